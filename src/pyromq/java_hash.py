@@ -1,0 +1,38 @@
+"""Java's string hash, which RocketMQ keeps on disk: tag codes in consume queues, key hashes in index files."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from operator import mul
+
+# 31**k mod 2**32, highest power first, for texts of up to 256 code units; longer ones extend it once.
+_powers: list[int] = [1]
+
+
+def _extend_powers(count: int) -> None:
+    powers = _powers[::-1]
+    while len(powers) < count:
+        powers.append(powers[-1] * 31 & 0xFFFFFFFF)
+    _powers[:] = powers[::-1]
+
+
+_extend_powers(256)
+
+
+def java_hash(text: str) -> int:
+    """Return the signed 32-bit hash over UTF-16 code units: h = 31 h + unit. `java_hash("TagA") == 2598919`."""
+    if text.isascii():
+        units: bytes | memoryview = text.encode()
+    else:
+        units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    count = len(units)
+    if count > len(_powers):
+        _extend_powers(count)
+    value = sum(map(mul, units, _powers[-count:] if count else ())) & 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value
+
+
+@lru_cache(maxsize=65536)
+def tag_hash(tags: str) -> int:
+    """Return the code of a tag as consume queues hold it; a topic has few tags, so they are remembered."""
+    return java_hash(tags)

@@ -1,0 +1,300 @@
+"""Messages as users see them (`Message`), as they are stored (`StoredMessage`), and the text form of properties.
+
+No bytes on disk (see `record`) and no sockets here.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from pyromq.errors import IllegalMessage
+from pyromq.names import RETRY_PREFIX
+
+NAME_VALUE = "\x01"  # between a property's name and its value
+PAIRS = "\x02"  # between two properties; RocketMQ 5 also writes it after the last
+
+
+class Property:
+    """Names of the properties that RocketMQ itself sets. Source: MessageConst."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QUEUE_ID = "REAL_QID"
+    TRANSACTION = "TRAN_MSG"
+    PRODUCER_GROUP = "PGROUP"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    UNIQUE_KEY = "UNIQ_KEY"
+    REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    INSTANCE_ID = "INSTANCE_ID"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    ARRIVE_TIME = "ARRIVE_TIME"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+    CLUSTER = "CLUSTER"
+    MESSAGE_TYPE = "MSG_TYPE"
+    TIMER_DELAY_SECONDS = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    SHARDING_KEY = "__SHARDINGKEY"
+
+
+# Not for free use by applications. Source: MessageConst.STRING_HASH_SET of 4.9.8.
+RESERVED_PROPERTIES = frozenset(
+    "TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET "
+    "MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME "
+    "MAX_RECONSUME_TIMES UNIQ_KEY CONSUME_START_TIME INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME "
+    "PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET".split()
+)
+
+
+class SysFlag:
+    """Bits of a record's sysFlag. Source: MessageSysFlag."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    HALF = 0x4
+    COMMIT = 0x8
+    ROLLBACK = 0xC  # also the mask of the two transaction bits
+    BORN_HOST_IPV6 = 0x10
+    STORE_HOST_IPV6 = 0x20
+    COMPRESSION_MASK = 0x700
+    LZ4 = 0x100
+    ZSTD = 0x200
+    ZLIB = 0x300
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Return the text form: `name 01 value 02 name 01 value`, without a closing separator."""
+    return PAIRS.join([f"{name}{NAME_VALUE}{value}" for name, value in properties.items()])
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Parse the text form; pairs without a separator, a name or a value are skipped, the last of a name wins."""
+    properties = {}
+    for pair in text.split(PAIRS):
+        name, separator, value = pair.partition(NAME_VALUE)
+        if separator and name and value:
+            properties[name] = value
+    return properties
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic at one broker. Sorts by topic, broker name, queue id, as allocation strategies need."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to send.
+
+    `tags` is one tag; `keys` are words a query finds it by; `properties` are free name-value texts; `delay_level`
+    is 1 to 18 (0: none); `wait_stored` false lets the broker answer before flush and replica have confirmed.
+    `message_id` (32 hex digits) is filled by the producer, once, and stays the same over retries.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | Iterable[str] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    delay_level: int = 0
+    wait_stored: bool = True
+    message_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keys, str):
+            self.keys = (self.keys,) if self.keys else ()
+
+    def all_properties(self) -> dict[str, str]:
+        """Return free and system properties together. Raises `IllegalMessage` naming a property that cannot be sent."""
+        for name, value in self.properties.items():
+            _check_property(name, value)
+        properties = dict(self.properties)
+        if keys := " ".join(self.keys):
+            properties[Property.KEYS] = keys
+        if self.message_id:
+            properties[Property.UNIQUE_KEY] = self.message_id
+        properties[Property.WAIT] = "true" if self.wait_stored else "false"
+        if self.delay_level:
+            properties[Property.DELAY] = str(self.delay_level)
+        if self.tags:
+            properties[Property.TAGS] = self.tags
+        for name in (Property.KEYS, Property.TAGS):
+            _check_text(name, properties.get(name, ""))
+        return properties
+
+
+def _check_property(name: str, value: str) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise IllegalMessage(f"property {name!r}={value!r}: name and value must be texts")
+    if not name.strip() or not value.strip():
+        raise IllegalMessage(f"property {name!r}={value!r}: name and value must not be blank")
+    if name in RESERVED_PROPERTIES:
+        raise IllegalMessage(f"property {name!r} is used by the system; choose another name")
+    _check_text(name, name + value)
+
+
+def _check_text(name: str, text: str) -> None:
+    if NAME_VALUE in text or PAIRS in text:
+        raise IllegalMessage(f"property {name!r} contains a separator (character 1 or 2)")
+
+
+class StoredMessage(msgspec.Struct):
+    """A message as the log holds it: what a broker appends and what a consumer receives.
+
+    Times are ms since 1970. `born_address` and `store_address` are 4 or 16 bytes of IP and 4 of port. `stored_body`
+    is as stored, maybe compressed; `body` is the application's. `queue_offset` is the index in its queue,
+    `log_offset` the byte in the commit log, `size` the record's bytes. `broker_name` is known to receivers only.
+    """
+
+    topic: str
+    stored_body: bytes
+    property_text: str = ""
+    queue_id: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_address: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    queue_offset: int = 0
+    log_offset: int = 0
+    size: int = 0
+    store_ms: int = 0
+    store_address: bytes = bytes(8)
+    broker_name: str = ""
+    body_crc: int = 0
+    _properties: dict[str, str] | None = None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, system ones included; parsed once."""
+        if self._properties is None:
+            self._properties = decode_properties(self.property_text)
+        return self._properties
+
+    @property
+    def body(self) -> bytes:
+        """The application's bytes, decompressed where the record says compressed."""
+        return decompress(self.stored_body, self.sys_flag) if self.sys_flag & SysFlag.COMPRESSED else self.stored_body
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(Property.TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(Property.KEYS, "").split()
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id; messages that carry none are named by their offset id."""
+        return self.properties.get(Property.UNIQUE_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id: store address and log offset as upper-case hex."""
+        return self.store_address.hex().upper() + f"{self.log_offset:016X}"
+
+    @property
+    def born_host(self) -> str:
+        return format_address(self.born_address)
+
+    @property
+    def store_host(self) -> str:
+        return format_address(self.store_address)
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @property
+    def original_topic(self) -> str:
+        """The topic the application sent to: differs from `topic` for a retried message."""
+        if self.topic.startswith(RETRY_PREFIX):
+            return self.properties.get(Property.RETRY_TOPIC, self.topic)
+        return self.topic
+
+
+class SendStatus(Enum):
+    """What the broker confirmed. Every status but OK means: stored, and will be consumed, but less safely."""
+
+    OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a sent message went. For a batch, both ids are the members' ids joined by commas."""
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+def compress(body: bytes, level: int = 5) -> bytes:
+    return zlib.compress(body, level)
+
+
+def decompress(body: bytes, sys_flag: int) -> bytes:
+    """Return the application's bytes. Raises `IllegalMessage` for damaged bodies and for codecs not installed."""
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    try:
+        if kind == SysFlag.LZ4:
+            import lz4.frame  # optional: only bodies compressed by clients that chose LZ4 need it
+
+            return bytes(lz4.frame.decompress(body))
+        if kind == SysFlag.ZSTD:
+            import zstandard  # optional, as above
+
+            return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+        return zlib.decompress(body)
+    except ImportError as error:
+        codec, package = ("LZ4", "lz4") if kind == SysFlag.LZ4 else ("zstd", "zstandard")
+        raise IllegalMessage(f"body is compressed with {codec}; install {package} to read it") from error
+    except Exception as error:  # noqa: BLE001  every codec has its own exception class; one border for all
+        raise IllegalMessage(f"body of {len(body)} bytes cannot be decompressed: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def pack_address(host: str, port: int) -> bytes:
+    """Return the IP (4 or 16 bytes) and the port (4 bytes), as records and offset ids hold them."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.inet_pton(family, host) + struct.pack(">i", port)
+
+
+@lru_cache(maxsize=4096)
+def format_address(address: bytes) -> str:
+    """Return `ip:port` of a packed address; IPv6 in brackets."""
+    ip, port = address[:-4], int.from_bytes(address[-4:], "big")
+    if len(ip) == 4:
+        return f"{socket.inet_ntop(socket.AF_INET, ip)}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, ip)}]:{port}"

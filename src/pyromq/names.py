@@ -1,0 +1,102 @@
+"""Names: which topics and groups are legal, which are reserved, and how derived names are built.
+
+Texts are those of 4.9.8 where a peer can see them. Source: RocketMQ 4.9.8, TopicValidator, Validators, MixAll.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyromq.errors import IllegalName
+
+MAX_TOPIC_LENGTH = 127  # the record keeps the length in one signed byte
+MAX_GROUP_LENGTH = 255
+
+AUTO_CREATE_TOPIC = "TBW102"  # the template of automatically created topics
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_GIVE_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC = "BenchmarkTest"
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
+DEFAULT_CONSUMER_GROUP = "DEFAULT_CONSUMER"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        OP_TOPIC,
+        TRANSACTION_GIVE_UP_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+NOT_FOR_CLIENTS = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GIVE_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+SYSTEM_GROUPS = frozenset(
+    {
+        DEFAULT_PRODUCER_GROUP,
+        DEFAULT_CONSUMER_GROUP,
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_P_GROUP",
+        "SELF_TEST_C_GROUP",
+        "CLIENT_INNER_PRODUCER",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+    }
+)
+
+_ALLOWED = "^[%|a-zA-Z0-9_-]+$"
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def check_topic(topic: str) -> None:
+    """Raise `IllegalName` with 4.9.8's text unless `topic` may be used as a topic name."""
+    if not topic or topic.isspace():
+        raise IllegalName("The specified topic is blank.")
+    if not _LEGAL.match(topic):
+        raise IllegalName(f"The specified topic contains illegal characters, allowing only {_ALLOWED}")
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise IllegalName(f"The specified topic is longer than topic max length {MAX_TOPIC_LENGTH}.")
+
+
+def check_group(group: str) -> None:
+    """Raise `IllegalName` with 4.9.8's text unless `group` may be used as a producer or consumer group."""
+    if not group or group.isspace():
+        raise IllegalName("the specified group is blank")
+    if not _LEGAL.match(group):
+        raise IllegalName(f"the specified group[{group}] contains illegal characters, allowing only {_ALLOWED}")
+    if len(group) > MAX_GROUP_LENGTH:
+        raise IllegalName(f"the specified group is longer than group max length {MAX_GROUP_LENGTH}.")
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DEAD_LETTER_PREFIX + group
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)

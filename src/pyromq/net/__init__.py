@@ -1,0 +1,1 @@
+"""asyncio around remoting: the server, the client's connections, periodic tasks."""

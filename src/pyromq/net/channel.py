@@ -1,0 +1,175 @@
+"""The client's side of a connection: connect, call, send one-way, answer the server's requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+
+from pyromq.clock import Clock
+from pyromq.errors import MQError, ProtocolError, Unavailable
+from pyromq.remoting.command import Response
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.frame import JSON
+from pyromq.remoting.header import Header
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 3.0
+HIGH_WATER_BYTES = 4 << 20
+
+
+class Channel(asyncio.Protocol):
+    """One open connection to a server. All calls of a process to one address share it; answers may overtake."""
+
+    def __init__(self, dispatcher: Dispatcher, clock: Clock, serialization: int = JSON) -> None:
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._serialization = serialization
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._exchange: Exchange
+        self._flush_asked = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._lost = self._loop.create_future()
+
+    @property
+    def address(self) -> str:
+        return self._exchange.address
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Our end of the connection."""
+        host, port = self._transport.get_extra_info("sockname")[:2]
+        return host, port
+
+    @property
+    def closed(self) -> bool:
+        return self._exchange.closed
+
+    @property
+    def exchange(self) -> Exchange:
+        return self._exchange
+
+    def call_soon(self, header: Header, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
+        """Ask now, together with what else is asked in this turn; the future gets the response, whatever its code.
+
+        It fails with `DeadlineExceeded` or `ConnectionLost`. Seconds.
+        """
+        future: asyncio.Future[Response] = self._loop.create_future()
+
+        def answered(result: Response | MQError) -> None:
+            if future.done():
+                return
+            if isinstance(result, MQError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._exchange.call(header, body, timeout=timeout, answered=answered)
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(0.1, self._expire)
+        return future
+
+    async def call(self, header: Header, body: bytes = b"", *, timeout: float) -> Response:
+        """Ask and wait; waits also while the peer does not read what was written before."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+        return await self.call_soon(header, body, timeout=timeout)
+
+    def notify(self, header: Header, body: bytes = b"") -> None:
+        """Send a one-way request."""
+        self._exchange.notify(header, body)
+
+    async def writable(self) -> None:
+        """Wait while more than a few MiB are written and not read by the peer."""
+        await self._writable.wait()
+
+    async def close(self) -> None:
+        """Write what is ready, close, and wait for the end."""
+        if not self._exchange.closed:
+            self._flush()
+            self._transport.close()
+        await asyncio.wait([self._lost])
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._exchange = Exchange(
+            self._dispatcher,
+            self._clock,
+            address=transport.get_extra_info("peername"),
+            wake=self._ask_flush,
+            run_soon=self._loop.call_soon_threadsafe,
+            initiator=True,
+            serialization=self._serialization,
+        )
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._exchange.receive(data)
+        except ProtocolError as error:
+            logger.warning("closing connection to %s: %s", self._exchange.address, error)
+            self._transport.close()
+            return
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._writable.set()
+        self._exchange.close(str(error) if error else "closed by the server")
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _flush(self) -> None:
+        self._flush_asked = False
+        output = self._exchange.take_output()
+        if output:
+            self._transport.write(output[0] if len(output) == 1 else b"".join(output))
+
+    def _ask_flush(self) -> None:
+        if not self._flush_asked:
+            self._flush_asked = True
+            self._loop.call_soon(self._flush)
+
+    def _expire(self) -> None:
+        self._exchange.expire()
+        waiting = self._exchange.waiting and not self._exchange.closed
+        self._expiry = self._loop.call_later(0.1, self._expire) if waiting else None
+
+
+async def connect(
+    address: str,
+    dispatcher: Dispatcher,
+    clock: Clock,
+    *,
+    tls: ssl.SSLContext | None = None,
+    serialization: int = JSON,
+) -> Channel:
+    """Open a connection to `host:port`. Raises `Unavailable` naming the address and why."""
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, channel = await loop.create_connection(
+                lambda: Channel(dispatcher, clock, serialization), host.strip("[]"), int(port), ssl=tls
+            )
+    except ConnectionRefusedError as error:
+        raise Unavailable(f"{address} refuses connections: nothing listens there") from error
+    except TimeoutError as error:
+        raise Unavailable(f"{address} cannot be reached within {CONNECT_SECONDS:g} s") from error
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{address} cannot be reached: {error}") from error
+    return channel

@@ -1,0 +1,180 @@
+"""A listening port: accepts connections, feeds their bytes to an `Exchange`, writes its output, one write per burst.
+
+The one place where answers that complete later hop back to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import ssl
+
+from pyromq.clock import Clock
+from pyromq.errors import ProtocolError, UsageError
+from pyromq.net.port_owner import port_owner
+from pyromq.net.tasks import Tasks, every
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.exchange import Exchange
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 120.0  # upstream closes a connection without traffic after this
+HIGH_WATER_BYTES = 4 << 20  # output a slow reader may leave unread before we stop reading its requests
+BACKLOG = 1024
+
+
+class Server:
+    """Serves one dispatcher on one address. `port` is known after `start`, also when 0 was asked for."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.exchanges: set[Exchange] = set()
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._tls = tls
+        self._listener: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._tasks = Tasks()
+
+    async def start(self) -> None:
+        """Listen. Raises `UsageError` naming the port, and its owner if known, when it cannot."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                lambda: _Connection(self, loop), self.host, self.port, backlog=BACKLOG, ssl=self._tls
+            )
+        except OSError as error:
+            raise UsageError(_listen_failure(self.host, self.port, error)) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._tasks.start(every(10.0, self._close_idle, self._clock), name="close idle connections")
+        self._tasks.start(every(0.5, self._expire_calls, self._clock), name="expire calls")
+
+    def stop_accepting(self) -> None:
+        """Take no new connections; those there are go on."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def close(self, drain_seconds: float = 2.0) -> None:
+        """Stop accepting, give parked answers `drain_seconds` to come, close every connection."""
+        self.stop_accepting()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_seconds
+        while any(exchange.parked for exchange in self.exchanges) and loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        await self._tasks.stop()
+        for connection in list(self._connections):
+            connection.finish()
+        if self._listener is not None:
+            await self._listener.wait_closed()
+        for _ in range(3):  # transports report the closing in a later turn of the loop
+            await asyncio.sleep(0)
+
+    def _close_idle(self) -> None:
+        oldest = self._clock.monotonic() - IDLE_SECONDS
+        for connection in list(self._connections):
+            if connection.idle_since() < oldest:
+                connection.fail(f"no traffic for {IDLE_SECONDS:g} s")
+
+    def _expire_calls(self) -> None:
+        for exchange in self.exchanges:
+            if exchange.waiting:
+                exchange.expire()
+
+
+class _Connection(asyncio.Protocol):
+    """One accepted connection: bytes to the exchange, the exchange's output to the transport."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._exchange: Exchange
+        self._flush_asked = False
+        self._last_written = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._exchange = Exchange(
+            self._server._dispatcher,
+            self._server._clock,
+            address=transport.get_extra_info("peername") or ("0.0.0.0", 0),
+            wake=self._ask_flush,
+            run_soon=self._run_soon,
+        )
+        self._server.exchanges.add(self._exchange)
+        self._server._connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._exchange.receive(data)
+        except ProtocolError as error:
+            logger.warning("closing connection of %s: %s", self._exchange.address, error)
+            self._flush()
+            self._transport.close()
+            return
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.exchanges.discard(self._exchange)
+        self._server._connections.discard(self)
+        self._exchange.close(str(error) if error else "closed by peer")
+
+    def pause_writing(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+    def idle_since(self) -> float:
+        return max(self._exchange.last_heard, self._last_written)
+
+    def fail(self, reason: str) -> None:
+        logger.info("closing connection of %s: %s", self._exchange.address, reason)
+        self._transport.close()
+
+    def finish(self) -> None:
+        """Write what is ready, then close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        self._flush_asked = False
+        output = self._exchange.take_output()
+        if output:
+            self._transport.write(output[0] if len(output) == 1 else b"".join(output))
+
+    def _ask_flush(self) -> None:
+        """Output came up outside `data_received`: write it at the end of this turn, together with what follows."""
+        if not self._flush_asked:
+            self._flush_asked = True
+            self._last_written = self._server._clock.monotonic()
+            self._loop.call_soon(self._flush)
+
+    def _run_soon(self, *call: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(*call)  # type: ignore[arg-type]  # function and its arguments
+        except RuntimeError:  # an answer completed by another thread after the loop has ended has nobody to go to
+            logger.debug("an answer for %s came after the end", self._exchange.address)
+
+
+def _listen_failure(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        owner = port_owner(port)
+        return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")
+    if error.errno == errno.EACCES:
+        return f"port {port} at {host} may not be opened by this user; choose one above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -1,0 +1,207 @@
+"""One message <-> bytes, as the commit log holds it and pull answers carry it; and the members of a batch.
+
+    record          bytes   type   meaning
+    total size      4       int    of the whole record, this field included
+    magic           4       uint   0xDAA320A7
+    body CRC        4       uint   CRC-32 of the stored body, top bit cleared
+    queue id        4       int
+    flag            4       int    the application's
+    queue offset    8       long   index in the queue
+    log offset      8       long   of this record's first byte
+    sysFlag         4       int    see message.SysFlag
+    born time       8       long   ms, the producer's clock
+    born address    8/20    bytes  IP 4 (16 with BORN_HOST_IPV6), port 4
+    store time      8       long   ms, the broker's clock
+    store address   8/20    bytes  IP 4 (16 with STORE_HOST_IPV6), port 4
+    reconsume times 4       int
+    prepared offset 8       long   of the half message, else 0
+    body            4 + n          length int, bytes
+    topic           1 + n          length signed byte (at most 127), UTF-8
+    properties      2 + n          length signed short (at most 32767), text form of `message`
+
+    batch member    bytes   type   meaning
+    total size      4       int    of the member, this field included
+    magic, CRC      4 + 4          0, not checked
+    flag            4       int
+    body            4 + n
+    properties      2 + n
+
+All integers are big-endian. Source: RocketMQ 4.9.8, CommitLog.MessageExtEncoder and MessageDecoder.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from pyromq.errors import MessageRefused, StoreCorrupt
+from pyromq.message import StoredMessage, SysFlag
+
+MAGIC = 0xDAA320A7
+BLANK_MAGIC = 0xCBD43194  # fills the rest of a segment
+BLANK_SIZE = 8  # every segment ends with at least this much blank
+FIXED_SIZE = 91  # of a record with IPv4 addresses, without body, topic and properties
+MAX_PROPERTIES_SIZE = 32767
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADS = {
+    flags: struct.Struct(
+        f">iIIiiqqiq{20 if flags & SysFlag.BORN_HOST_IPV6 else 8}sq{20 if flags & SysFlag.STORE_HOST_IPV6 else 8}siqi"
+    )
+    for flags in (0, SysFlag.BORN_HOST_IPV6, SysFlag.STORE_HOST_IPV6, SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6)
+}
+_HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+_IPV4_HEAD = _HEADS[0]
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_MEMBER_HEAD = struct.Struct(">iiiii")
+
+# Bound once: a record is packed for every message sent.
+_pack_short = _SHORT.pack
+_crc32 = zlib.crc32
+
+
+class BatchMember(NamedTuple):
+    """One message of a batch: its own flag, body and property text; the rest comes from the batch's header."""
+
+    flag: int
+    body: bytes
+    property_text: str
+
+
+@lru_cache(maxsize=8192)
+def _topic_field(topic: str) -> bytes:
+    encoded = topic.encode()
+    return bytes((len(encoded),)) + encoded
+
+
+def encode(message: StoredMessage) -> bytes:
+    """Return the record of a message whose offsets, store time and addresses are set; sets its `size`.
+
+    Both address flags of `sys_flag` must agree with the addresses. Called once for every message stored.
+    """
+    body = message.stored_body
+    topic = _topic_field(message.topic)
+    properties = message.property_text.encode()
+    flags = message.sys_flag
+    head = _HEADS[flags & _HOST_FLAGS]
+    size = head.size + len(body) + len(topic) + 2 + len(properties)
+    message.size = size
+    return b"".join(
+        (
+            head.pack(
+                size,
+                MAGIC,
+                _crc32(body) & 0x7FFFFFFF,
+                message.queue_id,
+                message.flag,
+                message.queue_offset,
+                message.log_offset,
+                flags,
+                message.born_ms,
+                message.born_address,
+                message.store_ms,
+                message.store_address,
+                message.reconsume_times,
+                message.prepared_offset,
+                len(body),
+            ),
+            body,
+            topic,
+            _pack_short(len(properties)),
+            properties,
+        )
+    )
+
+
+def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
+    """Return the record that starts at `position`. Raises `StoreCorrupt` saying what does not fit.
+
+    The body is copied out of the buffer. `check_crc` compares the body with its checksum.
+    """
+    try:
+        flags = _INT.unpack_from(buffer, position + 36)[0]
+        head = _HEADS[flags & _HOST_FLAGS]
+        fields = head.unpack_from(buffer, position)
+        size, magic, crc = fields[:3]
+        if magic != MAGIC:
+            raise StoreCorrupt(f"no record at byte {position}: magic is {magic:#x}")
+        body_at = position + head.size
+        topic_at = body_at + fields[14]
+        properties_at = topic_at + 1 + buffer[topic_at]
+        end = properties_at + 2 + _SHORT.unpack_from(buffer, properties_at)[0]
+        if end != position + size:
+            raise StoreCorrupt(f"record at byte {position} says {size} bytes, its fields say {end - position}")
+        body = bytes(buffer[body_at:topic_at])
+        topic = str(buffer[topic_at + 1 : properties_at], "utf-8")
+        properties = str(buffer[properties_at + 2 : end], "utf-8")
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
+    if check_crc and _crc32(body) & 0x7FFFFFFF != crc:
+        raise StoreCorrupt(f"record at byte {position}: body does not match its checksum")
+    return StoredMessage(
+        topic,
+        body,
+        properties,
+        queue_id=fields[3],
+        flag=fields[4],
+        queue_offset=fields[5],
+        log_offset=fields[6],
+        sys_flag=flags,
+        born_ms=fields[8],
+        born_address=fields[9],
+        store_ms=fields[10],
+        store_address=fields[11],
+        reconsume_times=fields[12],
+        prepared_offset=fields[13],
+        size=size,
+        body_crc=crc,
+    )
+
+
+def decode_all(buffer: Buffer) -> list[StoredMessage]:
+    """Return the records that lie back to back in `buffer`, as in the body of a pull answer."""
+    messages = []
+    position, end = 0, len(buffer)
+    while position < end:
+        message = decode(buffer, position)
+        messages.append(message)
+        position += message.size
+    return messages
+
+
+def encode_batch(members: list[BatchMember]) -> bytes:
+    """Return the body of a SEND_BATCH_MESSAGE request."""
+    parts: list[bytes] = []
+    for flag, body, property_text in members:
+        properties = property_text.encode()
+        size = _MEMBER_HEAD.size + len(body) + 2 + len(properties)
+        parts += (_MEMBER_HEAD.pack(size, 0, 0, flag, len(body)), body, _pack_short(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(body: Buffer) -> Iterator[BatchMember]:
+    """Yield the members of a batch. Raises `MessageRefused` where a length leads outside the body."""
+    position, end = 0, len(body)
+    while position < end:
+        try:
+            size, _, _, flag, body_size = _MEMBER_HEAD.unpack_from(body, position)
+            properties_at = position + _MEMBER_HEAD.size + body_size
+            properties_end = properties_at + 2 + _SHORT.unpack_from(body, properties_at)[0]
+        except struct.error as error:
+            raise MessageRefused(f"batch is cut short at byte {position} of {end}") from error
+        if body_size < 0 or properties_end != position + size or properties_end > end:
+            raise MessageRefused(f"batch member at byte {position} of {end}: its lengths do not fit")
+        try:
+            text = str(body[properties_at + 2 : properties_end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MessageRefused(f"batch member at byte {position}: properties are not UTF-8") from error
+        yield BatchMember(flag, bytes(body[position + _MEMBER_HEAD.size : properties_at]), text)
+        position = properties_end
+
+

@@ -1,0 +1,310 @@
+"""Commands <-> bytes: the JSON and the binary (ROCKETMQ) form of a header, for requests and for answers.
+
+    JSON header     {"code":310,"extFields":{...},"flag":0,"language":"JAVA","opaque":7,
+                     "remark":"...","serializeTypeCurrentRPC":"JSON","version":409}
+    binary header   bytes  type
+    code            2      short
+    language        1      byte
+    version         2      short
+    opaque          4      int
+    flag            4      int
+    remark          4 + n
+    ext fields      4 + n  entries: key length short, key, value length int, value
+
+A request becomes a `Call` whose `header` is the struct declared for its code; an answer becomes a `Response` whose
+fields stay text until the caller, who knows what was asked, reads them.
+Source: RocketMQ 4.9.8, RemotingCommand, RocketMQSerializable.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyromq.errors import MQError, ProtocolError, from_response
+from pyromq.remoting import headers  # noqa: F401  the declarations register themselves as subclasses of Header
+from pyromq.remoting.codes import RESPONSE, VERSION, Language
+from pyromq.remoting.frame import BINARY, JSON, frame_words
+from pyromq.remoting.header import Filled, H, Header, HeaderTemplate, parse_header, request_headers, wire_fields
+
+if TYPE_CHECKING:
+    from pyromq.remoting.exchange import Exchange
+
+OUR_LANGUAGE = Language.PYTHON
+
+
+class Call(msgspec.Struct):
+    """A request as it arrived. `fault` is set, and `header` is None, where its header does not fit its code."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: str = "JAVA"
+    version: int = 0
+    header: Header | None = msgspec.field(name="extFields", default=None)
+    # The next four are never on the wire: whoever decodes overwrites them.
+    body: bytes = msgspec.field(name="\x00body", default=b"")
+    serialization: int = msgspec.field(name="\x00serialization", default=JSON)
+    fault: Any = msgspec.field(name="\x00fault", default=None)
+    peer: Any = msgspec.field(name="\x00peer", default=None)
+
+    if TYPE_CHECKING:
+        fault: MQError | None
+        peer: Exchange
+
+
+class Response(msgspec.Struct):
+    """An answer as it arrived; `fields` are the header's texts, `body` the bytes behind it."""
+
+    code: int
+    opaque: int
+    flag: int = RESPONSE
+    version: int = 0
+    remark: str | None = None
+    fields: dict[str, Any] = {}
+    body: bytes = b""
+
+    def header(self, declared: type[H]) -> H:
+        """Read the fields as the declared header. Raises `ProtocolError` where they do not fit."""
+        return parse_header(declared, self.fields)
+
+    def check(self, *also: int) -> Response:
+        """Return this response if its code is SUCCESS or one of `also`; raise the error it stands for otherwise."""
+        if self.code and self.code not in also:
+            raise from_response(self.code, self.remark)
+        return self
+
+
+class Reply(msgspec.Struct):
+    """What an answer gives back: a header (or a filled template), a body, a code and a text.
+
+    `body` may be a list of views that belong together, such as stored records; they are copied when sent.
+    """
+
+    header: Header | Filled | None = None
+    body: bytes | list[memoryview] = b""
+    code: int = 0
+    remark: str | None = None
+
+
+_HEADERS = request_headers()
+
+
+def _call_class(header: type[Header]) -> type[Call]:
+    """Return `Call` with `extFields` decoded straight into the declared header; absent only if all may be absent."""
+    optional = all(not f.required for f in msgspec.structs.fields(header))
+    ext = msgspec.field(name="extFields", default_factory=header) if optional else msgspec.field(name="extFields")
+    return msgspec.defstruct(
+        f"{header.__name__}Call",
+        [("code", int), ("header", header, ext)] if not optional else [("header", header, ext)],
+        bases=(Call,),
+        kw_only=True,
+        gc=False,
+    )
+
+
+# By the first bytes of a header as Java, Go and C++ write them, up to the comma: `{"code":310`.
+_FAST = {
+    b'{"code":%d' % code: msgspec.json.Decoder(_call_class(header), strict=False).decode
+    for code, header in _HEADERS.items()
+}
+
+
+def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Response:
+    """Return the command of a frame, expected to be a request. Raises `ProtocolError` for what is no header at all.
+
+    Called for every request a server gets.
+    """
+    if serialization == JSON:
+        decode = _FAST.get(header[: header.find(b",", 8, 20)])
+        if decode is not None:
+            try:
+                call: Call = decode(header)
+            except msgspec.DecodeError:
+                pass  # a value of another type, a missing field, or no JSON: the tolerant way finds out
+            else:
+                if not call.flag & RESPONSE:
+                    call.body = body
+                    call.serialization = JSON
+                    call.fault = None
+                    return call
+    return _decode_tolerantly(serialization, header, body)
+
+
+def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Response:
+    """Return the command of a frame, expected to be an answer. Raises `ProtocolError` for what is no header at all."""
+    if serialization == JSON:
+        try:
+            raw = _RAW.decode(header)
+        except msgspec.DecodeError:
+            return _decode_tolerantly(serialization, header, body)
+        if raw.flag & RESPONSE:
+            return Response(raw.code, raw.opaque, raw.flag, raw.version, raw.remark, raw.extFields or {}, body)
+    return _decode_tolerantly(serialization, header, body)
+
+
+class _Raw(msgspec.Struct, gc=False):
+    """Any JSON header, untyped."""
+
+    code: int = 0
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: Any = None
+    remark: Any = None
+    extFields: dict[str, Any] | None = None  # noqa: N815  the wire's name
+
+
+_RAW = msgspec.json.Decoder(_Raw, strict=False)
+
+
+def _decode_tolerantly(serialization: int, header: bytes, body: bytes) -> Call | Response:
+    if serialization == JSON:
+        raw = _decode_json(header)
+    elif serialization == BINARY:
+        raw = _decode_binary(header)
+    else:
+        raise ProtocolError(f"header serialization {serialization} is unknown; 0 is JSON, 1 is binary")
+    fields = raw.extFields or {}
+    remark = None if raw.remark is None else str(raw.remark)
+    if raw.flag & RESPONSE:
+        return Response(raw.code, raw.opaque, raw.flag, raw.version, remark, fields, body)
+    call = Call(raw.code, raw.opaque, raw.flag, _language_name(raw.language), raw.version)
+    call.body = body
+    call.serialization = serialization
+    declared = _HEADERS.get(raw.code)
+    if declared is not None:
+        try:
+            call.header = parse_header(declared, fields)
+        except MQError as error:
+            call.fault = error
+    return call
+
+
+def _decode_json(header: bytes) -> _Raw:
+    try:
+        return _RAW.decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"JSON header of {len(header)} bytes cannot be read: {error}") from error
+
+
+_BINARY_HEAD = struct.Struct(">hBhii")
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+
+
+def _decode_binary(header: bytes) -> _Raw:
+    try:
+        code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
+        remark, position = _read_text(header, _BINARY_HEAD.size, _INT)
+        size = _INT.unpack_from(header, position)[0]
+        position += 4
+        end = position + size
+        if size < 0 or end > len(header):
+            raise ProtocolError(f"binary header: {size} bytes of fields, {len(header) - position} are left")
+        fields = {}
+        while position < end:
+            key, position = _read_text(header, position, _SHORT)
+            value, position = _read_text(header, position, _INT)
+            if value:  # a value of no bytes counts as absent
+                fields[key] = value
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"binary header of {len(header)} bytes cannot be read: {error}") from error
+    return _Raw(code, opaque, flag, version, language, remark or None, fields)
+
+
+def _read_text(header: bytes, position: int, length: struct.Struct) -> tuple[str, int]:
+    start = position + length.size
+    size = length.unpack_from(header, position)[0]
+    if size < 0 or start + size > len(header):
+        raise ProtocolError(f"binary header: a text of {size} bytes at byte {position} of {len(header)}")
+    return header[start : start + size].decode(), start + size
+
+
+def _language_name(language: Any) -> str:
+    """Java reads a name it does not know as null and goes on; so do we."""
+    if isinstance(language, int) and not isinstance(language, bool):
+        return Language(language).name if language in Language._value2member_map_ else "OTHER"
+    return language if isinstance(language, str) else "JAVA"
+
+
+def encode_request(header: Header, body: bytes, *, opaque: int, flag: int, serialization: int = JSON) -> bytes:
+    """Return the frame of a request."""
+    return _encode(int(header.code), header, body, opaque=opaque, flag=flag, remark=None, serialization=serialization)
+
+
+_TEMPLATES: dict[tuple[HeaderTemplate, int, str | None], bytes] = {}
+
+
+def encode_reply(reply: Reply, *, opaque: int, serialization: int) -> bytes:
+    """Return the frame of an answer to the request `opaque`, in the request's serialization. Copies the body."""
+    header, body = reply.header, reply.body
+    if isinstance(body, list):
+        body = b"".join(body)
+    if isinstance(header, Filled):
+        if serialization == JSON:
+            line = _TEMPLATES.get((header.template, reply.code, reply.remark)) or _prepare(header.template, reply)
+            encoded = line % (*header.values, opaque)
+            return frame_words(JSON, len(encoded), len(body)) + encoded + body
+        header = header.header
+    return _encode(
+        reply.code, header, body, opaque=opaque, flag=RESPONSE, remark=reply.remark, serialization=serialization
+    )
+
+
+def _prepare(template: HeaderTemplate, reply: Reply) -> bytes:
+    """Return the whole JSON header with holes for the template's variables and the opaque."""
+    remark = b"" if reply.remark is None else b',"remark":' + msgspec.json.encode(reply.remark).replace(b"%", b"%%")
+    line = b'{"code":%d,"extFields":%b,"flag":1,"language":"%b","opaque":%%d%b,%b}' % (
+        reply.code,
+        template.ext_json,
+        OUR_LANGUAGE.name.encode(),
+        remark,
+        _TAIL,
+    )
+    if len(_TEMPLATES) < 1024:  # remarks are few and fixed; should one vary, memory still stays bounded
+        _TEMPLATES[template, reply.code, reply.remark] = line
+    return line
+
+
+_TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
+
+
+def _encode(
+    code: int,
+    header: Header | None,
+    body: bytes,
+    *,
+    opaque: int,
+    flag: int,
+    remark: str | None,
+    serialization: int,
+) -> bytes:
+    fields = None if header is None else wire_fields(header)
+    if serialization == BINARY:
+        encoded = _encode_binary(code, fields or {}, opaque=opaque, flag=flag, remark=remark)
+    else:
+        serialization = JSON
+        encoded = b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d%b,%b}' % (
+            code,
+            b"" if fields is None else b'"extFields":%b,' % msgspec.json.encode(fields),
+            flag,
+            OUR_LANGUAGE.name.encode(),
+            opaque,
+            b"" if remark is None else b',"remark":' + msgspec.json.encode(remark),
+            _TAIL,
+        )
+    return frame_words(serialization, len(encoded), len(body)) + encoded + body
+
+
+def _encode_binary(code: int, fields: dict[str, str], *, opaque: int, flag: int, remark: str | None) -> bytes:
+    entries = []
+    for name, value in fields.items():
+        key, text = name.encode(), value.encode()
+        entries += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)
+    ext = b"".join(entries)
+    text = (remark or "").encode()
+    head = _BINARY_HEAD.pack(code, OUR_LANGUAGE, VERSION, opaque, flag)
+    return b"".join((head, _INT.pack(len(text)), text, _INT.pack(len(ext)), ext))

@@ -1,0 +1,177 @@
+"""One connection's state, without a socket: frames in, answers and requests out, calls waiting for their answers.
+
+Whoever owns the socket feeds `receive`, writes what `take_output` gives, and calls `expire` now and then. Both peers
+may ask over one connection; each numbers its own requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from pyromq.clock import Clock
+from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError
+from pyromq.message import pack_address
+from pyromq.remoting.codes import ONE_WAY
+from pyromq.remoting.command import (
+    Call,
+    Reply,
+    Response,
+    decode_request,
+    decode_response,
+    encode_reply,
+    encode_request,
+)
+from pyromq.remoting.dispatch import Dispatcher, refusal
+from pyromq.remoting.frame import JSON, FrameSplitter
+from pyromq.remoting.header import Header
+
+logger = logging.getLogger(__name__)
+
+Answered = Callable[[Response | MQError], None]
+
+
+class _Waiting(msgspec.Struct, gc=False):
+    """A call of ours that waits for its answer."""
+
+    deadline: float
+    answered: Answered
+    code: int
+    timeout: float
+
+
+class Exchange:
+    """The state of one connection.
+
+    `wake` is called when there is output that no `receive` is about to deliver; `run_soon(function, *arguments)` runs
+    a function on the owner's thread, for answers that other threads complete. `initiator` is true at the side that
+    opened the connection, which mostly receives answers.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        *,
+        address: tuple[str, int],
+        wake: Callable[[], None],
+        run_soon: Callable[..., Any],
+        initiator: bool = False,
+        serialization: int = JSON,
+    ) -> None:
+        host, port = address[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.packed_address = pack_address(host, port)
+        self.closed = False
+        self.last_heard = clock.monotonic()
+        self.on_close: list[Callable[[Exchange], None]] = []
+        self._dispatch = dispatcher.dispatch
+        self._clock = clock
+        self._wake = wake
+        self._run_soon = run_soon
+        self._decode = decode_response if initiator else decode_request
+        self._serialization = serialization
+        self._splitter = FrameSplitter()
+        self._output: list[bytes] = []
+        self._waiting: dict[int, _Waiting] = {}
+        self._opaque = 0
+        self.parked = 0
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the peer, answer its requests in order, complete our calls.
+
+        Raises `ProtocolError` when the bytes are no frames: the connection must be closed.
+        """
+        self.last_heard = self._clock.monotonic()
+        decode, dispatch, output = self._decode, self._dispatch, self._output
+        for serialization, header, body in self._splitter.split(data):
+            command = decode(serialization, header, body)
+            if isinstance(command, Response):
+                self._complete(command)
+                continue
+            command.peer = self
+            reply = dispatch(command)
+            if isinstance(reply, Reply):
+                if not command.flag & ONE_WAY:
+                    output.append(encode_reply(reply, opaque=command.opaque, serialization=command.serialization))
+            else:
+                self._park(command, reply)
+
+    def take_output(self) -> list[bytes]:
+        """Return and forget the bytes to write, in order."""
+        output = self._output[:]
+        self._output.clear()  # the list itself stays: `receive` holds it
+        return output
+
+    def call(self, header: Header, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
+        """Ask the peer; `answered` gets its response, or `DeadlineExceeded` or `ConnectionLost`. Seconds."""
+        if self.closed:
+            answered(ConnectionLost(f"connection to {self.address} is closed"))
+            return
+        opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF  # never negative: C++ masks the sign away
+        self._waiting[opaque] = _Waiting(self._clock.monotonic() + timeout, answered, int(header.code), timeout)
+        self._output.append(encode_request(header, body, opaque=opaque, flag=0, serialization=self._serialization))
+        self._wake()
+
+    def notify(self, header: Header, body: bytes = b"") -> None:
+        """Send a one-way request. Lost without a word when the connection is closed."""
+        if self.closed:
+            return
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        frame = encode_request(header, body, opaque=self._opaque, flag=ONE_WAY, serialization=self._serialization)
+        self._output.append(frame)
+        self._wake()
+
+    @property
+    def waiting(self) -> int:
+        """Calls of ours without an answer yet."""
+        return len(self._waiting)
+
+    def expire(self) -> None:
+        """Fail the calls whose deadline has passed."""
+        now = self._clock.monotonic()
+        late = [opaque for opaque, waiting in self._waiting.items() if waiting.deadline <= now]
+        for opaque in late:
+            waiting = self._waiting.pop(opaque)
+            text = f"{self.address} did not answer request {waiting.code} within {waiting.timeout:g} s"
+            waiting.answered(DeadlineExceeded(text))
+
+    def close(self, reason: str) -> None:
+        """The connection is gone: fail our calls, tell those who asked to know. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        for call in waiting.values():
+            call.answered(ConnectionLost(f"connection to {self.address} broke: {reason}"))
+        for tell in self.on_close:
+            tell(self)
+        self.on_close.clear()
+
+    def _complete(self, response: Response) -> None:
+        waiting = self._waiting.pop(response.opaque, None)
+        if waiting is None:
+            logger.debug("%s answered request %d, which nobody waits for", self.address, response.opaque)
+        else:
+            waiting.answered(response)
+
+    def _park(self, call: Call, future: Future[Reply]) -> None:
+        self.parked += 1
+        future.add_done_callback(partial(self._run_soon, self._unpark, call))
+
+    def _unpark(self, call: Call, future: Future[Reply]) -> None:
+        self.parked -= 1
+        if self.closed or call.flag & ONE_WAY or future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            reply = future.result()
+        else:
+            reply = refusal(error if isinstance(error, MQError) else MQError(f"{type(error).__name__}: {error}"))
+        self._output.append(encode_reply(reply, opaque=call.opaque, serialization=call.serialization))
+        self._wake()

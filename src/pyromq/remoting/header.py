@@ -1,0 +1,190 @@
+"""The base of declared headers: wire names, string values, second spellings.
+
+A header is declared once, as a struct; its wire form (an object or a list of string pairs), its checks and its
+decoding follow from the declaration. Values travel as strings: decimal numbers, `true` or `false`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, NamedTuple, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, field
+
+from pyromq.errors import MissingField, ProtocolError
+
+__all__ = ["Filled", "Header", "HeaderTemplate", "field", "parse_header", "request_headers", "respell", "wire_fields"]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of every request and response header; a field's wire name is its camelCase unless `field(name=)` says.
+
+    A request sets `code`, and, where there are any, `reply_header` (the answer's header), `request_body` and
+    `reply_body` (classes of the JSON bodies; None: raw bytes or nothing).
+    """
+
+    code: ClassVar[int] = -1
+    reply_header: ClassVar[type[Header] | None] = None
+    request_body: ClassVar[type[Any] | None] = None
+    reply_body: ClassVar[type[Any] | None] = None
+
+
+H = TypeVar("H", bound=Header)
+
+
+class WireField(NamedTuple):
+    """How one field travels: attribute, wire name, `int`, `bool` or `str`, whether it must be there, its default."""
+
+    attribute: str
+    wire_name: str
+    kind: type
+    required: bool
+    default: Any
+
+
+@cache
+def wire_layout(header: type[Header]) -> tuple[WireField, ...]:
+    return tuple(
+        WireField(f.name, f.encode_name, _kind(f.type), f.required, None if f.default is NODEFAULT else f.default)
+        for f in msgspec.structs.fields(header)
+    )
+
+
+def _kind(annotation: Any) -> type:
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = next(choice for choice in get_args(annotation) if choice is not type(None))
+    if annotation in (int, bool, str):
+        return annotation  # type: ignore[no-any-return]  # just compared with three classes
+    raise TypeError(f"a header field is int, bool or str, not {annotation!r}")
+
+
+def wire_fields(header: Header) -> dict[str, str]:
+    """Return wire name -> string value; absent (None) fields are left out."""
+    fields = {}
+    for attribute, wire_name, kind, _, _ in wire_layout(type(header)):
+        value = getattr(header, attribute)
+        if value is None:
+            continue
+        if kind is bool:
+            value = "true" if value else "false"
+        fields[wire_name] = value if kind is str else str(value)
+    return fields
+
+
+def parse_header(header: type[H], fields: Mapping[str, Any]) -> H:
+    """Read a header as Java does: numbers and booleans may come as JSON values, any text but `true` is false.
+
+    Raises `MissingField` with Java's text, or `ProtocolError` naming the field and the value that is no number.
+    """
+    values = {}
+    for attribute, wire_name, kind, required, default in wire_layout(header):
+        value = fields.get(wire_name)
+        if value is None:
+            if required:
+                raise MissingField(f"the custom field <{wire_name}> is null")
+            values[attribute] = default
+        else:
+            values[attribute] = _READERS[kind](wire_name, value)
+    return header(**values)
+
+
+def _read_int(name: str, value: Any) -> int:
+    text = str(value)
+    # Java's parser takes ASCII digits with a sign, nothing else; Python's would take blanks, underscores and more.
+    if text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20:
+        try:
+            number = int(text)
+        except ValueError:  # two signs
+            number = 1 << 64
+        if -(1 << 63) <= number < 1 << 63:
+            return number
+    raise ProtocolError(f'header field {name}: For input string: "{text[:64]}"')
+
+
+def _read_bool(_name: str, value: Any) -> bool:
+    return str(value).lower() == "true"
+
+
+def _read_text(_name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+_READERS: dict[type, Callable[[str, Any], Any]] = {int: _read_int, bool: _read_bool, str: _read_text}
+
+
+def respell(header: type[Header], code: int, name: str, **wire_names: str) -> type[Any]:
+    """Return a subclass of `header` under another code whose fields have other wire names; same attributes.
+
+    `wire_names` maps attribute -> wire name; attributes not named keep theirs. Source: SendMessageRequestHeaderV2.
+    """
+    fields = [
+        (
+            f.name,
+            f.type,
+            field(name=wire_names.get(f.name, f.encode_name), default=f.default)
+            if f.default is not NODEFAULT
+            else field(name=wire_names.get(f.name, f.encode_name)),
+        )
+        for f in msgspec.structs.fields(header)
+    ]
+    return msgspec.defstruct(
+        name, fields, bases=(header,), namespace={"code": code}, frozen=True, kw_only=True, module=header.__module__
+    )
+
+
+def request_headers() -> dict[int, type[Header]]:
+    """Return every declared request header by its code."""
+    return {int(header.code): header for header in _subclasses(Header) if header.code >= 0}
+
+
+def _subclasses(header: type[Header]) -> Iterator[type[Header]]:
+    for subclass in header.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+class HeaderTemplate:
+    """A response header most of which never changes, prepared for JSON: filling it costs one formatting.
+
+    `constants` are written once; `variables` name the int fields (and str fields that never need escaping) that
+    each answer fills, in that order.
+    """
+
+    def __init__(self, header: type[Header], variables: tuple[str, ...], **constants: str | int | bool) -> None:
+        self._header = header
+        self._variables = variables
+        self._constants = constants
+        layout = {f.attribute: f for f in wire_layout(header)}
+        fixed = {
+            layout[name].wire_name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+            for name, value in constants.items()
+        }
+        text = msgspec.json.encode(fixed)[1:-1].replace(b"%", b"%%")
+        holes = b",".join(b'"%b":"%%%b"' % (layout[v].wire_name.encode(), _hole(layout[v].kind)) for v in variables)
+        self.ext_json = b"{" + b",".join(part for part in (holes, text) if part) + b"}"
+
+    def header(self, values: tuple[Any, ...]) -> Header:
+        """Return the same header as a struct, for those who need it in another form."""
+        return self._header(**dict(zip(self._variables, values, strict=True)), **self._constants)
+
+
+def _hole(kind: type) -> bytes:
+    return b"d" if kind is int else b"b"
+
+
+class Filled(msgspec.Struct, gc=False):
+    """A template with its values in the template's order; str values as ASCII bytes."""
+
+    template: HeaderTemplate
+    values: tuple[Any, ...]
+
+    @property
+    def header(self) -> Header:
+        return self.template.header(tuple(v.decode() if isinstance(v, bytes) else v for v in self.values))
+
+

@@ -59,10 +59,40 @@ class Property:
 
 # Not for free use by applications. Source: MessageConst.STRING_HASH_SET of 4.9.8.
 RESERVED_PROPERTIES = frozenset(
-    "TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET "
-    "MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME "
-    "MAX_RECONSUME_TIMES UNIQ_KEY CONSUME_START_TIME INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME "
-    "PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET".split()
+    {
+        "TRACE_ON",
+        "MSG_REGION",
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "UNIQ_KEY",
+        "CONSUME_START_TIME",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "INNER_MULTI_QUEUE_OFFSET",
+    }
+)
 )
 
 
@@ -280,7 +310,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     except ImportError as error:
         codec, package = ("LZ4", "lz4") if kind == SysFlag.LZ4 else ("zstd", "zstandard")
         raise IllegalMessage(f"body is compressed with {codec}; install {package} to read it") from error
-    except Exception as error:  # noqa: BLE001  every codec has its own exception class; one border for all
+    except Exception as error:  # every codec has its own exception class; one border for all
         raise IllegalMessage(f"body of {len(body)} bytes cannot be decompressed: {error}") from error
 
 

@@ -203,5 +203,3 @@ def decode_batch(body: Buffer) -> Iterator[BatchMember]:
             raise MessageRefused(f"batch member at byte {position}: properties are not UTF-8") from error
         yield BatchMember(flag, bytes(body[position + _MEMBER_HEAD.size : properties_at]), text)
         position = properties_end
-
-

@@ -154,7 +154,7 @@ class _Raw(msgspec.Struct, gc=False):
     version: int = 0
     language: Any = None
     remark: Any = None
-    extFields: dict[str, Any] | None = None  # noqa: N815  the wire's name
+    extFields: dict[str, Any] | None = None
 
 
 _RAW = msgspec.json.Decoder(_Raw, strict=False)

@@ -1,10 +1,10 @@
 """Splitting a byte stream into frames and putting frames together.
 
-    frame            bytes  type  meaning
-    length           4      int   of everything after this field
-    mark             4      int   top byte: serialization of the header (0 JSON, 1 binary); low 24 bits: its length
-    header           n      bytes
-    body             rest   bytes
+frame            bytes  type  meaning
+length           4      int   of everything after this field
+mark             4      int   top byte: serialization of the header (0 JSON, 1 binary); low 24 bits: its length
+header           n      bytes
+body             rest   bytes
 """
 
 from __future__ import annotations

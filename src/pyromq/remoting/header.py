@@ -186,5 +186,3 @@ class Filled(msgspec.Struct, gc=False):
     @property
     def header(self) -> Header:
         return self.template.header(tuple(v.decode() if isinstance(v, bytes) else v for v in self.values))
-
-

@@ -93,7 +93,6 @@ RESERVED_PROPERTIES = frozenset(
         "INNER_MULTI_QUEUE_OFFSET",
     }
 )
-)
 
 
 class SysFlag:

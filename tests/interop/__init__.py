@@ -1,0 +1,1 @@
+"""The genuine RocketMQ programs against ours, both ways round. Run with `make interop`."""

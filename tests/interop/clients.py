@@ -1,0 +1,196 @@
+"""The Java client and ours behind the same few verbs, and messages as either of them saw them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyromq import Message, MessageQueue, Producer, PullConsumer, SendResult, StoredMessage
+
+from .java import Driver
+
+ORDER = "order"  # the property by which the way "ordered" chooses the queue
+WAYS = ("sync", "async", "oneway", "batch", "ordered")
+DRAIN_ROUNDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the broker answered to a send; for a batch ids are joined by commas."""
+
+    status: str
+    message_id: str
+    offset_message_id: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the application put into a message."""
+
+    body: bytes
+    tags: str | None
+    keys: str
+    flag: int
+    properties: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as a client handed it out."""
+
+    content: Content
+    message_id: str
+    offset_message_id: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    store_ms: int
+    sys_flag: int
+
+
+# Set by clients and brokers on the way; everything else is the application's.
+SYSTEM = {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "MIN_OFFSET", "MAX_OFFSET", "MSG_REGION", "TRACE_ON"}
+
+
+def content(message: Message) -> Content:
+    properties = tuple(sorted(message.properties.items()))
+    return Content(message.body, message.tags, " ".join(message.keys), message.flag, properties)
+
+
+def _own(properties: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, value) for name, value in properties.items() if name not in SYSTEM))
+
+
+class JavaClient:
+    """The genuine client, one process a verb."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def send(self, way: str, messages: Sequence[Message]) -> list[Sent]:
+        lines = [self._line(message) for message in messages]
+        return [self._sent(line) for line in self.driver.run("send", way, "java-sends", lines=lines)]
+
+    def pull(self, topic: str, group: str, tags: str = "*") -> list[Received]:
+        """Read from the group's committed offsets (else the start) to the present end and commit."""
+        return received(self.driver.run("pull", topic, group, tags))
+
+    @staticmethod
+    def _line(message: Message) -> dict[str, Any]:
+        return {
+            "topic": message.topic,
+            "body": base64.b64encode(message.body).decode(),
+            "tags": message.tags,
+            "keys": " ".join(message.keys) or None,
+            "flag": message.flag,
+            "properties": message.properties,
+            "order": message.properties.get(ORDER),
+        }
+
+    @staticmethod
+    def _sent(line: dict[str, Any]) -> Sent:
+        ids = (line["messageId"], line["offsetMessageId"])
+        return Sent(line["status"], *ids, line["queueId"], line["queueOffset"])
+
+
+def received(lines: Sequence[dict[str, Any]]) -> list[Received]:
+    """Return the messages among the lines of the driver, in their order."""
+    return [_received(line) for line in lines if "body" in line]
+
+
+def _received(line: dict[str, Any]) -> Received:
+    body = base64.b64decode(line["body"])
+    return Received(
+        content=Content(body, line.get("tags"), line.get("keys") or "", line["flag"], _own(line["properties"])),
+        message_id=line["messageId"],
+        offset_message_id=line["offsetMessageId"],
+        queue_id=line["queueId"],
+        queue_offset=line["queueOffset"],
+        log_offset=line["logOffset"],
+        store_ms=line["storeMs"],
+        sys_flag=line["sysFlag"],
+    )
+
+
+class OurClient:
+    """Our blocking clients, a new one for every verb as the Java side has it."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._namesrv = namesrv
+
+    def send(self, way: str, messages: Sequence[Message]) -> list[Sent]:
+        with Producer("our-sends", self._namesrv) as producer:
+            return [_sent(result) for result in self._send(producer, way, messages)]
+
+    @staticmethod
+    def _send(producer: Producer, way: str, messages: Sequence[Message]) -> list[SendResult]:
+        if way == "sync":
+            return [producer.send(message) for message in messages]
+        if way == "async":
+            futures = [producer.send_soon(message) for message in messages]
+            return [future.result(30) for future in futures]
+        if way == "batch":
+            return [producer.send_batch(messages)]
+        if way == "ordered":
+            return [producer.send(message, ordering_key=message.properties[ORDER]) for message in messages]
+        for message in messages:
+            producer.send_one_way(message)
+        return []
+
+    def pull(self, topic: str, group: str, tags: str = "*") -> list[Received]:
+        """Read from the group's committed offsets (else the start) to the present end and commit."""
+        with PullConsumer(group, self._namesrv) as consumer:
+            queues = consumer.queues(topic)
+            consumer.assign(queues, tags=tags)
+            ends = {queue: consumer.max_offset(queue) for queue in queues}
+            for queue in queues:
+                committed = consumer.committed(queue)
+                consumer.seek(queue, consumer.min_offset(queue) if committed is None else committed)
+            messages = self._drain(consumer, ends)
+            consumer.commit()
+            return [_of_stored(message) for message in sorted(messages, key=lambda m: (m.queue, m.queue_offset))]
+
+    @staticmethod
+    def _drain(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> list[StoredMessage]:
+        messages: list[StoredMessage] = []
+        for _ in range(DRAIN_ROUNDS):
+            if all((consumer.position(queue) or 0) >= end for queue, end in ends.items()):
+                return messages
+            messages += consumer.poll(timeout=1.0)
+        raise AssertionError(f"positions stop short of the ends {ends}")
+
+
+def _sent(result: SendResult) -> Sent:
+    ids = (result.message_id, result.offset_message_id)
+    return Sent(result.status.value, *ids, result.queue.queue_id, result.queue_offset)
+
+
+def _of_stored(message: StoredMessage) -> Received:
+    properties = _own(message.properties)
+    return Received(
+        content=Content(bytes(message.body), message.tags, " ".join(message.keys), message.flag, properties),
+        message_id=message.message_id,
+        offset_message_id=message.offset_message_id,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        log_offset=message.log_offset,
+        store_ms=message.store_ms,
+        sys_flag=message.sys_flag,
+    )
+
+
+Client = JavaClient | OurClient
+
+
+def read(client: Client, topic: str, group: str, count: int) -> list[Received]:
+    """Pull until `count` messages came: one-way sends may still be on their way."""
+    messages: list[Received] = []
+    for _ in range(20):
+        messages += client.pull(topic, group)
+        if len(messages) >= count:
+            break
+    return messages

@@ -1,0 +1,41 @@
+package pyromq.interop;
+
+import java.util.Arrays;
+
+/** Entry: `NAME_SERVERS COMMAND ARGUMENT...`. Lines of JSON come out; a failure is a stack trace and exit code 1. */
+public final class Driver {
+    private Driver() {
+    }
+
+    public static void main(String[] arguments) {
+        int code = 0;
+        try {
+            run(arguments[0], arguments[1], Arrays.copyOfRange(arguments, 2, arguments.length));
+        } catch (Throwable error) {
+            error.printStackTrace();
+            code = 1;
+        }
+        Runtime.getRuntime().halt(code); // the client leaves threads behind
+    }
+
+    private static void run(String nameServers, String command, String[] rest) throws Exception {
+        switch (command) {
+            case "send": // WAY GROUP
+                Sending.run(nameServers, rest[0], rest[1]);
+                break;
+            case "pull": // TOPIC GROUP TAGS
+                Pulling.run(nameServers, rest[0], rest[1], rest[2]);
+                break;
+            case "lite-pull": // TOPIC GROUP COUNT SECONDS
+                Pulling.lite(nameServers, rest[0], rest[1], Integer.parseInt(rest[2]), Integer.parseInt(rest[3]));
+                break;
+            case "push": // TOPIC GROUP TAGS COUNT SECONDS
+            case "push-orderly":
+                Pushing.run(nameServers, command.equals("push-orderly"), Arrays.copyOf(rest, 3), Integer.parseInt(rest[3]),
+                    Integer.parseInt(rest[4]));
+                break;
+            default:
+                Asking.run(nameServers, command, rest);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+package pyromq.interop;
+
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Reads a topic with the push consumer, concurrently or in order, until `count` messages came or `seconds` passed. */
+final class Pushing {
+    private final CountDownLatch missing;
+
+    private Pushing(int count) {
+        missing = new CountDownLatch(count);
+    }
+
+    static void run(String nameServers, boolean orderly, String[] topicGroupTags, int count, int seconds) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topicGroupTags[1]);
+        consumer.setNamesrvAddr(nameServers);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topicGroupTags[0], topicGroupTags[2]);
+        Pushing pushing = new Pushing(count);
+        if (orderly) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                pushing.take(messages);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                pushing.take(messages);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        pushing.missing.await(seconds, TimeUnit.SECONDS);
+        TimeUnit.MILLISECONDS.sleep(500); // what arrives now came twice
+        consumer.shutdown(); // commits
+    }
+
+    private void take(List<MessageExt> messages) {
+        for (MessageExt message : messages) {
+            try {
+                Lines.received(message);
+            } catch (Exception error) {
+                throw new IllegalStateException(error);
+            }
+            missing.countDown();
+        }
+    }
+}

@@ -1,0 +1,109 @@
+"""A name server and one broker, genuine or ours, behind the same few verbs, on free ports of the loopback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from .java import command, furnish
+from .program import Program, free_port
+
+
+class GenuineServers:
+    """RocketMQ 4.9.7: `broker-a` of `DefaultCluster` with default store settings on the folder `store`."""
+
+    def __init__(self, folder: Path, store: Path) -> None:
+        self.store = store
+        self._home = furnish(folder)
+        self._namesrv_port = free_port()
+        self._broker_port = free_port(-2, 1)  # it also listens two below and, for replicas, one above
+        self._programs: list[Program] = []
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self._namesrv_port}"
+
+    @property
+    def broker(self) -> str:
+        return f"127.0.0.1:{self._broker_port}"
+
+    def start(self) -> None:
+        self._run("namesrv", "128m", f"listenPort={self._namesrv_port}\nkvConfigPath={self._home}/kv.json\n")
+        self._run("broker", "512m", self._broker_settings())
+
+    def stop(self) -> None:
+        """Clean end, broker first, so that it can still say goodbye to the name server."""
+        while self._programs:
+            self._programs.pop().stop()
+
+    def kill(self) -> None:
+        while self._programs:
+            self._programs.pop().kill()
+
+    def _run(self, role: str, heap: str, settings: str) -> None:
+        path = self._home / f"{role}.properties"
+        path.write_text(settings)
+        main = f"org.apache.rocketmq.{role}.{role.capitalize()}Startup"
+        arguments = [*command(self._home, "servers", heap, main), "-c", path]
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self._home)}
+        program = Program(arguments, "boot success", environment)
+        self._programs.append(program)
+        program.wait_until_ready()
+
+    def _broker_settings(self) -> str:
+        values = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": 0,
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "listenPort": self._broker_port,
+            "haListenPort": self._broker_port + 1,
+            "namesrvAddr": self.namesrv,
+            "storePathRootDir": self.store,
+            "autoCreateTopicEnable": "true",
+        }
+        return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+class OurServers:
+    """`pyromq serve` on the data folder whose store is `store`."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.store = data
+        self._namesrv_port = free_port()
+        self._broker_port = free_port(-2, 1)
+        self._program: Program | None = None
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self._namesrv_port}"
+
+    @property
+    def broker(self) -> str:
+        return f"127.0.0.1:{self._broker_port}"
+
+    def start(self) -> None:
+        arguments = [
+            *(sys.executable, "-u", "-m", "pyromq", "serve", "--data", self._data),
+            *("--namesrv-port", str(self._namesrv_port), "--broker-port", str(self._broker_port)),
+        ]
+        self._program = Program(arguments, "ready in", os.environ)
+        self._program.wait_until_ready()
+
+    def stop(self) -> None:
+        """Clean end. Raises `AssertionError` with the output if the exit code tells of trouble."""
+        if self._program:
+            code = self._program.stop()
+            assert code == 0, f"serve ended with {code}:\n" + "".join(self._program.output[-50:])
+            self._program = None
+
+    def kill(self) -> None:
+        if self._program:
+            self._program.kill()
+            self._program = None
+
+
+Servers = GenuineServers | OurServers

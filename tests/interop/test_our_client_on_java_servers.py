@@ -1,0 +1,164 @@
+"""Our clients at the genuine name server and broker: administration, positions, and a broker that comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyromq import Admin, Message, MessageQueue, Producer, PullConsumer
+from pyromq.errors import MQError
+
+from .clients import JavaClient, OurClient
+from .java import Driver
+from .samples import ordered_samples, samples
+from .servers import GenuineServers
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+def admin(genuine: GenuineServers) -> Iterator[Admin]:
+    with Admin(genuine.namesrv) as admin:
+        yield admin
+
+
+@pytest.fixture
+def consumer(genuine: GenuineServers, topic: str) -> Iterator[PullConsumer]:
+    with PullConsumer(f"reads-{topic}", genuine.namesrv) as consumer:
+        yield consumer
+
+
+@pytest.fixture
+def java_reader(genuine: GenuineServers, home: Path) -> JavaClient:
+    return JavaClient(Driver(home, genuine.namesrv))
+
+
+def test_topic_is_created_and_deleted(admin: Admin, java_reader: JavaClient, topic: str) -> None:
+    admin.create_topic(topic, queues=3)
+    [part] = java_reader.driver.run("route", topic)
+    assert (part["readQueues"], part["writeQueues"], part["permission"]) == (3, 3, 6)
+    assert topic in admin.topics()
+
+    admin.delete_topic(topic)
+
+    assert topic not in admin.topics()
+
+
+def test_route_names_the_broker(admin: Admin, genuine: GenuineServers, topic: str) -> None:
+    admin.create_topic(topic, queues=3, permission="r")
+
+    route = admin.topic_route(topic)
+
+    assert genuine.broker in repr(route)
+    assert "broker-a" in repr(route)
+
+
+def test_topic_status_counts_what_was_sent(admin: Admin, python: OurClient, topic: str) -> None:
+    sent = python.send("ordered", ordered_samples(topic))
+
+    status = admin.topic_status(topic)
+
+    assert sum(queue.max_offset - queue.min_offset for queue in status) == len(sent)
+
+
+def test_cluster_names_the_broker(admin: Admin, genuine: GenuineServers) -> None:
+    assert genuine.broker in repr(admin.cluster())
+    assert admin.broker_runtime(genuine.broker)
+    assert admin.broker_config(genuine.broker)["brokerName"] == "broker-a"
+
+
+def test_message_is_found_by_both_ids(admin: Admin, python: OurClient, topic: str) -> None:
+    sent = python.send("sync", samples(topic)[3:4])[0]
+
+    by_offset_id = admin.view(sent.offset_message_id)
+    by_unique_id = admin.view(sent.message_id, topic)
+
+    assert by_offset_id.message_id == by_unique_id.message_id == sent.message_id
+    assert by_offset_id.body == by_unique_id.body == samples(topic)[3].body
+
+
+@pytest.mark.parametrize("key", ["k1", "k2", "k3", "schlüssel"])
+def test_messages_are_found_by_key(admin: Admin, python: OurClient, topic: str, key: str) -> None:
+    python.send("batch", samples(topic))
+
+    [found] = admin.query_by_key(topic, key)
+
+    assert key in found.keys
+
+
+def test_progress_of_a_group_follows_its_commits(admin: Admin, python: OurClient, topic: str) -> None:
+    python.send("sync", samples(topic))
+    python.pull(topic, f"reads-{topic}")
+    python.send("sync", samples(topic)[:3])
+
+    progress = admin.group_progress(f"reads-{topic}", topic)
+
+    assert sum(queue.lag for queue in progress) == 3
+    assert sum(queue.consumer_offset for queue in progress) == len(samples(topic))
+
+
+def test_group_is_reset_to_a_time(admin: Admin, python: OurClient, topic: str) -> None:
+    python.send("sync", samples(topic)[:5])
+    first = python.pull(topic, f"reads-{topic}")
+
+    admin.reset_offset(f"reads-{topic}", topic, 0)
+
+    assert python.pull(topic, f"reads-{topic}") == first
+
+
+def test_offset_committed_here_is_the_java_client_s_start(
+    admin: Admin, python: OurClient, java_reader: JavaClient, topic: str
+) -> None:
+    python.send("batch", samples(topic))
+    queue = MessageQueue(topic, "broker-a", java_reader.pull(topic, "looks")[0].queue_id)
+
+    admin.commit_offset(f"reads-{topic}", queue, 7)
+
+    arrived = java_reader.pull(topic, f"reads-{topic}")
+    assert [message.queue_offset for message in arrived] == list(range(7, len(samples(topic))))
+
+
+def test_positions_are_found_by_time(consumer: PullConsumer, python: OurClient, topic: str) -> None:
+    python.send("batch", samples(topic)[:4])
+    stored = python.pull(topic, "looks")
+    queue = MessageQueue(topic, "broker-a", stored[0].queue_id)
+
+    assert consumer.offset_by_time(queue, 0) == 0
+    assert consumer.offset_by_time(queue, stored[-1].store_ms + 60_000) in (3, 4)  # the last one or behind it
+    consumer.assign([queue])
+    consumer.seek_to_time(queue, stored[0].store_ms)
+    assert [message.queue_offset for message in consumer.poll(timeout=5.0)] == [0, 1, 2, 3]
+
+
+def test_held_pull_is_answered_by_a_new_message(consumer: PullConsumer, python: OurClient, topic: str) -> None:
+    python.send("batch", samples(topic)[:1])
+    queue = MessageQueue(topic, "broker-a", python.pull(topic, "looks")[0].queue_id)
+    consumer.assign([queue])
+    consumer.seek_to_end(queue)
+    assert consumer.poll(timeout=0.2) == []
+
+    with Producer("our-sends", python.namesrv) as producer:
+        producer.send(Message(topic, b"wakes"), queue=queue)
+
+    assert [message.body for message in consumer.poll(timeout=10.0)] == [b"wakes"]
+
+
+def test_refusals_carry_the_broker_s_words(admin: Admin) -> None:
+    with pytest.raises(MQError, match="NoSuchTopic"):
+        admin.topic_route("NoSuchTopic")
+
+
+def test_restarted_servers_are_found_again(home: Path, tmp_path: Path, topic: str) -> None:
+    servers = GenuineServers(tmp_path / "home", tmp_path / "store")
+    servers.start()
+    try:
+        with Producer("our-sends", servers.namesrv) as producer:
+            first = producer.send(Message(topic, b"before"))
+            servers.kill()
+            servers.start()
+            second = producer.send(Message(topic, b"after"), queue=first.queue, timeout=30.0)
+        assert second.queue_offset == first.queue_offset + 1
+    finally:
+        servers.stop()

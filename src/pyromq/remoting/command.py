@@ -45,10 +45,10 @@ class Call(msgspec.Struct):
     version: int = 0
     header: Header | None = msgspec.field(name="extFields", default=None)
     # The next four are never on the wire: whoever decodes overwrites them.
-    body: bytes = msgspec.field(name="\x00body", default=b"")
-    serialization: int = msgspec.field(name="\x00serialization", default=JSON)
-    fault: Any = msgspec.field(name="\x00fault", default=None)
-    peer: Any = msgspec.field(name="\x00peer", default=None)
+    body: bytes = msgspec.field(name="#body", default=b"")
+    serialization: int = msgspec.field(name="#serialization", default=JSON)
+    fault: Any = msgspec.field(name="#fault", default=None)
+    peer: Any = msgspec.field(name="#peer", default=None)
 
     if TYPE_CHECKING:
         fault: MQError | None

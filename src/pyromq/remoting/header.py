@@ -19,7 +19,7 @@ from pyromq.errors import MissingField, ProtocolError
 __all__ = ["Filled", "Header", "HeaderTemplate", "field", "parse_header", "request_headers", "respell", "wire_fields"]
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Header(msgspec.Struct, frozen=True, rename="camel"):
     """Base of every request and response header; a field's wire name is its camelCase unless `field(name=)` says.
 
     A request sets `code`, and, where there are any, `reply_header` (the answer's header), `request_body` and
@@ -151,38 +151,43 @@ def _subclasses(header: type[Header]) -> Iterator[type[Header]]:
 class HeaderTemplate:
     """A response header most of which never changes, prepared for JSON: filling it costs one formatting.
 
-    `constants` are written once; `variables` name the int fields (and str fields that never need escaping) that
-    each answer fills, in that order.
+    `constants` are written once; `variables` are the int fields that each answer fills, in that order; `formats`
+    gives a variable another form than decimal (a printf format whose result needs no JSON escaping).
     """
 
-    def __init__(self, header: type[Header], variables: tuple[str, ...], **constants: str | int | bool) -> None:
+    def __init__(
+        self,
+        header: type[Header],
+        variables: tuple[str, ...],
+        *,
+        formats: Mapping[str, str] | None = None,
+        **constants: str | int,
+    ) -> None:
         self._header = header
         self._variables = variables
+        self._formats = formats or {}
         self._constants = constants
-        layout = {f.attribute: f for f in wire_layout(header)}
-        fixed = {
-            layout[name].wire_name: ("true" if value else "false") if isinstance(value, bool) else str(value)
-            for name, value in constants.items()
-        }
+        names = {f.attribute: f.wire_name for f in wire_layout(header)}
+        fixed = {names[name]: str(value) for name, value in constants.items()}
+        holes = [f'"{names[name]}":"{self._formats.get(name, "%d")}"'.encode() for name in variables]
         text = msgspec.json.encode(fixed)[1:-1].replace(b"%", b"%%")
-        holes = b",".join(b'"%b":"%%%b"' % (layout[v].wire_name.encode(), _hole(layout[v].kind)) for v in variables)
-        self.ext_json = b"{" + b",".join(part for part in (holes, text) if part) + b"}"
+        self.ext_json = b"{%b}" % b",".join([*holes, text] if text else holes)
 
-    def header(self, values: tuple[Any, ...]) -> Header:
+    def header(self, values: tuple[int, ...]) -> Header:
         """Return the same header as a struct, for those who need it in another form."""
-        return self._header(**dict(zip(self._variables, values, strict=True)), **self._constants)
-
-
-def _hole(kind: type) -> bytes:
-    return b"d" if kind is int else b"b"
+        fields: dict[str, str | int] = {
+            name: self._formats[name] % value if name in self._formats else value
+            for name, value in zip(self._variables, values, strict=True)
+        }
+        return self._header(**fields, **self._constants)
 
 
 class Filled(msgspec.Struct, gc=False):
-    """A template with its values in the template's order; str values as ASCII bytes."""
+    """A template with its values, in the template's order."""
 
     template: HeaderTemplate
-    values: tuple[Any, ...]
+    values: tuple[int, ...]
 
     @property
     def header(self) -> Header:
-        return self.template.header(tuple(v.decode() if isinstance(v, bytes) else v for v in self.values))
+        return self.template.header(self.values)

@@ -1,0 +1,89 @@
+"""The consumer groups of one broker: their settings, the built-in ones, automatic creation, the table on disk.
+
+Source: RocketMQ 4.9.8, SubscriptionGroupManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from pyromq.store.json_file import JsonFile
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.clock import Clock
+from pyromq.errors import IllegalName
+from pyromq.names import check_group, is_system_group
+from pyromq.remoting.bodies import DataVersion, GroupConfig, GroupConfigTable, decode_body, encode_body
+
+BUILT_IN_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+
+
+class Groups:
+    """The table group -> settings. Each change gets a new data version and is on disk before the call returns."""
+
+    def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock) -> None:
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        self._config = config
+        self._file = file
+        self._clock = clock
+        self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
+
+    def __iter__(self) -> Iterator[GroupConfig]:
+        return iter(self._table.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table
+
+    def load(self) -> None:
+        """Read the table from disk, over the built-in groups."""
+        content = self._file.load()
+        if content is not None:
+            stored = decode_body(GroupConfigTable, content)
+            self._table.update(stored.groups)
+            self.version = stored.version
+
+    def persist(self) -> None:
+        """Write the table to disk."""
+        self._file.save(msgspec.json.format(encode_body(self.table()), indent=1))
+
+    def table(self) -> GroupConfigTable:
+        """Return all settings with their version, as request 201 answers."""
+        return GroupConfigTable(version=self.version, groups=dict(self._table))
+
+    def find(self, name: str) -> GroupConfig | None:
+        """Return the group's settings; creates the group where that is allowed and its name is legal."""
+        group = self._table.get(name)
+        if group is None and (self._config.auto_create_group or is_system_group(name)):
+            try:
+                check_group(name)
+            except IllegalName:
+                return None
+            group = GroupConfig(name=name)
+            self.put(group)
+        return group
+
+    def put(self, group: GroupConfig) -> None:
+        """Create the group or replace its settings. Raises `IllegalName`."""
+        check_group(group.name)
+        self._table[group.name] = group
+        self._changed()
+
+    def delete(self, name: str) -> bool:
+        """Forget the group; False if there was none."""
+        if self._table.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def _changed(self) -> None:
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self.persist()

@@ -1,0 +1,157 @@
+"""Answers pulls: from the store at once, or when a message arrives, or when the caller's patience ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from pyromq.broker.connections import Connections
+from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.groups import Groups
+from pyromq.broker.long_polls import LongPoll, LongPolls
+from pyromq.broker.offsets import Offsets
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import FAQ, Topics
+from pyromq.errors import (
+    BrokerError,
+    GroupNotFound,
+    NoPermission,
+    ResponseCode,
+    SubscriptionNotFound,
+    SubscriptionNotLatest,
+    TopicNotFound,
+)
+from pyromq.filter.tags import parse_tags
+from pyromq.remoting.codes import Permission, PullFlag
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.header import Filled, HeaderTemplate
+from pyromq.remoting.headers import PullMessage, PullMessageResponse
+
+_CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_ANSWER = HeaderTemplate(PullMessageResponse, ("next_offset", "min_offset", "max_offset"), suggested_broker_id=0)
+
+Accepts = Callable[[int], bool] | None
+
+
+class Pulling:
+    """Reads queues for consumers; parks pulls that find nothing and may wait."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        *,
+        connections: Connections,
+        offsets: Offsets,
+        long_polls: LongPolls,
+        statistics: Statistics,
+        config: BrokerConfig,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._connections = connections
+        self._offsets = offsets
+        self._long_polls = long_polls
+        self._statistics = statistics
+        self._config = config
+
+    @answers(PullMessage)
+    def pull(self, header: PullMessage, call: Call) -> Reply | Future[Reply]:
+        self._check(header, call)
+        flags = header.sys_flag
+        accepts = self._subscription(header)
+        if flags & PullFlag.COMMIT_OFFSET:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        reply = self._read(header, accepts)
+        if reply.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
+            return self._park(header, accepts, call)
+        return reply
+
+    def _check(self, header: PullMessage, call: Call) -> None:
+        if not self._config.permission & Permission.READ:
+            raise NoPermission(f"the broker[{self._config.advertised_address}] pulling message is forbidden")
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            raise GroupNotFound(f"subscription group [{header.consumer_group}] does not exist, {FAQ}")
+        if not group.consume_enabled:
+            raise NoPermission(f"subscription group no permission, {header.consumer_group}")
+        topic = self._topics.find(header.topic)
+        if topic is None:
+            raise TopicNotFound(f"topic[{header.topic}] not exist, apply first please! {FAQ}")
+        if not topic.permission & Permission.READ:
+            raise NoPermission(f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise BrokerError(
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{call.peer.address}]"
+            )
+
+    def _subscription(self, header: PullMessage) -> Accepts:
+        """Return the test of tags codes: from the request itself, or as the group's heartbeats have told."""
+        if header.sys_flag & PullFlag.SUBSCRIPTION:
+            self._check_expression_type(header.expression_type)
+            return parse_tags(header.subscription).accepts_code
+        consumers = self._connections.consumers(header.consumer_group)
+        if consumers is None:
+            raise SubscriptionNotFound(f"the consumer's group info not exist{FAQ}")
+        group = self._groups.find(header.consumer_group)
+        if group is not None and not group.broadcast_enabled and consumers.message_model == "BROADCASTING":
+            raise NoPermission(f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
+        subscription = consumers.subscriptions.get(header.topic)
+        if subscription is None:
+            raise SubscriptionNotFound(f"the consumer's subscription not exist{FAQ}")
+        if subscription.version < header.subscription_version:
+            raise SubscriptionNotLatest("the consumer's subscription not latest")
+        self._check_expression_type(subscription.expression_type)
+        return parse_tags(subscription.expression).accepts_code
+
+    def _check_expression_type(self, expression_type: str | None) -> None:
+        if expression_type not in (None, "", "TAG"):
+            raise BrokerError(f"The broker does not support consumer to filter message by {expression_type}")
+
+    def _read(self, header: PullMessage, accepts: Accepts) -> Reply:
+        found = self._store.read(header.topic, header.queue_id, header.queue_offset, header.max_count, accepts=accepts)
+        filled = Filled(_ANSWER, (found.next_offset, found.min_offset, found.max_offset))
+        if found.status is ReadStatus.FOUND:
+            self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
+            return Reply(filled, found.records, remark="FOUND")
+        return Reply(filled, code=_code(found, header.queue_offset), remark=found.status.name)
+
+    def _park(self, header: PullMessage, accepts: Accepts, call: Call) -> Future[Reply]:
+        suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms
+        poll = LongPoll(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            accepts,
+            partial(self._read_again, header, accepts, call),
+            Future(),
+        )
+        return self._long_polls.park(poll, suspend_ms / 1000)
+
+    def _read_again(self, header: PullMessage, accepts: Accepts, call: Call) -> Reply:
+        """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
+        if not call.peer.closed:
+            self._check(header, call)
+        return self._read(header, accepts)
+
+
+def _code(found: ReadResult, asked_offset: int) -> ResponseCode:
+    """An empty or missing queue has nothing at 0 yet; any other offset there is wrong."""
+    if found.status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE):
+        return ResponseCode.PULL_OFFSET_MOVED if asked_offset else ResponseCode.PULL_NOT_FOUND
+    return _CODES[found.status]

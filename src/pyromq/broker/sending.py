@@ -1,0 +1,293 @@
+"""Answers sends: checks, topic, properties, then one append; the answer comes now or when the record is flushed."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.groups import Groups
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import FAQ, Topics, describe
+from pyromq.remoting.bodies import TopicConfig
+from pyromq.store.config import FlushMode
+from pyromq.store.message_store import MessageStore
+
+from pyromq.clock import Clock
+from pyromq.errors import (
+    BrokerError,
+    GroupNotFound,
+    MessageRefused,
+    NoPermission,
+    ResponseCode,
+    SystemBusy,
+)
+from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
+from pyromq.names import MAX_TOPIC_LENGTH, NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
+from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
+from pyromq.remoting.codes import MAX_RECONSUME_VERSION, Permission
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.header import Filled, HeaderTemplate
+from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse
+
+MAX_UNCONFIRMED = 10_000  # sends that wait for the disk; upstream's send queue has this length
+STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
+
+_WAIT = Property.WAIT + "\x01"
+_DELAY = Property.DELAY + "\x01"
+_TRANSACTION = Property.TRANSACTION + "\x01"
+
+
+class Sending:
+    """Stores what producers send."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        *,
+        statistics: Statistics,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._statistics = statistics
+        self._config = config
+        self._clock = clock
+        self._find_topic = topics.find
+        self._append = store.append
+        self._count_put = statistics.count_put
+        self._checked_topics: set[str] = set()
+        self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
+        self._waits_for_flush = store.config.flush is FlushMode.SYNC
+        # Two counts with one writer each: this thread asks for confirmation, the flusher's thread gives it.
+        self._asked = 0
+        self._confirmed = 0
+        self._last_progress = 0.0
+        self._answer: HeaderTemplate | None = None
+
+    @answers(SendMessage)
+    def send(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
+        if header.batch:
+            return self.send_batch(header, call)
+        if self._asked != self._confirmed:
+            self._refuse_if_overloaded()
+        name = header.topic
+        topic = self._topic(header, call)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(topic.write_queues)
+        reconsume_times = header.reconsume_times
+        if name.startswith(RETRY_PREFIX):
+            topic, queue_id = self._after_last_retry(header, call, topic=topic, queue_id=queue_id)
+            name = topic.name
+        body = call.body
+        if not body or len(body) > self._config.max_message_bytes:
+            raise MessageRefused(self._illegal(len(body)))
+        text, wait = self._stored_properties(header.properties or "")
+        message = StoredMessage(
+            name,
+            body,
+            text,
+            queue_id,
+            header.flag,
+            header.sys_flag if topic.is_single_tag else header.sys_flag | SysFlag.MULTI_TAGS,
+            header.born_ms,
+            call.peer.packed_address,
+            reconsume_times,
+        )
+        self._append(message)
+        self._count_put(name, 1, message.size)
+        values = (message.log_offset, queue_id, message.queue_offset)
+        reply = Reply(Filled(self._answer or self._make_answer(), values))
+        if wait and self._waits_for_flush:
+            return self._when_flushed(message.log_offset + message.size, reply)
+        return reply
+
+    @answers(SendBatchMessage)
+    def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
+        """Store the members in one append: consecutive queue offsets, one answer with all ids."""
+        self._refuse_if_overloaded()
+        if header.topic.startswith(RETRY_PREFIX):
+            raise MessageRefused(f"batch request does not support retry group {header.topic}")
+        if len(header.topic) > MAX_TOPIC_LENGTH:
+            raise MessageRefused(f"message topic length too long {len(header.topic)}")
+        topic = self._topic(header, call)
+        queue_id = header.queue_id if header.queue_id >= 0 else random.randrange(topic.write_queues)
+        messages, wait = self._members(header, call, topic=topic, queue_id=queue_id)
+        self._store.append_batch(messages)
+        last = messages[-1]
+        end = last.log_offset + last.size
+        self._count_put(topic.name, len(messages), end - messages[0].log_offset)
+        reply = Reply(
+            SendMessageResponse(
+                message_id=",".join(message.offset_message_id for message in messages),
+                queue_id=queue_id,
+                queue_offset=messages[0].queue_offset,
+                region=self._config.region,
+                trace_on="true",
+            )
+        )
+        return self._when_flushed(end, reply) if wait and self._waits_for_flush else reply
+
+    def _topic(self, header: SendMessage, call: Call) -> TopicConfig:
+        """Check the topic in upstream's order and return its settings; creates it where that is allowed."""
+        name = header.topic
+        topic = self._find_topic(name)
+        if topic is not None and topic.order and not self._config.permission & Permission.WRITE:
+            raise NoPermission(f"the broker[{self._config.advertised_address}] sending message is forbidden")
+        if name not in self._checked_topics:
+            check_topic(name)
+            if name in NOT_FOR_CLIENTS:
+                raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
+            if topic is not None:  # names of existing topics only: so the set stays as small as the table
+                self._checked_topics.add(name)
+        if topic is None:
+            topic = self._topics.for_send(
+                name,
+                default_topic=header.default_topic,
+                wished_queues=header.default_topic_queue_count,
+                peer_address=call.peer.address,
+            )
+        if header.queue_id >= topic.write_queues and header.queue_id >= topic.read_queues:
+            raise BrokerError(
+                f"request queueId[{header.queue_id}] is illegal, {describe(topic)} Producer: {call.peer.address}"
+            )
+        return topic
+
+    def _after_last_retry(
+        self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
+    ) -> tuple[TopicConfig, int]:
+        """A message sent to a retry topic too often goes to the group's dead letters."""
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise GroupNotFound(f"subscription group not exist, {name} {FAQ}")
+        most = group.retry_max_times
+        if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if (header.reconsume_times or 0) < most:
+            return topic, queue_id
+        return self._topics.for_group_retry(dead_letter_topic(name), 1), 0
+
+    def _stored_properties(self, text: str) -> tuple[str, bool]:
+        """Return the text to store and whether the sender waits for the disk.
+
+        As upstream: WAIT goes, CLUSTER comes, broken pairs vanish. A text without surprises is cut, not parsed.
+        """
+        if _DELAY in text or _TRANSACTION in text:
+            self._refuse_unserved(decode_properties(text))
+        closed = text.endswith(PAIRS)
+        if text.count("\x01") != text.count(PAIRS) + (not closed):
+            return self._rewritten(text)
+        wait = True
+        at = text.find(_WAIT)
+        if at >= 0:
+            if at and text[at - 1] != PAIRS:
+                return self._rewritten(text)
+            end = text.find(PAIRS, at)
+            if end < 0:
+                end = len(text)
+            wait = text[at + 5 : end].lower() != "false"
+            text = text[:at] + text[end + 1 :]
+            closed = not text or text.endswith(PAIRS)
+        text += self._cluster_pair if closed else PAIRS + self._cluster_pair
+        if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
+            raise MessageRefused(self._illegal(0))
+        return text, wait
+
+    def _rewritten(self, text: str) -> tuple[str, bool]:
+        """The same by parsing."""
+        properties = decode_properties(text)
+        wait = properties.pop(Property.WAIT, "true").lower() != "false"
+        properties[Property.CLUSTER] = self._config.cluster
+        text = encode_properties(properties)
+        if len(text.encode()) > MAX_PROPERTIES_SIZE:
+            raise MessageRefused(self._illegal(0))
+        return text, wait
+
+    def _refuse_unserved(self, properties: dict[str, str]) -> None:
+        """Delayed and half messages are refused until they are served: stored, they would never be delivered."""
+        if properties.get(Property.TRANSACTION, "").lower() == "true":
+            raise NoPermission(
+                f"the broker[{self._config.advertised_address}] sending transaction message is forbidden"
+            )
+        if properties.get(Property.DELAY, "0") != "0":
+            raise MessageRefused("this broker does not deliver delayed messages; send without a delay level")
+
+    def _members(
+        self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
+    ) -> tuple[list[StoredMessage], bool]:
+        if len(call.body) > self._config.max_message_bytes:
+            raise MessageRefused(self._illegal(len(call.body)))
+        own = header.properties or ""
+        suffix = own + PAIRS + self._cluster_pair if own and not own.endswith(PAIRS) else own + self._cluster_pair
+        sys_flag = header.sys_flag if topic.is_single_tag else header.sys_flag | SysFlag.MULTI_TAGS
+        messages = []
+        for flag, body, text in decode_batch(call.body):
+            joint = "" if not text or text.endswith(PAIRS) else PAIRS
+            message = StoredMessage(
+                topic.name,
+                body,
+                text + joint + suffix,
+                queue_id,
+                flag,
+                sys_flag,
+                header.born_ms,
+                call.peer.packed_address,
+                header.reconsume_times or 0,
+            )
+            if not body or len(message.property_text.encode()) > MAX_PROPERTIES_SIZE:
+                raise MessageRefused(self._illegal(len(body)))
+            self._refuse_unserved(message.properties)
+            messages.append(message)
+        if not messages:
+            raise MessageRefused("the batch has no messages")
+        return messages, messages[0].properties.get(Property.WAIT, "true").lower() != "false"
+
+    def _make_answer(self) -> HeaderTemplate:
+        """The answer's unchanging parts; the store's address is known once the broker listens."""
+        id_format = self._store.store_address.hex().upper() + "%016X"
+        self._answer = HeaderTemplate(
+            SendMessageResponse,
+            ("message_id", "queue_id", "queue_offset"),
+            formats={"message_id": id_format},
+            region=self._config.region,
+            trace_on="true",
+        )
+        return self._answer
+
+    def _when_flushed(self, end: int, reply: Reply) -> Future[Reply]:
+        """Answer when the log before `end` is on disk, or with FLUSH_DISK_TIMEOUT: stored all the same."""
+        answered: Future[Reply] = Future()
+        if self._asked == self._confirmed:
+            self._last_progress = self._clock.monotonic()
+        self._asked += 1
+
+        def flushed(future: Future[bool]) -> None:
+            self._confirmed += 1
+            self._last_progress = self._clock.monotonic()
+            if not future.result():
+                reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            answered.set_result(reply)
+
+        self._store.wait_flushed(end).add_done_callback(flushed)
+        return answered
+
+    def _refuse_if_overloaded(self) -> None:
+        waiting = self._asked - self._confirmed
+        if waiting >= MAX_UNCONFIRMED:
+            raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
+        if waiting and self._clock.monotonic() - self._last_progress > STUCK_SECONDS:
+            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+
+    def _illegal(self, body_size: int) -> str:
+        reason = "" if body_size else " (body is empty or properties are too long)"
+        return (
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{self._config.max_message_bytes}B, msg properties length limit 32KB.{reason}"
+        )

@@ -1,0 +1,197 @@
+"""The topics of one broker: their settings, the built-in ones, automatic creation, the table on disk.
+
+Does not know the name servers: who must hear of changes sets `on_change`.
+Source: RocketMQ 4.9.8, TopicConfigManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+
+import msgspec
+from pyromq.store.json_file import JsonFile
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, TopicNotFound
+from pyromq.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TRACE_TOPIC,
+    TRANSACTION_GIVE_UP_TOPIC,
+    check_topic,
+    is_system_topic,
+)
+from pyromq.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, decode_body, encode_body
+from pyromq.remoting.codes import Permission
+
+FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."  # upstream ends several texts with it
+DELAY_QUEUES = 18  # one per default delay level
+
+_READ_WRITE = Permission.READ | Permission.WRITE
+
+
+class Change(Enum):
+    """Why a topic's settings changed: name servers are told at once, in a way that depends on it."""
+
+    ASKED = auto()  # an administrator waits for it
+    AUTOMATIC = auto()  # a client's send or heartbeat created it
+
+
+class Topics:
+    """The table topic -> settings. Each change gets a new data version and is on disk before the call returns."""
+
+    def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock) -> None:
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        self.on_change: Callable[[TopicConfig, Change], None] = lambda topic, change: None
+        self._config = config
+        self._file = file
+        self._clock = clock
+        self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
+        self._built_in = frozenset(self._table)
+        # Called for every send: the bare look-up.
+        self.find: Callable[[str], TopicConfig | None] = self._table.get
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._table.values())
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def load(self) -> None:
+        """Read the table from disk, over the built-in topics."""
+        content = self._file.load()
+        if content is not None:
+            stored = decode_body(TopicConfigTable, content)
+            self._table.update(stored.topics)
+            self.version = stored.version
+
+    def persist(self) -> None:
+        """Write the table to disk."""
+        self._file.save(msgspec.json.format(encode_body(self.table()), indent=1))
+
+    def table(self) -> TopicConfigTable:
+        """Return all settings with their version, as request 21 answers and name servers are told."""
+        return TopicConfigTable(version=self.version, topics=dict(self._table))
+
+    def system_topics(self) -> list[str]:
+        """Return the names that no administrator may change or delete, sorted."""
+        reserved = {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GIVE_UP_TOPIC, TRACE_TOPIC}
+        return sorted(self._built_in | reserved)
+
+    def is_system(self, name: str) -> bool:
+        return name in self._built_in or is_system_topic(name)
+
+    def put(self, topic: TopicConfig, change: Change = Change.ASKED) -> None:
+        """Create the topic or replace its settings."""
+        self._table[topic.name] = topic
+        self._changed()
+        self.on_change(topic, change)
+
+    def delete(self, name: str) -> bool:
+        """Forget the topic; False if there was none."""
+        if self._table.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def for_send(
+        self, name: str, *, default_topic: str, wished_queues: int, peer_address: str, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return the topic's settings; creates it after the pattern of `default_topic` where that is allowed.
+
+        Raises `TopicNotFound`. Source: TopicConfigManager.createTopicInSendMessageMethod.
+        """
+        if (topic := self._table.get(name)) is not None:
+            return topic
+        pattern = self._table.get(default_topic)
+        if pattern is None or not self._may_inherit(pattern):
+            raise TopicNotFound(f"topic[{name}] not exist, apply first please!{FAQ}")
+        # A topic without queues could not take the message it is created for.
+        queues = max(1, min(wished_queues, pattern.write_queues))
+        topic = TopicConfig(
+            name=name,
+            read_queues=queues,
+            write_queues=queues,
+            permission=pattern.permission & ~Permission.INHERIT,
+            filter_type=pattern.filter_type,
+            sys_flag=sys_flag,
+        )
+        self.put(topic, Change.AUTOMATIC)
+        return topic
+
+    def _may_inherit(self, pattern: TopicConfig) -> bool:
+        if pattern.name == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
+            return False
+        return bool(pattern.permission & Permission.INHERIT)
+
+    def for_group_retry(self, name: str, queue_count: int) -> TopicConfig:
+        """Return a group's retry or dead-letter topic; creates it with that many queues when absent."""
+        if (topic := self._table.get(name)) is not None:
+            return topic
+        topic = TopicConfig(name=name, read_queues=queue_count, write_queues=queue_count, permission=int(_READ_WRITE))
+        self.put(topic, Change.AUTOMATIC)
+        return topic
+
+    def order(self, names: frozenset[str]) -> None:
+        """Mark exactly these topics as ordered, as a name server has told. Source: updateOrderTopicConfig."""
+        changed = [topic for topic in self._table.values() if topic.order != (topic.name in names)]
+        for topic in changed:
+            self._table[topic.name] = msgspec.structs.replace(topic, order=not topic.order)
+        if changed:
+            self._changed()
+
+    def touch(self) -> None:
+        """Give the table a new version, so that name servers read it again: the broker's permission changed."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self.persist()
+
+
+def check_changeable(topics: Topics, name: str) -> None:
+    """Raise, with upstream's text, unless an administrator may create, change or delete this topic."""
+    check_topic(name)
+    if topics.is_system(name):
+        raise BrokerError(f"The topic[{name}] is conflict with system topic.")
+
+
+def describe(topic: TopicConfig) -> str:
+    """Return the settings as Java prints them in refusals."""
+    letters = "".join(
+        letter if topic.permission & bit else "-"
+        for letter, bit in (("R", Permission.READ), ("W", Permission.WRITE), ("X", Permission.INHERIT))
+    )
+    return (
+        f"TopicConfig [topicName={topic.name}, readQueueNums={topic.read_queues}, "
+        f"writeQueueNums={topic.write_queues}, perm={letters}, topicFilterType={topic.filter_type}, "
+        f"topicSysFlag={topic.sys_flag}, order={'true' if topic.order else 'false'}]"
+    )
+
+
+def _built_in(config: BrokerConfig) -> Iterator[TopicConfig]:
+    """The topics every broker has. Clients create topics through the routes of the template and the cluster topic."""
+    yield _topic(SELF_TEST_TOPIC, 1)
+    if config.auto_create_topic:
+        yield _topic(AUTO_CREATE_TOPIC, config.default_topic_queues, _READ_WRITE | Permission.INHERIT)
+    yield _topic(BENCHMARK_TOPIC, 1024)
+    cluster = Permission.INHERIT | (_READ_WRITE if config.cluster_topic else 0)
+    yield _topic(config.cluster, 16, cluster)
+    broker = Permission.INHERIT | (_READ_WRITE if config.broker_topic else 0)
+    yield _topic(config.name, 1, broker)
+    yield _topic(OFFSET_MOVED_TOPIC, 1)
+    yield _topic(SCHEDULE_TOPIC, DELAY_QUEUES)
+    if config.trace_topic:
+        yield _topic(TRACE_TOPIC, 1)
+    yield _topic(f"{config.cluster}_REPLY_TOPIC", 1)
+
+
+def _topic(name: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:
+    return TopicConfig(name=name, read_queues=queues, write_queues=queues, permission=int(permission))

@@ -1,0 +1,19 @@
+"""`pyromq completion`: the script that lets a shell complete our commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    bash: add `eval "$(pyromq completion bash)"` to ~/.bashrc; zsh likewise; fish: `pyromq completion fish | source`.
+    """
+    script = get_completion_class(shell)
+    assert script is not None, "click knows the three shells of the choice above"
+    click.echo(script(ctx.find_root().command, {}, "pyromq", "_PYROMQ_COMPLETE").source())

@@ -1,0 +1,92 @@
+"""The entry: the table of commands, loaded when called, and the one place where errors become exit codes.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+try:
+    import click
+except ImportError:  # installed without the extra
+    sys.exit("pyromq: the command line needs its extra: pip install 'pyromq[cli]'")
+
+from pyromq.errors import MQError
+
+# name -> (module:attribute, one line of help); modules are imported only when their command runs.
+COMMANDS = {
+    "serve": ("pyromq.cli.serve:serve", "Run a name server and a broker, or one of them."),
+    "send": ("pyromq.cli.send:send", "Send messages: one, the lines of standard input, or a file."),
+    "consume": ("pyromq.cli.consume:consume", "Read a topic: from the beginning, a time or an offset on."),
+    "topic": ("pyromq.cli.topics:topic", "Create, delete, list and inspect topics."),
+    "group": ("pyromq.cli.groups:group", "Create, delete, list and inspect consumer groups."),
+    "cluster": ("pyromq.cli.clusters:cluster", "Show brokers, their state and settings."),
+    "offset": ("pyromq.cli.offsets:offset", "Show, set and reset a group's offsets."),
+    "message": ("pyromq.cli.messages:message", "Find messages by id or key."),
+    "doctor": ("pyromq.cli.doctor:doctor", "Find out why sending or consuming does not work."),
+    "bench": ("pyromq.cli.bench:bench", "Measure sending and pulling."),
+    "completion": ("pyromq.cli.completion:completion", "Print the completion script of a shell."),
+}
+
+
+class Commands(click.Group):
+    """A group that knows its commands' names and help without importing them, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="pyromq", message="pyromq %(version)s (protocol of RocketMQ 4.9.8)")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def pyromq(debug: bool) -> None:
+    """RocketMQ in one pip install.
+
+    Start with `pyromq serve`, then `pyromq send orders hello` and `pyromq consume orders --from beginning`.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    try:
+        sys.exit(_run())
+    except BrokenPipeError:  # the reader of a pipe went away; say nothing, also not at interpreter exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _run() -> int:
+    debug = "--debug" in sys.argv
+    try:
+        result = pyromq.main(standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.UsageError as error:
+        error.show(sys.stderr)
+        return 2
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except MQError as error:
+        if debug:
+            raise
+        click.echo(f"error: {error}", err=True)
+        return 1

@@ -1,0 +1,45 @@
+"""`pyromq message`: one message by id, or those that carry a key."""
+
+from __future__ import annotations
+
+import click
+
+from pyromq.cli.consume import as_record
+from pyromq.cli.render import namesrv_option, output_option, show_record, show_rows
+from pyromq.cli.times import TimeType
+from pyromq.client.blocking import Admin
+
+
+@click.group()
+def message() -> None:
+    """Find messages by id or key."""
+
+
+@message.command()
+@click.argument("message_id")
+@click.option("--topic", help="Topic of a unique id (an offset id needs none).")
+@namesrv_option
+@output_option
+def show(message_id: str, topic: str | None, namesrv: str, output: str) -> None:
+    """Show one message: by the broker's offset id, or by the producer's unique id with --topic."""
+    with Admin(namesrv) as admin:
+        show_record(as_record(admin.view(message_id, topic=topic)), output)
+
+
+@message.command()
+@click.argument("topic")
+@click.option("--key", required=True, help="One of the message's keys.")
+@click.option("--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many.")
+@click.option("--begin", type=TimeType(), default=0, metavar="TIME", help="Stored from this time on.")
+@click.option("--end", type=TimeType(), metavar="TIME", help="Stored up to this time.")
+@namesrv_option
+@output_option
+def find(topic: str, key: str, count: int, begin: int, end: int | None, namesrv: str, output: str) -> None:
+    """Find messages of TOPIC by key."""
+    with Admin(namesrv) as admin:
+        found = admin.query_by_key(topic, key, count, begin_ms=begin, end_ms=end)
+    rows = [as_record(each) for each in found]
+    if output == "table":
+        names = ("message_id", "store_time", "broker", "queue", "queue_offset", "tags", "keys")
+        rows = [{name: row[name] for name in names} for row in rows]
+    show_rows(rows, output, empty=f"no message of {topic} has key {key!r}")

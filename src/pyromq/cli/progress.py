@@ -1,0 +1,39 @@
+"""A count on a terminal's standard error while something runs; nothing in a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+EVERY_SECONDS = 0.2
+
+
+class Progress:
+    """Shows `1,234 sent (5,678/s)` on one line, rewritten a few times a second."""
+
+    def __init__(self, done: str) -> None:
+        self._done = done
+        self._shown = sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._last = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def show(self, count: int) -> None:
+        """Show the count, unless it was shown a moment ago."""
+        now = time.monotonic()
+        if not self._shown or now - self._last < EVERY_SECONDS:
+            return
+        self._last = now
+        rate = count / max(now - self._started, 0.001)
+        sys.stderr.write(f"\r\x1b[K{count:,} {self._done} ({rate:,.0f}/s)")
+        sys.stderr.flush()

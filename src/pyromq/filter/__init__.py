@@ -1,0 +1,1 @@
+"""Deciding which messages a subscription wants. No sockets, no store."""

@@ -1,0 +1,48 @@
+"""Tag subscriptions: `*`, `a`, `a || b`. A broker compares hashes of tags, a consumer the tags themselves.
+
+Source: RocketMQ 4.9.8, FilterAPI.buildSubscriptionData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pyromq.errors import SubscriptionParseFailed
+from pyromq.java_hash import tag_hash
+
+ALL = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A parsed tag expression. Without tags it wants everything."""
+
+    expression: str
+    tags: frozenset[str]
+    codes: frozenset[int]
+
+    @property
+    def accepts_code(self) -> Callable[[int], bool] | None:
+        """The test of a queue entry's tags code; None where every entry passes. Different tags may share a code."""
+        return self.codes.__contains__ if self.codes else None
+
+    def accepts_tag(self, tag: str | None) -> bool:
+        return not self.tags or tag in self.tags
+
+
+@lru_cache(maxsize=1024)
+def parse_tags(expression: str | None) -> TagFilter:
+    """Return the filter of a tag expression; None, the empty text and `*` want everything.
+
+    Raises `SubscriptionParseFailed` for an expression of separators only.
+    """
+    if not expression or expression == ALL:
+        return TagFilter(ALL, frozenset(), frozenset())
+    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
+    if not tags:
+        raise SubscriptionParseFailed(
+            f"parse the consumer's subscription failed: {expression!r} names no tag; write `a || b`, or `*` for all"
+        )
+    return TagFilter(expression, tags, frozenset(map(tag_hash, tags)))

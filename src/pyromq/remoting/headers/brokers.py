@@ -1,0 +1,58 @@
+"""A broker's settings, state and housekeeping."""
+
+from __future__ import annotations
+
+from pyromq.remoting import bodies
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.header import Header
+
+
+class SaveBrokerSettings(Header):
+    """Change settings; the body holds `key=value` lines."""
+
+    code = RequestCode.UPDATE_BROKER_CONFIG
+
+
+class BrokerSettingsResponse(Header):
+    """The version of the settings, a DataVersion as JSON text."""
+
+    version: str
+
+
+class BrokerSettings(Header):
+    """All settings as `key=value` lines."""
+
+    code = RequestCode.GET_BROKER_CONFIG
+    reply_header = BrokerSettingsResponse
+
+
+class BrokerState(Header):
+    """A broker's runtime figures."""
+
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    reply_body = bodies.KeyValues
+
+
+class BrokerSystemTopics(Header):
+    """A broker's system topics."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+    reply_body = bodies.TopicList
+
+
+class CleanQueues(Header):
+    """Remove consume queues that hold nothing any more."""
+
+    code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+
+
+class CleanTopics(Header):
+    """Remove consume queues of topics that do not exist."""
+
+    code = RequestCode.CLEAN_UNUSED_TOPIC
+
+
+class DeleteExpiredLog(Header):
+    """Delete expired log segments with the next cleaning rounds."""
+
+    code = RequestCode.DELETE_EXPIRED_COMMITLOG

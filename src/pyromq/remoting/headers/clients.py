@@ -1,0 +1,138 @@
+"""Clients' life: heartbeats, membership, queue locks, and what is relayed to them."""
+
+from __future__ import annotations
+
+from pyromq.remoting import bodies
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.header import Header, field
+
+
+class Heartbeat(Header):
+    """A client's producers, consumers and subscriptions."""
+
+    code = RequestCode.HEART_BEAT
+    request_body = bodies.HeartbeatBody
+
+
+class UnregisterClient(Header):
+    """A client leaves a producer or a consumer group."""
+
+    code = RequestCode.UNREGISTER_CLIENT
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class ConsumerList(Header):
+    """The client ids of a group's members."""
+
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    reply_body = bodies.ConsumerIds
+    consumer_group: str
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class ConsumerIdsChanged(Header):
+    """The broker tells a member that its group has changed."""
+
+    code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    consumer_group: str
+
+
+class LockQueues(Header):
+    """Lock queues for a client of a group; the answer lists those it holds."""
+
+    code = RequestCode.LOCK_BATCH_MQ
+    request_body = bodies.QueueLock
+    reply_body = bodies.LockedQueues
+
+
+class UnlockQueues(Header):
+    """Give queues back."""
+
+    code = RequestCode.UNLOCK_BATCH_MQ
+    request_body = bodies.QueueLock
+
+
+class CheckClient(Header):
+    """Check a subscription expression before a consumer starts."""
+
+    code = RequestCode.CHECK_CLIENT_CONFIG
+    request_body = bodies.ClientCheck
+
+
+class ConsumerConnections(Header):
+    """The members of a group and its subscriptions."""
+
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    reply_body = bodies.ConsumerConnection
+    consumer_group: str
+
+
+class ProducerConnections(Header):
+    """The clients of a producer group."""
+
+    code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+    reply_body = bodies.ProducerConnection
+    producer_group: str
+
+
+class AllProducers(Header):
+    """All producer groups and their clients."""
+
+    code = RequestCode.GET_ALL_PRODUCER_INFO
+    reply_body = bodies.ProducerTable
+
+
+class ConsumerRunningState(Header):
+    """A member's inner state, asked through the broker."""
+
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    reply_body = bodies.ConsumerRunning
+    consumer_group: str
+    client_id: str
+    stack_wanted: bool = field(name="jstackEnable", default=False)
+
+
+class ConsumeDirectly(Header):
+    """Let a member run its listener on one message."""
+
+    code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+    reply_body = bodies.ConsumeDirectlyResult
+    consumer_group: str
+    client_id: str | None = None
+    message_id: str | None = field(name="msgId", default=None)
+    broker_name: str | None = None
+
+
+class EndTransaction(Header):
+    """Commit (8), roll back (12) or leave open (0) a half message."""
+
+    code = RequestCode.END_TRANSACTION
+    producer_group: str
+    half_queue_offset: int = field(name="tranStateTableOffset")
+    log_offset: int = field(name="commitLogOffset")
+    decision: int = field(name="commitOrRollback")
+    message_id: str = field(name="msgId")
+    from_check: bool = field(name="fromTransactionCheck", default=False)
+    transaction_id: str | None = None
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class CheckTransaction(Header):
+    """The broker asks a producer what became of a half message, the body."""
+
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    half_queue_offset: int = field(name="tranStateTableOffset")
+    log_offset: int = field(name="commitLogOffset")
+    message_id: str | None = field(name="msgId", default=None)
+    transaction_id: str | None = None
+    offset_message_id: str | None = field(name="offsetMsgId", default=None)
+
+
+class ResumeHalfMessage(Header):
+    """Check a given-up half message again."""
+
+    code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+    message_id: str | None = field(name="msgId", default=None)

@@ -1,0 +1,206 @@
+"""Requests to a name server."""
+
+from __future__ import annotations
+
+from pyromq.remoting import bodies
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.header import Header, field
+
+
+class RegisterBrokerResponse(Header):
+    """For a slave: its master's addresses."""
+
+    ha_address: str | None = field(name="haServerAddr", default=None)
+    master_address: str | None = field(name="masterAddr", default=None)
+
+
+class RegisterBroker(Header):
+    """A broker announces itself and its topics."""
+
+    code = RequestCode.REGISTER_BROKER
+    reply_header = RegisterBrokerResponse
+    request_body = bodies.BrokerRegistration
+    reply_body = bodies.KeyValues
+    broker_name: str
+    broker_address: str = field(name="brokerAddr")
+    cluster: str = field(name="clusterName")
+    broker_id: int
+    ha_address: str | None = field(name="haServerAddr", default=None)
+    compressed: bool = False
+    body_crc: int = field(name="bodyCrc32", default=0)
+
+
+class UnregisterBroker(Header):
+    """A broker leaves."""
+
+    code = RequestCode.UNREGISTER_BROKER
+    broker_name: str
+    broker_address: str = field(name="brokerAddr")
+    cluster: str = field(name="clusterName")
+    broker_id: int
+
+
+class QueryDataVersionResponse(Header):
+    """Whether the name server knows another version of the broker's topics."""
+
+    changed: bool
+
+
+class QueryDataVersion(Header):
+    """A broker asks whether it has to announce its topics again."""
+
+    code = RequestCode.QUERY_DATA_VERSION
+    reply_header = QueryDataVersionResponse
+    request_body = bodies.DataVersion
+    reply_body = bodies.DataVersion
+    broker_name: str
+    broker_address: str = field(name="brokerAddr")
+    cluster: str = field(name="clusterName")
+    broker_id: int
+
+
+class RouteOfTopic(Header):
+    """Which brokers hold a topic."""
+
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    reply_body = bodies.TopicRoute
+    topic: str
+    standard_json_only: bool | None = field(name="acceptStandardJsonOnly", default=None)
+
+
+class Cluster(Header):
+    """All brokers by cluster."""
+
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
+    reply_body = bodies.ClusterTable
+
+
+class TopicNames(Header):
+    """All topics."""
+
+    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+    reply_body = bodies.TopicList
+
+
+class TopicNamesOfCluster(Header):
+    """The topics of a cluster."""
+
+    code = RequestCode.GET_TOPICS_BY_CLUSTER
+    reply_body = bodies.TopicList
+    cluster: str
+
+
+class SystemTopicNames(Header):
+    """The clusters' and brokers' own topics."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+    reply_body = bodies.TopicList
+
+
+class UnitTopicNames(Header):
+    """Topics with the unit flag."""
+
+    code = RequestCode.GET_UNIT_TOPIC_LIST
+    reply_body = bodies.TopicList
+
+
+class UnitSubscriptionTopicNames(Header):
+    """Topics with the unit subscription flag."""
+
+    code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
+    reply_body = bodies.TopicList
+
+
+class UnitSubscriptionOnlyTopicNames(Header):
+    """Topics with the unit subscription flag and without the unit flag."""
+
+    code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
+    reply_body = bodies.TopicList
+
+
+class DeleteTopicName(Header):
+    """Forget a topic, everywhere or in one cluster."""
+
+    code = RequestCode.DELETE_TOPIC_IN_NAMESRV
+    topic: str
+    cluster: str | None = field(name="clusterName", default=None)
+
+
+class WipeWritePermissionResponse(Header):
+    """How many topics changed."""
+
+    count: int = field(name="wipeTopicCount")
+
+
+class WipeWritePermission(Header):
+    """Take a broker out of producers' routes."""
+
+    code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    reply_header = WipeWritePermissionResponse
+    broker_name: str
+
+
+class AddWritePermissionResponse(Header):
+    """How many topics changed."""
+
+    count: int = field(name="addTopicCount")
+
+
+class AddWritePermission(Header):
+    """Put a broker back into producers' routes."""
+
+    code = RequestCode.ADD_WRITE_PERM_OF_BROKER
+    reply_header = AddWritePermissionResponse
+    broker_name: str
+
+
+class PutKv(Header):
+    """Store a value under a namespace and a key."""
+
+    code = RequestCode.PUT_KV_CONFIG
+    namespace: str
+    key: str
+    value: str
+
+
+class KvValueResponse(Header):
+    """The stored value."""
+
+    value: str | None = None
+
+
+class KvValue(Header):
+    """Read a value."""
+
+    code = RequestCode.GET_KV_CONFIG
+    reply_header = KvValueResponse
+    namespace: str
+    key: str
+
+
+class DeleteKv(Header):
+    """Delete a value."""
+
+    code = RequestCode.DELETE_KV_CONFIG
+    namespace: str
+    key: str
+
+
+class KvNamespace(Header):
+    """All values of a namespace."""
+
+    code = RequestCode.GET_KVLIST_BY_NAMESPACE
+    reply_body = bodies.KeyValues
+    namespace: str
+
+
+class SaveNamesrvSettings(Header):
+    """Change a name server's settings; the body holds `key=value` lines."""
+
+    code = RequestCode.UPDATE_NAMESRV_CONFIG
+
+
+class NamesrvSettings(Header):
+    """A name server's settings as `key=value` lines."""
+
+    code = RequestCode.GET_NAMESRV_CONFIG

@@ -1,0 +1,166 @@
+"""Consumers' offsets and the bounds of queues."""
+
+from __future__ import annotations
+
+from pyromq.remoting import bodies
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.header import Header, field
+
+
+class OffsetResponse(Header):
+    """A queue offset."""
+
+    offset: int
+
+
+class QueryConsumerOffset(Header):
+    """Where a group goes on in one queue."""
+
+    code = RequestCode.QUERY_CONSUMER_OFFSET
+    reply_header = OffsetResponse
+    consumer_group: str
+    topic: str
+    queue_id: int
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class UpdateConsumerOffset(Header):
+    """Store where a group goes on in one queue."""
+
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: int
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class SearchOffset(Header):
+    """The queue offset of the message stored nearest to a time (ms)."""
+
+    code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    reply_header = OffsetResponse
+    topic: str
+    queue_id: int
+    timestamp: int
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class MaxOffset(Header):
+    """One past the last queue offset."""
+
+    code = RequestCode.GET_MAX_OFFSET
+    reply_header = OffsetResponse
+    topic: str
+    queue_id: int
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class MinOffset(Header):
+    """The first queue offset that is still there."""
+
+    code = RequestCode.GET_MIN_OFFSET
+    reply_header = OffsetResponse
+    topic: str
+    queue_id: int
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class EarliestStoreTimeResponse(Header):
+    """A store time in ms; -1 where the queue is empty."""
+
+    timestamp: int
+
+
+class EarliestStoreTime(Header):
+    """When the first message of a queue was stored."""
+
+    code = RequestCode.GET_EARLIEST_MSG_STORETIME
+    reply_header = EarliestStoreTimeResponse
+    topic: str
+    queue_id: int
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class AllConsumerOffsets(Header):
+    """All groups' offsets."""
+
+    code = RequestCode.GET_ALL_CONSUMER_OFFSET
+    reply_body = bodies.ConsumerOffsetTable
+
+
+class AllDelayOffsets(Header):
+    """How far each delay level is delivered."""
+
+    code = RequestCode.GET_ALL_DELAY_OFFSET
+    reply_body = bodies.DelayOffsetTable
+
+
+class ResetOffset(Header):
+    """Tell a group's members to go on at a time (ms; -1: the end)."""
+
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    reply_body = bodies.ResetOffsets
+    topic: str
+    group: str
+    timestamp: int
+    force: bool = field(name="isForce", default=False)
+
+
+class ResetClientOffset(Header):
+    """The broker tells a member to go on at the offsets of the body."""
+
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    request_body = bodies.ResetOffsets
+    topic: str
+    group: str
+    timestamp: int
+    force: bool = field(name="isForce", default=False)
+
+
+class ConsumerStatusOfClient(Header):
+    """The broker asks a member for its offsets."""
+
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    reply_body = bodies.ConsumerStatus
+    topic: str
+    group: str
+
+
+class ConsumerStatusOfGroup(Header):
+    """Ask the broker for its members' offsets; an empty client address means all."""
+
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    reply_body = bodies.ConsumerStatus
+    topic: str
+    group: str
+    client_address: str | None = field(name="clientAddr", default=None)
+
+
+class CorrectionOffsets(Header):
+    """The smallest offsets of several groups compared with one group's."""
+
+    code = RequestCode.QUERY_CORRECTION_OFFSET
+    reply_body = bodies.CorrectionOffsetTable
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class CloneGroupOffset(Header):
+    """Copy one group's offsets to another."""
+
+    code = RequestCode.CLONE_GROUP_OFFSET
+    source_group: str = field(name="srcGroup")
+    destination_group: str = field(name="destGroup")
+    topic: str | None = None
+    offline: bool = False
+
+
+class ConsumeTimeSpan(Header):
+    """Store times of the first, the next consumed and the last message of each queue."""
+
+    code = RequestCode.QUERY_CONSUME_TIME_SPAN
+    reply_body = bodies.ConsumeTimeSpans
+    topic: str
+    group: str

@@ -1,0 +1,117 @@
+"""Sending messages, sending them back, and replies."""
+
+from __future__ import annotations
+
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.header import Header, field, respell
+
+
+class SendMessageResponse(Header):
+    """Where the message went; for a batch, the ids joined by commas and the first one's queue offset."""
+
+    message_id: str = field(name="msgId")
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    region: str | None = field(name="MSG_REGION", default=None)
+    trace_on: str | None = field(name="TRACE_ON", default=None)
+
+
+class SendMessage(Header):
+    """Store one message, the body."""
+
+    code = RequestCode.SEND_MESSAGE
+    reply_header = SendMessageResponse
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_count: int = field(name="defaultTopicQueueNums")
+    queue_id: int
+    sys_flag: int
+    born_ms: int = field(name="bornTimestamp")
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: int | None = None
+    broker_name: str | None = field(name="bname", default=None)
+
+
+_SHORT_NAMES = {
+    "producer_group": "a",
+    "topic": "b",
+    "default_topic": "c",
+    "default_topic_queue_count": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_ms": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "unit_mode": "k",
+    "max_reconsume_times": "l",
+    "batch": "m",
+    "broker_name": "n",
+}
+
+SendMessageV2 = respell(SendMessage, RequestCode.SEND_MESSAGE_V2, "SendMessageV2", **_SHORT_NAMES)
+SendBatchMessage = respell(SendMessage, RequestCode.SEND_BATCH_MESSAGE, "SendBatchMessage", **_SHORT_NAMES)
+
+
+class SendReplyMessage(Header):
+    """Hand a reply to the client that asked."""
+
+    code = RequestCode.SEND_REPLY_MESSAGE
+    reply_header = SendMessageResponse
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_count: int = field(name="defaultTopicQueueNums")
+    queue_id: int
+    sys_flag: int
+    born_ms: int = field(name="bornTimestamp")
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: int | None = None
+    broker_name: str | None = field(name="bname", default=None)
+
+
+SendReplyMessageV2 = respell(SendReplyMessage, RequestCode.SEND_REPLY_MESSAGE_V2, "SendReplyMessageV2", **_SHORT_NAMES)
+
+
+class PushReplyMessage(Header):
+    """The broker hands a reply to the client that asked."""
+
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_count: int = field(name="defaultTopicQueueNums")
+    queue_id: int
+    sys_flag: int
+    born_ms: int = field(name="bornTimestamp")
+    flag: int
+    born_host: str
+    store_host: str
+    store_ms: int = field(name="storeTimestamp")
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+
+
+class SendMessageBack(Header):
+    """A consumer could not handle the message at `offset` of the log: deliver it again later."""
+
+    code = RequestCode.CONSUMER_SEND_MSG_BACK
+    offset: int
+    group: str
+    delay_level: int
+    origin_message_id: str | None = field(name="originMsgId", default=None)
+    origin_topic: str | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: int | None = None
+    broker_name: str | None = field(name="bname", default=None)

@@ -28,7 +28,7 @@ def java_hash(text: str) -> int:
     count = len(units)
     if count > len(_powers):
         _extend_powers(count)
-    value = sum(map(mul, units, _powers[-count:] if count else ())) & 0xFFFFFFFF
+    value: int = sum(map(mul, units, _powers[-count:] if count else ())) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value
 
 

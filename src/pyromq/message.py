@@ -304,7 +304,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
         if kind == SysFlag.ZSTD:
             import zstandard  # optional, as above
 
-            return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+            return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(body))
         return zlib.decompress(body)
     except ImportError as error:
         codec, package = ("LZ4", "lz4") if kind == SysFlag.LZ4 else ("zstd", "zstandard")

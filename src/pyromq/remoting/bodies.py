@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
 
 import msgspec
 from msgspec import field
@@ -17,7 +18,10 @@ from pyromq.message import MessageQueue
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
 
-class Body(msgspec.Struct, frozen=True, rename="camel"):
+_DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}  # as for headers: inherited, not repeated
+
+
+class Body(msgspec.Struct, **_DECLARATION):
     """Base of the declared bodies."""
 
 

@@ -19,7 +19,7 @@ Source: RocketMQ 4.9.8, RemotingCommand, RocketMQSerializable.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import msgspec
 
@@ -28,9 +28,6 @@ from pyromq.remoting import headers  # noqa: F401  the declarations register the
 from pyromq.remoting.codes import RESPONSE, VERSION, Language
 from pyromq.remoting.frame import BINARY, JSON, frame_words
 from pyromq.remoting.header import Filled, H, Header, HeaderTemplate, parse_header, request_headers, wire_fields
-
-if TYPE_CHECKING:
-    from pyromq.remoting.exchange import Exchange
 
 OUR_LANGUAGE = Language.PYTHON
 
@@ -47,12 +44,8 @@ class Call(msgspec.Struct):
     # The next four are never on the wire: whoever decodes overwrites them.
     body: bytes = msgspec.field(name="#body", default=b"")
     serialization: int = msgspec.field(name="#serialization", default=JSON)
-    fault: Any = msgspec.field(name="#fault", default=None)
-    peer: Any = msgspec.field(name="#peer", default=None)
-
-    if TYPE_CHECKING:
-        fault: MQError | None
-        peer: Exchange
+    fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
+    peer: Any = msgspec.field(name="#peer", default=None)  # the Exchange it came by
 
 
 class Response(msgspec.Struct):
@@ -96,13 +89,14 @@ def _call_class(header: type[Header]) -> type[Call]:
     """Return `Call` with `extFields` decoded straight into the declared header; absent only if all may be absent."""
     optional = all(not f.required for f in msgspec.structs.fields(header))
     ext = msgspec.field(name="extFields", default_factory=header) if optional else msgspec.field(name="extFields")
-    return msgspec.defstruct(
+    call = msgspec.defstruct(
         f"{header.__name__}Call",
         [("code", int), ("header", header, ext)] if not optional else [("header", header, ext)],
         bases=(Call,),
         kw_only=True,
         gc=False,
     )
+    return cast("type[Call]", call)
 
 
 # By the first bytes of a header as Java, Go and C++ write them, up to the comma: `{"code":310`.
@@ -300,7 +294,7 @@ def _encode(
 
 
 def _encode_binary(code: int, fields: dict[str, str], *, opaque: int, flag: int, remark: str | None) -> bytes:
-    entries = []
+    entries: list[bytes] = []
     for name, value in fields.items():
         key, text = name.encode(), value.encode()
         entries += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)

@@ -19,7 +19,12 @@ from pyromq.errors import MissingField, ProtocolError
 __all__ = ["Filled", "Header", "HeaderTemplate", "field", "parse_header", "request_headers", "respell", "wire_fields"]
 
 
-class Header(msgspec.Struct, frozen=True, rename="camel"):
+# Frozen at run time. Not spelled out in the class line, because a type checker would then want it repeated on every
+# declaration, although it is inherited.
+_DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}
+
+
+class Header(msgspec.Struct, **_DECLARATION):
     """Base of every request and response header; a field's wire name is its camelCase unless `field(name=)` says.
 
     A request sets `code`, and, where there are any, `reply_header` (the answer's header), `request_body` and

@@ -187,7 +187,7 @@ class _Parser:
     def _string(self) -> str:
         match = _STRING.match(self._text, self._position)
         if match is None:
-            return self._fail("a text without end")
+            raise self._error("a text without end")
         self._position = match.end()
         try:
             return msgspec.json.decode(match[0], type=str)
@@ -200,8 +200,11 @@ class _Parser:
         return int(digits)
 
     def _fail(self, what: str) -> Any:
+        raise self._error(what)
+
+    def _error(self, what: str) -> ProtocolError:
         near = self._text[self._position : self._position + 20]
-        raise ProtocolError(f"JSON body, character {self._position} ({near!r}): {what}")
+        return ProtocolError(f"JSON body, character {self._position} ({near!r}): {what}")
 
 
 def _resolve(value: Any, root: Any, parents: list[Any]) -> Any:

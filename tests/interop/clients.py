@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,12 +53,21 @@ class Received:
 
 
 # Set by clients and brokers on the way; everything else is the application's.
-SYSTEM = {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "MIN_OFFSET", "MAX_OFFSET", "MSG_REGION", "TRACE_ON"}
+SYSTEM = {
+    *("KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "MIN_OFFSET", "MAX_OFFSET"),
+    *("MSG_REGION", "TRACE_ON", "CONSUME_START_TIME"),
+}
 
 
 def content(message: Message) -> Content:
     properties = tuple(sorted(message.properties.items()))
     return Content(message.body, message.tags, " ".join(message.keys), message.flag, properties)
+
+
+def contents(messages: Iterable[Message | Received]) -> list[Content]:
+    """Return what the application put into the messages, sorted: to compare what came with what went, in any order."""
+    found = (content(message) if isinstance(message, Message) else message.content for message in messages)
+    return sorted(found, key=repr)
 
 
 def _own(properties: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,10 @@ from .java import Driver, JavaMissing, build
 from .servers import GenuineServers, OurServers
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "interop_short: the part of the interop tests that fits into a minute")
+
+
 @pytest.fixture(scope="session")
 def jars() -> None:
     try:

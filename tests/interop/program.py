@@ -37,7 +37,7 @@ class Program:
         self._reader.start()
 
     def wait_until_ready(self) -> None:
-        """Return when the ready line came. Raises `RuntimeError` with the output if the process ends or stays silent."""
+        """Return when the ready line came. Raises `RuntimeError` with the output if it ends or is silent."""
         if not self._told.wait(READY_SECONDS) or not self._serving:
             self.kill()
             raise RuntimeError(f"{self.process.args} did not get ready:\n" + "".join(self.output[-50:]))

@@ -22,7 +22,7 @@ def samples(topic: str) -> list[Message]:
         Message(topic, b"long property", properties={"long": "v" * 8000}),
         Message(topic, b"below " * 682 + b"abc", tags="TagZip", keys="edge-4095"),
         Message(topic, b"exact " * 682 + b"abcd", tags="TagZip", keys="edge-4096"),
-        Message(topic, "gut verpackt, ".encode() * 4000, tags="TagZip", keys="compressed"),
+        Message(topic, b"easily packed, " * 4000, tags="TagZip", keys="compressed"),
         Message(topic, noise(200_000), tags="TagNoise", keys="incompressible"),
     ]
 

@@ -33,9 +33,10 @@ class GenuineServers:
         self._run("broker", "512m", self._broker_settings())
 
     def stop(self) -> None:
-        """Clean end, broker first, so that it can still say goodbye to the name server."""
-        while self._programs:
+        """Clean end of the broker; the name server, which keeps nothing, is just ended."""
+        if self._programs:
             self._programs.pop().stop()
+        self.kill()
 
     def kill(self) -> None:
         while self._programs:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from .clients import ORDER, JavaClient, content, read, received
+from .clients import ORDER, JavaClient, content, contents, read, received
 from .java import Driver
 from .samples import ordered_samples, samples
 from .servers import OurServers
 
 pytestmark = pytest.mark.interop
+short = pytest.mark.interop_short
 
 SECONDS = 30  # a push or lite-pull consumer gives up after
 
@@ -34,7 +35,7 @@ def binary_java(home: Path, ours: OurServers) -> JavaClient:
     return JavaClient(Driver(home, ours.namesrv, options=["-Drocketmq.serialize.type=ROCKETMQ"]))
 
 
-@pytest.fixture(params=["java", "java5", "binary_java"])
+@pytest.fixture(params=[pytest.param("java", marks=short), "java5", "binary_java"])
 def any_java(request: pytest.FixtureRequest) -> JavaClient:
     return request.getfixturevalue(request.param)
 
@@ -44,8 +45,7 @@ def test_push_consumer_receives_every_message_once(any_java: JavaClient, topic: 
 
     arrived = received(any_java.driver.run("push", topic, f"push-{topic}", "*", len(samples(topic)), SECONDS))
 
-    contents = sorted((message.content for message in arrived), key=repr)
-    assert contents == sorted(map(content, samples(topic)), key=repr)
+    assert contents(arrived) == contents(samples(topic))
 
 
 def test_orderly_push_consumer_receives_each_key_in_order(any_java: JavaClient, topic: str) -> None:
@@ -66,8 +66,7 @@ def test_push_consumer_goes_on_where_its_group_stopped(java: JavaClient, topic: 
 
     arrived = received(java.driver.run("push", topic, f"push-{topic}", "*", 2, SECONDS))
 
-    contents = sorted((message.content for message in arrived), key=repr)
-    assert contents == sorted(map(content, samples(topic)[6:8]), key=repr)
+    assert contents(arrived) == contents(samples(topic)[6:8])
 
 
 def test_push_consumer_receives_its_tags_only(java: JavaClient, topic: str) -> None:
@@ -78,15 +77,14 @@ def test_push_consumer_receives_its_tags_only(java: JavaClient, topic: str) -> N
     assert sorted(str(message.content.tags) for message in arrived) == ["TagA", "TagA", "TagC"]
 
 
-@pytest.mark.parametrize("major", [4, 5])
+@pytest.mark.parametrize("major", [4, pytest.param(5, marks=short)])
 def test_lite_pull_consumer_receives_every_message(home: Path, ours: OurServers, topic: str, major: int) -> None:
     client = JavaClient(Driver(home, ours.namesrv, major=major))
     client.send("sync", samples(topic))
 
     arrived = received(client.driver.run("lite-pull", topic, f"lite-{topic}", len(samples(topic)), SECONDS))
 
-    contents = sorted((message.content for message in arrived), key=repr)
-    assert contents == sorted(map(content, samples(topic)), key=repr)
+    assert contents(arrived) == contents(samples(topic))
 
 
 @pytest.mark.parametrize("way", ["sync", "oneway", "batch"])
@@ -95,8 +93,7 @@ def test_other_kinds_of_header_carry_messages_too(any_java: JavaClient, topic: s
 
     arrived = read(any_java, topic, "reads", len(samples(topic)))
 
-    contents = sorted((message.content for message in arrived), key=repr)
-    assert contents == sorted(map(content, samples(topic)), key=repr)
+    assert contents(arrived) == contents(samples(topic))
 
 
 def test_administrator_creates_a_topic(admin: Driver, topic: str) -> None:
@@ -114,7 +111,7 @@ def test_administrator_sees_the_cluster(admin: Driver, ours: OurServers) -> None
     assert {address for broker in cluster["brokers"].values() for address in broker.values()} == {ours.broker}
 
 
-@pytest.mark.parametrize("client", ["java", "java5"])
+@pytest.mark.parametrize("client", ["java", pytest.param("java5", marks=short)])
 def test_administrator_sees_offsets_of_topics(request: pytest.FixtureRequest, client: str, topic: str) -> None:
     java: JavaClient = request.getfixturevalue(client)
     sent = java.send("ordered", ordered_samples(topic))

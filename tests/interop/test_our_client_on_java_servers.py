@@ -128,7 +128,7 @@ def test_positions_are_found_by_time(consumer: PullConsumer, python: OurClient, 
     assert consumer.offset_by_time(queue, 0) == 0
     assert consumer.offset_by_time(queue, stored[-1].store_ms + 60_000) in (3, 4)  # the last one or behind it
     consumer.assign([queue])
-    consumer.seek_to_time(queue, stored[0].store_ms)
+    consumer.seek_to_time(queue, stored[0].store_ms - 60_000)
     assert [message.queue_offset for message in consumer.poll(timeout=5.0)] == [0, 1, 2, 3]
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from .clients import JavaClient, OurClient, Received, received
+from .clients import JavaClient, OurClient, Received, Sent, received
 from .java import Driver
 from .samples import ordered_samples, samples
 from .servers import GenuineServers, OurServers, Servers
 
 pytestmark = pytest.mark.interop
+short = pytest.mark.interop_short
 
 
 class House(NamedTuple):
@@ -23,14 +25,20 @@ class House(NamedTuple):
     opener: Servers
 
 
-@pytest.fixture(params=["ours-then-genuine", "genuine-then-ours"])
-def house(request: pytest.FixtureRequest, home: Path, tmp_path: Path) -> Iterator[House]:
-    ours = OurServers(tmp_path / "data")
-    genuine = GenuineServers(tmp_path / "genuine", ours.store)
-    house = House(ours, genuine) if request.param == "ours-then-genuine" else House(genuine, ours)
-    yield house
-    house.writer.kill()
-    house.opener.kill()
+ORDERS = ("ours-then-genuine", "genuine-then-ours")
+ENDS = ("stop", "kill")
+
+
+@contextmanager
+def house_at(folder: Path, order: str) -> Iterator[House]:
+    ours = OurServers(folder / "data")
+    genuine = GenuineServers(folder / "genuine", ours.store)
+    house = House(ours, genuine) if order == "ours-then-genuine" else House(genuine, ours)
+    try:
+        yield house
+    finally:
+        house.writer.kill()
+        house.opener.kill()
 
 
 def java_at(servers: Servers, home: Path) -> JavaClient:
@@ -46,81 +54,99 @@ def write(servers: Servers, home: Path, topic: str) -> list[Received]:
     return java_at(servers, home).pull(topic, "writes")
 
 
-@pytest.fixture(params=["stop", "kill"])
-def end(request: pytest.FixtureRequest) -> str:
-    """The verb that ends the writing servers."""
-    return request.param
+class Handover(NamedTuple):
+    """The servers that opened a store, and what its writers' clients had seen in it."""
+
+    servers: Servers
+    sent: Sent
+    written: list[Received]
 
 
-def test_every_message_is_there_for_both_clients(house: House, home: Path, topic: str, end: str) -> None:
-    house.writer.start()
-    written = write(house.writer, home, topic)
-    getattr(house.writer, end)()
-
-    house.opener.start()
-
-    assert len(written) == 2 * (2 * len(samples(topic)) + 200)
-    assert java_at(house.opener, home).pull(topic, "java-reads") == written
-    assert OurClient(house.opener.namesrv).pull(topic, "our-reads") == written
+TOPIC = "handed-over"
 
 
-def test_messages_are_found_by_key_and_id(house: House, home: Path, topic: str, end: str) -> None:
-    house.writer.start()
-    sent = java_at(house.writer, home).send("sync", samples(topic))[3]
-    getattr(house.writer, end)()
-
-    house.opener.start()
-
-    ask = java_at(house.opener, home).driver.run
-    [by_key] = received(ask("query-key", topic, "schlüssel"))
-    [by_unique_id] = received(ask("view", topic, sent.message_id))
-    assert by_key == by_unique_id
-    assert (by_key.message_id, by_key.offset_message_id) == (sent.message_id, sent.offset_message_id)
-    assert (by_key.queue_id, by_key.queue_offset) == (sent.queue_id, sent.queue_offset)
+HANDOVERS = (
+    "ours-then-genuine-stop",
+    pytest.param("ours-then-genuine-kill", marks=short),
+    pytest.param("genuine-then-ours-stop", marks=short),
+    "genuine-then-ours-kill",
+)
 
 
-def test_offsets_are_found_by_time(house: House, home: Path, topic: str, end: str) -> None:
-    house.writer.start()
-    java_at(house.writer, home).send("batch", samples(topic))
-    written = java_at(house.writer, home).pull(topic, "writes")
-    getattr(house.writer, end)()
+@pytest.fixture(scope="module", params=HANDOVERS)
+def handover(
+    request: pytest.FixtureRequest, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Handover]:
+    order, _, end = request.param.rpartition("-")
+    with house_at(tmp_path_factory.mktemp("handover"), order) as house:
+        house.writer.start()
+        sent = java_at(house.writer, home).send("sync", samples(TOPIC))[3]
+        written = write(house.writer, home, TOPIC)
+        getattr(house.writer, end)()
+        house.opener.start()
+        yield Handover(house.opener, sent, written)
 
-    house.opener.start()
 
-    ask = java_at(house.opener, home).driver.run
-    place = (topic, "broker-a", written[0].queue_id)
-    assert ask("search-offset", *place, written[0].store_ms) == [{"offset": 0}]
+def test_every_message_is_there_for_both_clients(handover: Handover, home: Path) -> None:
+    assert len(handover.written) == 5 * len(samples(TOPIC)) + 400
+    assert java_at(handover.servers, home).pull(TOPIC, "java-reads") == handover.written
+    assert OurClient(handover.servers.namesrv).pull(TOPIC, "our-reads") == handover.written
 
 
-def test_both_go_on_writing_where_the_other_stopped(house: House, home: Path, topic: str, end: str) -> None:
-    house.writer.start()
-    java_at(house.writer, home).send("ordered", ordered_samples(topic))
-    getattr(house.writer, end)()
-    house.opener.start()
-    java_at(house.opener, home).send("ordered", ordered_samples(topic))
-    getattr(house.opener, end)()
-    house.writer.start()
-    java_at(house.writer, home).send("ordered", ordered_samples(topic))
+def test_messages_are_found_by_key_and_id(handover: Handover, home: Path) -> None:
+    ask = java_at(handover.servers, home).driver.run
+    expected = [message for message in handover.written if message.message_id == handover.sent.message_id]
 
-    arrived = java_at(house.writer, home).pull(topic, "reads")
+    by_key = received(ask("query-key", TOPIC, "schlüssel"))
 
-    assert [(m.queue_id, m.queue_offset) for m in arrived] == sorted((m.queue_id, m.queue_offset) for m in arrived)
+    assert len(by_key) == 5
+    assert expected[0] in by_key
+    assert received(ask("view", TOPIC, handover.sent.message_id)) == expected
+
+
+def test_offsets_are_found_by_time(handover: Handover, home: Path) -> None:
+    queue = [message for message in handover.written if message.queue_id == 0]
+    ask = java_at(handover.servers, home).driver.run
+
+    [found] = ask("search-offset", TOPIC, "broker-a", 0, queue[-1].store_ms)
+
+    assert queue[found["offset"]].store_ms == queue[-1].store_ms
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_both_go_on_writing_where_the_other_stopped(
+    tmp_path: Path, home: Path, topic: str, order: str, end: str
+) -> None:
+    with house_at(tmp_path, order) as house:
+        for servers in (house.writer, house.opener):
+            servers.start()
+            java_at(servers, home).send("ordered", ordered_samples(topic))
+            getattr(servers, end)()
+        house.writer.start()
+        java_at(house.writer, home).send("ordered", ordered_samples(topic))
+        arrived = java_at(house.writer, home).pull(topic, "reads")
+
+    places = [(message.queue_id, message.queue_offset) for message in arrived]
+    assert places == sorted(set(places))
     bodies = [message.content.body for message in arrived if message.content.keys == "key-3"]
     assert bodies == [b"key-3 %d" % number for _ in range(3) for number in range(20)]
 
 
-def test_committed_offsets_and_topics_come_along(house: House, home: Path, topic: str) -> None:
-    house.writer.start()
-    java = java_at(house.writer, home)
-    java.driver.run("create-topic", topic, 3)
-    java.send("sync", samples(topic))
-    java.pull(topic, "reads")
-    house.writer.stop()
+@pytest.mark.parametrize("order", ORDERS)
+def test_committed_offsets_and_topics_come_along(tmp_path: Path, home: Path, topic: str, order: str) -> None:
+    with house_at(tmp_path, order) as house:
+        house.writer.start()
+        java = java_at(house.writer, home)
+        java.driver.run("create-topic", topic, 3)
+        java.send("sync", samples(topic))
+        java.pull(topic, "reads")
+        house.writer.stop()
 
-    house.opener.start()
+        house.opener.start()
 
-    java = java_at(house.opener, home)
-    assert [part["writeQueues"] for part in java.driver.run("route", topic)] == [3]
-    assert java.pull(topic, "reads") == []
-    java.send("sync", samples(topic)[:2])
-    assert len(java.pull(topic, "reads")) == 2
+        java = java_at(house.opener, home)
+        assert [part["writeQueues"] for part in java.driver.run("route", topic)] == [3]
+        assert java.pull(topic, "reads") == []
+        java.send("sync", samples(topic)[:2])
+        assert len(java.pull(topic, "reads")) == 2

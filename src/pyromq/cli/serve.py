@@ -165,7 +165,7 @@ async def _serve_broker(config: BrokerConfig) -> None:
         await _until_stopped(started)
 
 
-class _named_option(contextlib.AbstractAsyncContextManager[Any]):  # noqa: N801  used like a function
+class _named_option(contextlib.AbstractAsyncContextManager[Any]):
     """Enters a server; when its port is taken, the error also names the option that chooses another."""
 
     def __init__(self, option: str, server: Any) -> None:

@@ -1,0 +1,112 @@
+"""`pyromq group`: create, delete, list and inspect consumer groups."""
+
+from __future__ import annotations
+
+import click
+
+from pyromq.cli.render import local_time, namesrv_option, output_option, show_record, show_rows
+from pyromq.client.blocking import Admin
+from pyromq.errors import ConsumerNotOnline
+from pyromq.names import is_system_group
+from pyromq.remoting.bodies import GroupConfig
+
+
+@click.group()
+def group() -> None:
+    """Create, delete, list and inspect consumer groups."""
+
+
+@group.command()
+@click.argument("name")
+@click.option("--retries", type=click.IntRange(0), default=16, show_default=True, help="Attempts before dead letters.")
+@click.option("--retry-queues", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--disabled", is_flag=True, help="Refuse the group's pulls.")
+@click.option("--no-broadcast", is_flag=True, help="Refuse broadcasting members.")
+@namesrv_option
+def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadcast: bool, namesrv: str) -> None:
+    """Create group NAME at all brokers, or change its settings."""
+    config = GroupConfig(
+        name=name,
+        retry_max_times=retries,
+        retry_queues=retry_queues,
+        consume_enabled=not disabled,
+        broadcast_enabled=not no_broadcast,
+    )
+    with Admin(namesrv) as admin:
+        admin.create_group(config)
+    click.echo(f"group {name} is saved at each broker")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@namesrv_option
+def delete(name: str, yes: bool, namesrv: str) -> None:
+    """Delete group NAME with its offsets at all brokers."""
+    if not yes:
+        click.confirm(f"delete group {name} and its offsets?", abort=True, err=True)
+    with Admin(namesrv) as admin:
+        admin.delete_group(name)
+    click.echo(f"group {name} is deleted")
+
+
+@group.command("list")
+@click.option("--all", "everything", is_flag=True, help="System groups too.")
+@namesrv_option
+@output_option
+def list_groups(everything: bool, namesrv: str, output: str) -> None:
+    """List consumer groups."""
+    with Admin(namesrv) as admin:
+        configs = sorted(admin.groups(), key=lambda config: config.name)
+    rows = [
+        {"group": config.name, "enabled": config.consume_enabled, "attempts": config.retry_max_times}
+        for config in configs
+        if everything or not is_system_group(config.name)
+    ]
+    show_rows(rows, output, empty="no groups")
+
+
+@group.command()
+@click.argument("name")
+@namesrv_option
+@output_option
+def show(name: str, namesrv: str, output: str) -> None:
+    """Show the members of group NAME and what they subscribe to."""
+    with Admin(namesrv) as admin:
+        try:
+            found = admin.consumer_connection(name)
+        except ConsumerNotOnline:
+            show_record({"group": name, "members": [], "subscriptions": {}}, output)
+            return
+    record = {
+        "group": name,
+        "model": found.message_model,
+        "type": found.consume_type,
+        "members": [f"{c.client_id} {c.client_address} {c.language} v{c.version}" for c in found.connections],
+        "subscriptions": {topic: subscription.expression for topic, subscription in found.subscriptions.items()},
+    }
+    show_record(record, output)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", help="Only this topic.")
+@namesrv_option
+@output_option
+def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
+    """Show how far group NAME is, and what is left, queue by queue."""
+    with Admin(namesrv) as admin:
+        found = admin.group_progress(name, topic)
+    rows = [
+        {
+            "topic": each.queue.topic,
+            "broker": each.queue.broker_name,
+            "queue": each.queue.queue_id,
+            "broker_offset": each.broker_offset,
+            "consumer_offset": each.consumer_offset,
+            "lag": each.lag,
+            "last_consumed": local_time(each.last_ms or None),
+        }
+        for each in found
+    ]
+    show_rows(rows, output, empty=f"group {name} has consumed nothing")

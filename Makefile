@@ -1,0 +1,36 @@
+# `make demo` and `make test` work on a bare Debian or Ubuntu with Python 3.11 or later: each first makes .venv.
+
+VENV := .venv
+PYTEST := $(VENV)/bin/pytest
+INSTALLED := $(VENV)/installed
+# Where Spark finds its Java, for a recipe line; empty when there is none.
+WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
+
+.PHONY: help install demo test check bench interop
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+install: $(INSTALLED)  ## make .venv with everything in it, at the versions of constraints.txt
+
+$(INSTALLED): pyproject.toml constraints.txt scripts/make-venv
+	@PYTHON="$(PYTHON)" scripts/make-venv
+
+demo: $(INSTALLED)  ## 336,776 messages sent, read back, archived by Spark, and reconciled
+	@$(WITH_JAVA) $(VENV)/bin/python demo/demo.py
+
+test: $(INSTALLED)  ## all tests, with the short form of the ones against the genuine RocketMQ if Java and Maven exist
+	@$(WITH_JAVA) exec $(PYTEST) -m "not interop or short"
+
+check: $(INSTALLED)  ## format, lint, types, then the tests
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(MAKE) --no-print-directory test
+
+interop: $(INSTALLED)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
+	@$(WITH_JAVA) exec $(PYTEST) -m interop tests/interop
+
+bench: $(INSTALLED)  ## one table: speed and memory beside a C server and the genuine broker
+	@$(VENV)/bin/python benchmarks/end_to_end.py

@@ -10,9 +10,9 @@ from pyromq.clock import Clock
 from pyromq.errors import MQError, ProtocolError, Unavailable
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.exchange import Answered, Exchange
 from pyromq.remoting.frame import JSON
-from pyromq.remoting.header import Header
+from pyromq.remoting.header import Filled, Header
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Channel(asyncio.Protocol):
     def exchange(self) -> Exchange:
         return self._exchange
 
-    def call_soon(self, header: Header, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
+    def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
         """Ask now, together with what else is asked in this turn; the future gets the response, whatever its code.
 
         It fails with `DeadlineExceeded` or `ConnectionLost`. Seconds.
@@ -69,18 +69,27 @@ class Channel(asyncio.Protocol):
             else:
                 future.set_result(result)
 
+        self.ask(header, body, timeout=timeout, answered=answered)
+        return future
+
+    def ask(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
+        """Ask now; `answered` gets the response, `DeadlineExceeded` or `ConnectionLost`, without a future between."""
         self._exchange.call(header, body, timeout=timeout, answered=answered)
         if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
-        return future
 
-    async def call(self, header: Header, body: bytes = b"", *, timeout: float) -> Response:
+    def flush(self) -> None:
+        """Write what was asked in this turn now, instead of at its end."""
+        if self._flush_asked:
+            self._flush()
+
+    async def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> Response:
         """Ask and wait; waits also while the peer does not read what was written before."""
         if not self._writable.is_set():
             await self._writable.wait()
         return await self.call_soon(header, body, timeout=timeout)
 
-    def notify(self, header: Header, body: bytes = b"") -> None:
+    def notify(self, header: Header | Filled, body: bytes = b"") -> None:
         """Send a one-way request."""
         self._exchange.notify(header, body)
 

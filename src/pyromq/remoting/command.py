@@ -61,7 +61,10 @@ class Response(msgspec.Struct):
 
     def header(self, declared: type[H]) -> H:
         """Read the fields as the declared header. Raises `ProtocolError` where they do not fit."""
-        return parse_header(declared, self.fields)
+        try:
+            return msgspec.convert(self.fields, declared, strict=False)
+        except msgspec.ValidationError:  # the tolerant way reads more, or says what is wrong
+            return parse_header(declared, self.fields)
 
     def check(self, *also: int) -> Response:
         """Return this response if its code is SUCCESS or one of `also`; raise the error it stands for otherwise."""
@@ -224,9 +227,29 @@ def _language_name(language: Any) -> str:
     return language if isinstance(language, str) else "JAVA"
 
 
-def encode_request(header: Header, body: bytes, *, opaque: int, flag: int, serialization: int = JSON) -> bytes:
+def encode_request(
+    header: Header | Filled, body: bytes, *, opaque: int, flag: int, serialization: int = JSON
+) -> bytes:
     """Return the frame of a request."""
+    if isinstance(header, Filled):
+        if serialization == JSON:
+            line = header.template.request_line or _prepare_request(header.template)
+            encoded = line % (*header.values, flag, opaque)
+            return frame_words(JSON, len(encoded), len(body)) + encoded + body
+        header = header.header
     return _encode(int(header.code), header, body, opaque=opaque, flag=flag, remark=None, serialization=serialization)
+
+
+def _prepare_request(template: HeaderTemplate) -> bytes:
+    """Return the whole JSON header with holes for the template's variables, the flag and the opaque."""
+    line = b'{"code":%d,"extFields":%b,"flag":%%d,"language":"%b","opaque":%%d,%b}' % (
+        template.code,
+        template.ext_json,
+        OUR_LANGUAGE.name.encode(),
+        _TAIL,
+    )
+    template.request_line = line
+    return line
 
 
 _TEMPLATES: dict[tuple[HeaderTemplate, int, str | None], bytes] = {}

@@ -29,7 +29,7 @@ from pyromq.remoting.command import (
 )
 from pyromq.remoting.dispatch import Dispatcher, refusal
 from pyromq.remoting.frame import JSON, FrameSplitter
-from pyromq.remoting.header import Header
+from pyromq.remoting.header import Filled, Header
 
 logger = logging.getLogger(__name__)
 
@@ -108,17 +108,17 @@ class Exchange:
         self._output.clear()  # the list itself stays: `receive` holds it
         return output
 
-    def call(self, header: Header, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
+    def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
         """Ask the peer; `answered` gets its response, or `DeadlineExceeded` or `ConnectionLost`. Seconds."""
         if self.closed:
             answered(ConnectionLost(f"connection to {self.address} is closed"))
             return
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF  # never negative: C++ masks the sign away
-        self._waiting[opaque] = _Waiting(self._clock.monotonic() + timeout, answered, int(header.code), timeout)
+        self._waiting[opaque] = _Waiting(self._clock.monotonic() + timeout, answered, header.code, timeout)
         self._output.append(encode_request(header, body, opaque=opaque, flag=0, serialization=self._serialization))
         self._wake()
 
-    def notify(self, header: Header, body: bytes = b"") -> None:
+    def notify(self, header: Header | Filled, body: bytes = b"") -> None:
         """Send a one-way request. Lost without a word when the connection is closed."""
         if self.closed:
             return

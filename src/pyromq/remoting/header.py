@@ -16,7 +16,17 @@ from msgspec import NODEFAULT, field
 
 from pyromq.errors import MissingField, ProtocolError
 
-__all__ = ["Filled", "Header", "HeaderTemplate", "field", "parse_header", "request_headers", "respell", "wire_fields"]
+__all__ = [
+    "Filled",
+    "Header",
+    "HeaderTemplate",
+    "field",
+    "json_text",
+    "parse_header",
+    "request_headers",
+    "respell",
+    "wire_fields",
+]
 
 
 # Frozen at run time. Not spelled out in the class line, because a type checker would then want it repeated on every
@@ -154,10 +164,11 @@ def _subclasses(header: type[Header]) -> Iterator[type[Header]]:
 
 
 class HeaderTemplate:
-    """A response header most of which never changes, prepared for JSON: filling it costs one formatting.
+    """A header most of which never changes, prepared for JSON: filling it costs one formatting.
 
-    `constants` are written once; `variables` are the int fields that each answer fills, in that order; `formats`
-    gives a variable another form than decimal (a printf format whose result needs no JSON escaping).
+    `constants` are written once; `variables` are the int fields that each command fills, in that order; `formats`
+    gives a variable another form than decimal: a printf format whose result needs no JSON escaping, or `%b` for a
+    text that comes as `json_text` gives it.
     """
 
     def __init__(
@@ -168,30 +179,45 @@ class HeaderTemplate:
         formats: Mapping[str, str] | None = None,
         **constants: str | int,
     ) -> None:
+        self.code = int(header.code)
+        self.request_line = b""  # the whole JSON header of a request, kept here by `command`
         self._header = header
         self._variables = variables
         self._formats = formats or {}
         self._constants = constants
         names = {f.attribute: f.wire_name for f in wire_layout(header)}
-        fixed = {names[name]: str(value) for name, value in constants.items()}
+        fixed = {names[name]: _read_text(name, value) for name, value in constants.items()}
         holes = [f'"{names[name]}":"{self._formats.get(name, "%d")}"'.encode() for name in variables]
         text = msgspec.json.encode(fixed)[1:-1].replace(b"%", b"%%")
         self.ext_json = b"{%b}" % b",".join([*holes, text] if text else holes)
 
-    def header(self, values: tuple[int, ...]) -> Header:
+    def header(self, values: tuple[int | bytes, ...]) -> Header:
         """Return the same header as a struct, for those who need it in another form."""
         fields: dict[str, str | int] = {
-            name: self._formats[name] % value if name in self._formats else value
-            for name, value in zip(self._variables, values, strict=True)
+            name: self._value(name, value) for name, value in zip(self._variables, values, strict=True)
         }
         return self._header(**fields, **self._constants)
+
+    def _value(self, name: str, value: int | bytes) -> str | int:
+        if isinstance(value, bytes):
+            return msgspec.json.decode(b'"%b"' % value, type=str)
+        return self._formats[name] % value if name in self._formats else value
+
+
+def json_text(text: str) -> bytes:
+    """Return a text escaped for JSON, without its quotes."""
+    return msgspec.json.encode(text)[1:-1]
 
 
 class Filled(msgspec.Struct, gc=False):
     """A template with its values, in the template's order."""
 
     template: HeaderTemplate
-    values: tuple[int, ...]
+    values: tuple[int | bytes, ...]
+
+    @property
+    def code(self) -> int:
+        return self.template.code
 
     @property
     def header(self) -> Header:

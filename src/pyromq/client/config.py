@@ -1,0 +1,100 @@
+"""Settings of producers and consumers. Nothing below reads environment or files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pyromq.errors import ResponseCode, UsageError
+from pyromq.names import AUTO_CREATE_TOPIC
+
+MAX_PULL_COUNT = 1024  # more messages than any broker gives in one answer
+
+# Answers after which another broker may do better; 204 and 205 come from other products.
+# Source: RocketMQ 4.9.8, DefaultMQProducer.retryResponseCodes.
+RETRY_CODES = frozenset(
+    {
+        int(ResponseCode.SYSTEM_ERROR),
+        int(ResponseCode.SERVICE_NOT_AVAILABLE),
+        int(ResponseCode.NO_PERMISSION),
+        int(ResponseCode.TOPIC_NOT_EXIST),
+        204,
+        205,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """How a producer sends. Times are in seconds."""
+
+    timeout: float = 3.0  # for one message, retries included
+    retries: int = 2  # further attempts after the first
+    retry_codes: frozenset[int] = RETRY_CODES  # answers that `send` retries at another broker
+    retry_when_not_ok: bool = False  # also retry when stored, but without flush or replica in time
+    avoid_slow_brokers: bool = False  # keep away from brokers that were slow or failed, by latency
+    compress_from_bytes: int = 4096  # bodies of at least this size are compressed
+    compression_level: int = 5  # zlib's, 1 to 9
+    max_message_bytes: int = 4 << 20  # body before compression; brokers refuse more by default
+    template_topic: str = AUTO_CREATE_TOPIC  # whose route an unknown topic is created by
+    new_topic_queues: int = 4  # wished queues of a topic created by its first message
+    max_in_flight: int = 10_000  # messages handed over and not yet answered; bounds memory
+    heartbeat_seconds: float = 30.0
+    route_refresh_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check("timeout", self.timeout, 0.001, 3600)
+        _check("retries", self.retries, 0, 100)
+        _check("compress_from_bytes", self.compress_from_bytes, 1, 1 << 31)
+        _check("compression_level", self.compression_level, 1, 9)
+        _check("max_message_bytes", self.max_message_bytes, 1, 16 << 20)
+        _check("new_topic_queues", self.new_topic_queues, 1, 65536)
+        _check("max_in_flight", self.max_in_flight, 1, 1_000_000)
+        _check("heartbeat_seconds", self.heartbeat_seconds, 0.01, 3600)
+        _check("route_refresh_seconds", self.route_refresh_seconds, 0.01, 3600)
+
+
+class ConsumeFrom(Enum):
+    """Where a group begins in a queue it has no stored offset for.
+
+    A broker itself answers 0 for an unknown group while the queue still has its first message and is young, so even
+    `LAST` begins at the beginning there. Source: RocketMQ 4.9.8, ConsumerManageProcessor.queryConsumerOffset.
+    """
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIME = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """How a pull consumer pulls. Times are in seconds unless the name says ms."""
+
+    timeout: float = 5.0  # for requests that do not wait for messages
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    consume_from_ms: int = 0  # with ConsumeFrom.TIME: ms since 1970
+    pull_count: int = 32  # messages asked for at once; brokers give at most 32 by default
+    long_poll_seconds: float = 15.0  # how long the broker may hold a pull until a message comes
+    buffered_messages: int = 1000  # fetched ahead per queue before pulling pauses
+    buffered_bytes: int = 16 << 20  # same, in bytes of stored bodies
+    auto_commit: bool = True  # commit what earlier polls handed out, and at close
+    auto_commit_seconds: float = 5.0
+    retry_seconds: float = 1.0  # pause after a failed pull
+    heartbeat_seconds: float = 30.0
+    route_refresh_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check("timeout", self.timeout, 0.001, 3600)
+        _check("pull_count", self.pull_count, 1, MAX_PULL_COUNT)
+        _check("long_poll_seconds", self.long_poll_seconds, 0.0, 600)
+        _check("buffered_messages", self.buffered_messages, 1, 1_000_000)
+        _check("buffered_bytes", self.buffered_bytes, 1, 1 << 40)
+        _check("auto_commit_seconds", self.auto_commit_seconds, 0.01, 3600)
+        _check("retry_seconds", self.retry_seconds, 0.001, 3600)
+        _check("heartbeat_seconds", self.heartbeat_seconds, 0.01, 3600)
+        _check("route_refresh_seconds", self.route_refresh_seconds, 0.01, 3600)
+
+
+def _check(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{name}={value!r} is out of range: {least} to {most}")

@@ -1,0 +1,185 @@
+"""One client's place in the cluster: its id, its name servers, its connections, the routes it knows, its heartbeats.
+
+Producers, consumers and admins each have one and ask brokers through it. Sends no messages and pulls none itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from pyromq.client.name_servers import NameServers, parse_addresses
+from pyromq.client.routes import Route, Routes, read_route, route_for_new_topic
+from pyromq.clock import Clock
+from pyromq.errors import MQError, NotRunning, TopicNotFound, Unavailable
+from pyromq.net.channel import Channel
+from pyromq.net.pool import Pool
+from pyromq.net.tasks import Tasks, every
+from pyromq.remoting.bodies import HeartbeatBody, TopicRoute
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.headers import Heartbeat, RouteOfTopic, UnregisterClient
+from pyromq.remoting.json_quirks import decode_body, encode_body
+
+logger = logging.getLogger(__name__)
+
+API_SECONDS = 3.0  # for heartbeats and routes. Source: ClientConfig.mqClientApiTimeout
+REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its route
+
+
+class Membership:
+    """Between `start` and `close` a client can ask for routes and connections here.
+
+    `announce` gives what heartbeats say, or None for a client that needs none.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        clock: Clock,
+        *,
+        announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
+        heartbeat_seconds: float = 30.0,
+        route_refresh_seconds: float = 30.0,
+    ) -> None:
+        self.routes = Routes()
+        self.client_id = ""
+        self.ip = "127.0.0.1"
+        self.tasks = Tasks()
+        self.running = False
+        self._addresses = parse_addresses(namesrv)
+        self._clock = clock
+        self._announce = announce
+        self._heartbeat_seconds = heartbeat_seconds
+        self._route_refresh_seconds = route_refresh_seconds
+        self._pool = Pool(Dispatcher(), clock)
+        self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
+        self._fetching: dict[str, asyncio.Lock] = {}
+        self._fetched: dict[str, float] = {}
+        self._greeted: dict[str, Channel] = {}
+        self._silent: set[str] = set()
+
+    async def start(self) -> None:
+        """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
+        channel = await self.name_servers.connect()
+        self.ip = channel.local_address[0]
+        # Different for each client of a process, as Java's own instance names are.
+        self.client_id = f"{self.ip}@{os.getpid()}#{time.monotonic_ns()}"
+        self.running = True
+        self.tasks.start(every(self._heartbeat_seconds, self.heartbeat, self._clock), name="heartbeat")
+        self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
+
+    async def close(self) -> None:
+        """Stop the loops, leave the groups at every broker greeted, close the connections."""
+        self.running = False
+        await self.tasks.stop()
+        for channel in self._greeted.values():
+            if not channel.closed:
+                self._unregister(channel)
+        self._greeted.clear()
+        await self._pool.close()
+
+    def check_running(self) -> None:
+        """Raise `NotRunning` outside `start` ... `close`."""
+        if not self.running:
+            raise NotRunning("the client is not running: start it with `with` or start(); a closed one stays closed")
+
+    def open_channel(self, address: str) -> Channel | None:
+        """Return the connection to a broker if it is open now."""
+        return self._pool.open_channel(address)
+
+    async def channel(self, address: str) -> Channel:
+        """Return the connection to a broker; a new one begins with a heartbeat. Raises `Unavailable`."""
+        channel = await self._pool.channel(address)
+        if self._greeted.get(address) is not channel:
+            self._greeted[address] = channel
+            self._silent.discard(address)
+            if (body := self._announce(self.client_id)) is not None:
+                channel.notify(Heartbeat(), encode_body(body))
+        return channel
+
+    async def route(self, topic: str) -> Route:
+        """Return the known route of a topic, else ask for it. Raises `TopicNotFound` and `NoNameServer`."""
+        return self.routes.find(topic) or await self._fetch_once(topic, self._fetch)
+
+    async def route_for_sending(self, topic: str, template_topic: str, wished_queues: int) -> Route:
+        """Return the topic's route, or for an unknown topic where its first message may go."""
+        fetch = partial(self._fetch_or_template, template_topic=template_topic, wished_queues=wished_queues)
+        return self.routes.find(topic) or await self._fetch_once(topic, fetch)
+
+    async def refresh(self, topic: str) -> None:
+        """Ask for a topic's route again; what was known stays when there is no answer or the topic is gone."""
+        if self._clock.monotonic() - self._fetched.get(topic, -REFRESH_PAUSE) < REFRESH_PAUSE:
+            return
+        self._fetched[topic] = self._clock.monotonic()
+        try:
+            await self._fetch(topic)
+        except (Unavailable, TopicNotFound) as error:
+            logger.debug("route of %s stays as it was: %s", topic, error)
+
+    async def refresh_all(self) -> None:
+        for topic in self.routes.topics:
+            await self.refresh(topic)
+
+    async def heartbeat(self) -> None:
+        """Tell every broker of the known routes who is here; masters only where nothing is consumed."""
+        body = self._announce(self.client_id)
+        if body is None or not (body.consumers or body.producers):
+            return
+        addresses = self.routes.broker_addresses(masters_only=not body.consumers)
+        await asyncio.gather(*(self._beat(address, encode_body(body)) for address in addresses))
+
+    async def _beat(self, address: str, body: bytes) -> None:
+        try:
+            channel = await self.channel(address)
+            (await channel.call(Heartbeat(), body, timeout=API_SECONDS)).check()
+        except MQError as error:
+            if address not in self._silent:  # said once, until it answers again
+                logger.warning("no heartbeat to broker %s: %s", address, error)
+            self._silent.add(address)
+        else:
+            self._silent.discard(address)
+
+    async def _fetch_once(self, topic: str, fetch: Callable[[str], Awaitable[None]]) -> Route:
+        """Let callers that wait for the same route share one question."""
+        async with self._fetching.setdefault(topic, asyncio.Lock()):
+            if (route := self.routes.find(topic)) is None:
+                await fetch(topic)
+                route = self.routes.find(topic)
+        self._fetching.pop(topic, None)
+        assert route is not None, "fetching learns the route or raises"
+        return route
+
+    async def _fetch(self, topic: str) -> None:
+        body = await self._ask_route(topic)
+        if self.routes.learn(read_route(topic, body)):
+            logger.debug("route of %s: %s", topic, body)
+
+    async def _fetch_or_template(self, topic: str, *, template_topic: str, wished_queues: int) -> None:
+        try:
+            await self._fetch(topic)
+        except TopicNotFound:
+            try:
+                template = await self._ask_route(template_topic)
+            except TopicNotFound as error:
+                raise TopicNotFound(
+                    f"topic {topic!r} does not exist, and no broker creates topics by itself; create it first "
+                    f"(`pyromq topic create {topic}`)"
+                ) from error
+            self.routes.learn(route_for_new_topic(topic, template, wished_queues))
+
+    async def _ask_route(self, topic: str) -> TopicRoute:
+        response = await self.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
+        return decode_body(TopicRoute, response.check().body)
+
+    def _unregister(self, channel: Channel) -> None:
+        body = self._announce(self.client_id)
+        if body is None:
+            return
+        for producer in body.producers:
+            channel.notify(UnregisterClient(client_id=self.client_id, producer_group=producer.group))
+        for consumer in body.consumers:
+            channel.notify(UnregisterClient(client_id=self.client_id, consumer_group=consumer.group))

@@ -1,0 +1,74 @@
+"""The name servers of one client: the one that answered last is asked until it fails, then the next."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from pyromq.errors import NoNameServer, Unavailable, UsageError
+from pyromq.net.channel import Channel
+from pyromq.net.pool import Pool
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
+
+
+def parse_addresses(text: str) -> list[str]:
+    """Return the addresses of `host:port;host:port`, in order. Raises `UsageError` naming what is no address."""
+    addresses = []
+    for part in text.replace(",", ";").split(";"):
+        address = part.strip().removeprefix("http://").rstrip("/")
+        if not address:
+            continue
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UsageError(f"name server address {part.strip()!r} is not host:port, such as 127.0.0.1:9876")
+        addresses.append(address)
+    if not addresses:
+        raise UsageError("no name server address is given; give one as host:port, such as 127.0.0.1:9876")
+    return addresses
+
+
+class NameServers:
+    """Asks the configured name servers; a client starts at a random one, so that many clients spread."""
+
+    def __init__(self, addresses: Sequence[str], pool: Pool, *, timeout: float) -> None:
+        self.addresses = list(addresses)
+        self._pool = pool
+        self._timeout = timeout
+        self._current = random.randrange(len(self.addresses))
+
+    async def connect(self) -> Channel:
+        """Return a connection to one that can be reached. Raises `NoNameServer` saying what to do."""
+        failures: list[Unavailable] = []
+        for _ in self.addresses:
+            try:
+                return await self._pool.channel(self._address)
+            except Unavailable as error:
+                failures.append(error)
+                self._current += 1
+        raise self._nobody() from failures[-1]
+
+    async def ask(self, header: Header, body: bytes = b"") -> Response:
+        """Return the answer, whatever its code, of the first that answers. Raises `NoNameServer`."""
+        failure: Unavailable | None = None
+        for _ in self.addresses:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    channel = await self._pool.channel(self._address)
+                    return await channel.call(header, body, timeout=self._timeout)
+            except (Unavailable, TimeoutError) as error:
+                failure = error if isinstance(error, Unavailable) else None
+                self._current += 1
+        raise self._nobody() from failure
+
+    @property
+    def _address(self) -> str:
+        return self.addresses[self._current % len(self.addresses)]
+
+    def _nobody(self) -> NoNameServer:
+        where = " or ".join(self.addresses)
+        return NoNameServer(
+            f"no name server answers at {where}; start one with `pyromq serve` or give its address with "
+            "--namesrv / namesrv="
+        )

@@ -1,0 +1,116 @@
+"""Topic routes as clients use them: which queues may be written and read, and at which addresses. No sockets here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import BrokerAddresses, QueuesAtBroker, TopicRoute
+from pyromq.remoting.codes import Permission
+
+MASTER = 0  # broker id; higher ones are replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One topic's route. `writable` and `readable` are in order of broker name and queue id."""
+
+    topic: str
+    writable: tuple[MessageQueue, ...]
+    readable: tuple[MessageQueue, ...]
+    addresses: dict[str, dict[int, str]]  # broker name -> broker id -> host:port
+
+    def master(self, broker_name: str) -> str | None:
+        """Return the address that takes messages and offsets; None if there is none now."""
+        return self.addresses.get(broker_name, {}).get(MASTER)
+
+    def replica(self, broker_name: str, broker_id: int = MASTER) -> str | None:
+        """Return an address to read from: the wanted id's, else the next id's, else any; None if there is none."""
+        known = self.addresses.get(broker_name, {})
+        wanted = known.get(broker_id) or (known.get(broker_id + 1) if broker_id else None)
+        return wanted or next(iter(known.values()), None)
+
+
+def read_route(topic: str, body: TopicRoute) -> Route:
+    """Return the route that a name server's answer means. Source: MQClientInstance.topicRouteData2TopicPublishInfo."""
+    addresses = {broker.broker_name: dict(broker.addresses) for broker in body.brokers}
+    queues = sorted(body.queues, key=_broker_name)
+    if body.order_conf:
+        writable = tuple(_ordered_queues(topic, body.order_conf))
+    else:
+        writable = tuple(_writable(topic, queues, addresses))
+    return Route(topic, writable, tuple(_readable(topic, queues)), addresses)
+
+
+def route_for_new_topic(topic: str, template: TopicRoute, wished_queues: int) -> Route:
+    """Return where the first message of an unknown topic may go: as the template topic, with fewer queues."""
+    queues = [_cut(at_broker, wished_queues) for at_broker in template.queues]
+    return read_route(topic, TopicRoute(brokers=template.brokers, queues=queues, order_conf=template.order_conf))
+
+
+def _cut(at_broker: QueuesAtBroker, wished_queues: int) -> QueuesAtBroker:
+    count = min(wished_queues, at_broker.read_queues)
+    return QueuesAtBroker(at_broker.broker_name, at_broker.permission, count, count, at_broker.sys_flag)
+
+
+def _writable(
+    topic: str, queues: list[QueuesAtBroker], addresses: dict[str, dict[int, str]]
+) -> Iterator[MessageQueue]:
+    for at_broker in queues:
+        if at_broker.permission & Permission.WRITE and MASTER in addresses.get(at_broker.broker_name, {}):
+            for queue_id in range(at_broker.write_queues):
+                yield MessageQueue(topic, at_broker.broker_name, queue_id)
+
+
+def _readable(topic: str, queues: list[QueuesAtBroker]) -> Iterator[MessageQueue]:
+    for at_broker in queues:
+        if at_broker.permission & Permission.READ:
+            for queue_id in range(at_broker.read_queues):
+                yield MessageQueue(topic, at_broker.broker_name, queue_id)
+
+
+def _ordered_queues(topic: str, order_conf: str) -> Iterator[MessageQueue]:
+    """Yield the fixed queues of an order topic, `broker-a:4;broker-b:4`; parts that are not so are skipped."""
+    for part in order_conf.split(";"):
+        broker_name, _, count = part.partition(":")
+        if broker_name and count.isdigit():
+            for queue_id in range(int(count)):
+                yield MessageQueue(topic, broker_name, queue_id)
+
+
+def _broker_name(queues: QueuesAtBroker | BrokerAddresses) -> str:
+    return queues.broker_name
+
+
+class Routes:
+    """The routes a client has learned; they stay in use when no name server can be asked."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, Route] = {}
+
+    def find(self, topic: str) -> Route | None:
+        return self._routes.get(topic)
+
+    def learn(self, route: Route) -> bool:
+        """Remember a route; return whether it differs from what was known."""
+        known = self._routes.get(route.topic)
+        self._routes[route.topic] = route
+        return known != route
+
+    def forget(self, topic: str) -> None:
+        self._routes.pop(topic, None)
+
+    @property
+    def topics(self) -> list[str]:
+        return list(self._routes)
+
+    def broker_addresses(self, *, masters_only: bool = False) -> set[str]:
+        """Return the addresses of all brokers that any known route names."""
+        return {
+            address
+            for route in self._routes.values()
+            for by_id in route.addresses.values()
+            for broker_id, address in by_id.items()
+            if broker_id == MASTER or not masters_only
+        }

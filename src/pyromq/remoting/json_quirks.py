@@ -3,14 +3,17 @@
 Not legal in JSON, yet on the wire: object keys that are numbers without quotes, object keys that are objects
 (`{{"brokerName":"b","queueId":0,"topic":"t"}:7}`), and `{"$ref":"$.path"}` for an object that occurs twice.
 Written back: `{MessageQueue: ...}` maps with object keys and no blanks, since Go takes such texts apart by searching.
+Number keys are written with quotes: every client reads them, and so does any JSON reader.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from pyromq.errors import ProtocolError
 from pyromq.message import MessageQueue
@@ -20,22 +23,58 @@ T = TypeVar("T")
 MAX_DEPTH = 100  # of nested arrays and objects; real bodies have about six
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _WORDS = {"true": True, "false": False, "null": None}
 
 
 def decode_body(body: type[T], raw: bytes) -> T:
     """Return the declared body that `raw` holds. Raises `ProtocolError` naming the body and what does not fit."""
+    declared: type[Any] = body  # mypy holds a class of unknown T to be unhashable
     if b'"$ref"' not in raw:
         try:
             return msgspec.json.decode(raw, type=body, strict=False)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # not legal JSON, or a value of another type: the tolerant way finds out
     try:
-        return msgspec.convert(parse(raw), body, strict=False)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(_fitted(parse(raw), _shape(declared)), body, strict=False)
+    except (msgspec.ValidationError, ProtocolError) as error:
         raise ProtocolError(f"{body.__name__}: {error}") from error
+
+
+@cache
+def _shape(body: type[Any]) -> inspect.Type:
+    return inspect.type_info(body)
+
+
+def _fitted(value: Any, shape: inspect.Type) -> Any:
+    """Return `value` with texts where texts are declared and queues where queues are; as Java, whose reader casts."""
+    if isinstance(shape, inspect.UnionType):
+        return _fitted(value, _choice(value, shape))
+    if isinstance(shape, inspect.StrType) and isinstance(value, bool | int | float):
+        return _text(value)
+    if isinstance(shape, inspect.DictType) and isinstance(value, dict):
+        return {_fitted_key(k, shape.key_type): _fitted(item, shape.value_type) for k, item in value.items()}
+    if isinstance(shape, inspect.ListType) and isinstance(value, list):
+        return [_fitted(item, shape.item_type) for item in value]
+    if isinstance(shape, inspect.StructType) and isinstance(value, dict):
+        members = {f.encode_name: f.type for f in shape.fields}
+        return {name: _fitted(item, members[name]) for name, item in value.items() if name in members}
+    return value
+
+
+def _choice(value: Any, union: inspect.UnionType) -> inspect.Type:
+    """Return the only type beside None, or the one that fits a map or a list."""
+    choices = [choice for choice in union.types if not isinstance(choice, inspect.NoneType)]
+    wanted = inspect.ListType if isinstance(value, list) else inspect.DictType
+    return next((choice for choice in choices if isinstance(choice, wanted)), choices[0])
+
+
+def _fitted_key(key: Any, shape: inspect.Type) -> Any:
+    """Java also takes a queue that is written as a text holding its JSON."""
+    if isinstance(shape, inspect.NamedTupleType) and isinstance(key, str):
+        return _as_queue(parse(key.encode()))
+    return key
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
@@ -47,8 +86,8 @@ def encode_body(body: msgspec.Struct) -> bytes:
 
 def _write(value: Any, parts: list[str]) -> None:
     if isinstance(value, msgspec.Struct):
-        members = [(f.encode_name, getattr(value, f.name)) for f in msgspec.structs.fields(value)]
-        _write_members([(_text(name), v) for name, v in sorted(members, key=_first) if v is not None], parts)
+        members = [(key, getattr(value, attribute)) for key, attribute in _layout(type(value))]
+        _write_members([member for member in members if member[1] is not None], parts)
     elif isinstance(value, MessageQueue):
         _write_members([(_text(name), v) for name, v in _queue_members(value)], parts)
     elif isinstance(value, dict):
@@ -72,8 +111,10 @@ def _write_members(members: list[tuple[str, Any]], parts: list[str]) -> None:
     parts.append("}")
 
 
-def _first(member: tuple[str, Any]) -> str:
-    return member[0]
+@cache
+def _layout(body: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Return wire name, as JSON, and attribute of each member, in the wire names' order."""
+    return sorted((_text(f.encode_name), f.name) for f in msgspec.structs.fields(body))
 
 
 def _key(key: Any) -> str:
@@ -176,10 +217,7 @@ class _Parser:
 
     def _member_key(self, key: Any) -> str | MessageQueue:
         if isinstance(key, dict):
-            try:
-                return MessageQueue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
-            except (KeyError, ValueError, TypeError):
-                self._fail("an object that is no queue as a key")
+            return _as_queue(key)
         if isinstance(key, list) or key is None:
             self._fail("a key that is neither text, number nor queue")
         return key if isinstance(key, str) else str(key)
@@ -205,6 +243,13 @@ class _Parser:
     def _error(self, what: str) -> ProtocolError:
         near = self._text[self._position : self._position + 20]
         return ProtocolError(f"JSON body, character {self._position} ({near!r}): {what}")
+
+
+def _as_queue(key: Any) -> MessageQueue:
+    try:
+        return MessageQueue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ProtocolError(f"JSON body: the key {str(key)[:80]} is no queue") from error
 
 
 def _resolve(value: Any, root: Any, parents: list[Any]) -> Any:

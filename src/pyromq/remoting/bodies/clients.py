@@ -1,0 +1,99 @@
+"""What clients say of themselves, and what a broker says of them. Source: RocketMQ 4.9.8, HeartbeatData."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from pyromq.remoting.bodies.body import Body
+
+
+class Subscription(Body):
+    """What a group wants of one topic."""
+
+    topic: str
+    expression: str = field(name="subString", default="*")
+    tags: list[str] = field(name="tagsSet", default_factory=list)
+    codes: list[int] = field(name="codeSet", default_factory=list)
+    version: int = field(name="subVersion", default=0)
+    expression_type: str = "TAG"
+    class_filter: bool = field(name="classFilterMode", default=False)
+
+
+class ConsumerEntry(Body):
+    """One consumer of a client."""
+
+    group: str = field(name="groupName")
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
+    subscriptions: list[Subscription] = field(name="subscriptionDataSet", default_factory=list)
+    unit_mode: bool = False
+
+
+class ProducerEntry(Body):
+    """One producer of a client."""
+
+    group: str = field(name="groupName")
+
+
+class HeartbeatBody(Body):
+    """A client's producers and consumers."""
+
+    client_id: str = field(name="clientID")
+    consumers: list[ConsumerEntry] = field(name="consumerDataSet", default_factory=list)
+    producers: list[ProducerEntry] = field(name="producerDataSet", default_factory=list)
+
+
+class ClientCheck(Body):
+    """A subscription to check."""
+
+    client_id: str = ""
+    group: str = ""
+    subscription: Subscription | None = field(name="subscriptionData", default=None)
+
+
+class ConsumerIds(Body):
+    """A group's members."""
+
+    client_ids: list[str] = field(name="consumerIdList", default_factory=list)
+
+
+class Connection(Body):
+    """One connected client."""
+
+    client_id: str
+    client_address: str = field(name="clientAddr", default="")
+    language: str = "JAVA"
+    version: int = 0
+
+
+class ConsumerConnection(Body):
+    """A group's members and subscriptions."""
+
+    connections: list[Connection] = field(name="connectionSet", default_factory=list)
+    subscriptions: dict[str, Subscription] = field(name="subscriptionTable", default_factory=dict)
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
+
+
+class ProducerConnection(Body):
+    """A producer group's clients."""
+
+    connections: list[Connection] = field(name="connectionSet", default_factory=list)
+
+
+class ProducerClient(Body):
+    """One client of a producer group."""
+
+    client_id: str
+    remote_address: str = field(name="remoteIP", default="")
+    language: str = "JAVA"
+    version: int = 0
+    last_update_ms: int = field(name="lastUpdateTimestamp", default=0)
+
+
+class ProducerTable(Body):
+    """All producer groups."""
+
+    groups: dict[str, list[ProducerClient]] = field(name="data", default_factory=dict)

@@ -1,0 +1,47 @@
+"""Queues as objects of their own: locks, and the event of a moved offset."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies.body import Body
+
+
+class WireQueue(Body):
+    """A queue as an object of its own."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    @classmethod
+    def of(cls, queue: MessageQueue) -> WireQueue:
+        return cls(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+class QueueLock(Body):
+    """Queues that a client of a group wants to lock or gives back."""
+
+    group: str = field(name="consumerGroup")
+    client_id: str
+    queues: list[WireQueue] = field(name="mqSet", default_factory=list)
+
+
+class LockedQueues(Body):
+    """The queues that are locked now."""
+
+    queues: list[WireQueue] = field(name="lockOKMQSet", default_factory=list)
+
+
+class OffsetMoved(Body):
+    """The body of a message in topic OFFSET_MOVED_EVENT."""
+
+    group: str = field(name="consumerGroup")
+    queue: WireQueue = field(name="messageQueue")
+    asked_offset: int = field(name="offsetRequest", default=0)
+    new_offset: int = field(name="offsetNew", default=0)

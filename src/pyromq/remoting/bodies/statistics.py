@@ -1,0 +1,104 @@
+"""How far groups are, what queues hold, and counters. Source: RocketMQ 4.9.8, ConsumeStats, BrokerStatsData."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies.body import Body
+from pyromq.remoting.bodies.clients import Subscription
+from pyromq.remoting.bodies.queues import WireQueue
+
+
+class ConsumedQueue(Body):
+    """How far a group is in one queue."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    last_ms: int = field(name="lastTimestamp", default=0)
+
+
+class ConsumeStats(Body):
+    """How far a group is."""
+
+    consume_tps: float = 0.0
+    queues: dict[MessageQueue, ConsumedQueue] = field(name="offsetTable", default_factory=dict)
+
+
+class ConsumeStatsList(Body):
+    """How far every group of a broker is."""
+
+    broker_address: str = field(name="brokerAddr", default="")
+    groups: list[dict[str, list[ConsumeStats]]] = field(name="consumeStatsList", default_factory=list)
+    total_lag: int = field(name="totalDiff", default=0)
+
+
+class TopicOffset(Body):
+    """Bounds and last store time of a queue."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_ms: int = field(name="lastUpdateTimestamp", default=0)
+
+
+class TopicStats(Body):
+    """The queues of a topic."""
+
+    queues: dict[MessageQueue, TopicOffset] = field(name="offsetTable", default_factory=dict)
+
+
+class QueueTimeSpan(Body):
+    """Store times in one queue; ms and as text `yyyy-MM-dd#HH:mm:ss:SSS`."""
+
+    queue: WireQueue = field(name="messageQueue")
+    min_ms: int = field(name="minTimeStamp", default=0)
+    max_ms: int = field(name="maxTimeStamp", default=0)
+    consumed_ms: int = field(name="consumeTimeStamp", default=0)
+    min_text: str = field(name="minTimeStampStr", default="")
+    max_text: str = field(name="maxTimeStampStr", default="")
+    consumed_text: str = field(name="consumeTimeStampStr", default="")
+    delay_ms: int = field(name="delayTime", default=0)
+
+
+class ConsumeTimeSpans(Body):
+    """Store times in the queues of a topic."""
+
+    spans: list[QueueTimeSpan] = field(name="consumeTimeSpanSet", default_factory=list)
+
+
+class QueueEntryBody(Body):
+    """One entry of a consume queue."""
+
+    log_offset: int = field(name="physicOffset", default=0)
+    size: int = field(name="physicSize", default=0)
+    tags_code: int = 0
+    extension: str | None = field(name="extendDataJson", default=None)
+    bit_map: str | None = None
+    accepted: bool = field(name="eval", default=False)
+    text: str | None = field(name="msg", default=None)
+
+
+class QueueEntriesBody(Body):
+    """Entries of a consume queue."""
+
+    subscription: Subscription | None = field(name="subscriptionData", default=None)
+    filter_text: str | None = field(name="filterData", default=None)
+    entries: list[QueueEntryBody] = field(name="queueData", default_factory=list)
+    max_index: int = field(name="maxQueueIndex", default=0)
+    min_index: int = field(name="minQueueIndex", default=0)
+
+
+class StatsItem(Body):
+    """A counter over one period: its sum, its rate a second, its average size per time."""
+
+    sum: int = 0
+    tps: float = 0.0
+    average: float = field(name="avgpt", default=0.0)
+
+
+class BrokerStats(Body):
+    """A counter over a minute, an hour and a day."""
+
+    minute: StatsItem = field(name="statsMinute", default_factory=StatsItem)
+    hour: StatsItem = field(name="statsHour", default_factory=StatsItem)
+    day: StatsItem = field(name="statsDay", default_factory=StatsItem)

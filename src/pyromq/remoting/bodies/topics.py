@@ -1,0 +1,51 @@
+"""Settings of topics and consumer groups. Source: RocketMQ 4.9.8, TopicConfig, SubscriptionGroupConfig."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from pyromq.remoting.bodies.body import Body, DataVersion
+
+
+class TopicConfig(Body):
+    """A topic's settings at one broker."""
+
+    name: str = field(name="topicName")
+    read_queues: int = field(name="readQueueNums", default=16)
+    write_queues: int = field(name="writeQueueNums", default=16)
+    permission: int = field(name="perm", default=6)
+    filter_type: str = field(name="topicFilterType", default="SINGLE_TAG")
+    sys_flag: int = field(name="topicSysFlag", default=0)
+    order: bool = False
+
+    @property
+    def is_single_tag(self) -> bool:
+        return self.filter_type == "SINGLE_TAG"
+
+
+class TopicConfigTable(Body):
+    """All topics of a broker."""
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topics: dict[str, TopicConfig] = field(name="topicConfigTable", default_factory=dict)
+
+
+class GroupConfig(Body):
+    """A consumer group's settings at one broker."""
+
+    name: str = field(name="groupName")
+    consume_enabled: bool = field(name="consumeEnable", default=True)
+    consume_from_min_enabled: bool = field(name="consumeFromMinEnable", default=True)
+    broadcast_enabled: bool = field(name="consumeBroadcastEnable", default=True)
+    notify_changes: bool = field(name="notifyConsumerIdsChangedEnable", default=True)
+    retry_queues: int = field(name="retryQueueNums", default=1)
+    retry_max_times: int = 16
+    broker_id: int = 0
+    slow_broker_id: int = field(name="whichBrokerWhenConsumeSlowly", default=1)
+
+
+class GroupConfigTable(Body):
+    """All consumer groups of a broker."""
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    groups: dict[str, GroupConfig] = field(name="subscriptionGroupTable", default_factory=dict)

@@ -1,0 +1,66 @@
+"""The external load generator: what it is told, and what it reports. It keeps the core beside the server's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+
+from servers import Server, pinned
+
+GENERATOR_CORE = 1
+FILL_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop: every connection keeps so many requests in flight."""
+
+    connections: int
+    in_flight: int
+    size: int = 128  # bytes of a body sent
+    pull_count: int = 0  # messages asked for by each pull; 0 sends instead
+    pull_span: int = 0  # pulls begin at offsets below this
+
+    def arguments(self) -> list[str]:
+        shape = ["-c", str(self.connections), "-w", str(self.in_flight), "-s", str(self.size)]
+        return (
+            [*shape, "-m", "pull", "-n", str(self.pull_count), "-S", str(self.pull_span)] if self.pull_count else shape
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Requests per second, and what their waiting cost."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+
+
+class Generator:
+    """Runs the program against a server."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def measure(self, server: Server, load: Load, *, seconds: float, warm_seconds: float) -> Outcome:
+        """Return the outcome of `seconds` of load. Raises `SystemExit` if the server answers it with errors."""
+        refused = self._run(server, [*load.arguments(), "-e", "-u", "0", "-d", "0.3"])["errs"]
+        if refused:
+            raise SystemExit(f"the server on port {server.port} refuses {refused:.0f} requests of {load}")
+        report = self._run(server, [*load.arguments(), "-u", str(warm_seconds), "-d", str(seconds)])
+        return Outcome(report["rps"], report["p50"] / 1000, report["p99"] / 1000)
+
+    def fill(self, server: Server, count: int, *, size: int) -> None:
+        """Send `count` messages, spread over 4 queues."""
+        load = Load(64, 64, size).arguments()
+        self._run(server, [*load, "-N", str(count), "-u", "0", "-d", str(FILL_SECONDS)])
+
+    def _run(self, server: Server, arguments: list[str]) -> dict[str, float]:
+        command = [*pinned(GENERATOR_CORE), self._program, "-p", str(server.port), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} fails:\n{done.stderr}")
+        report: dict[str, float] = json.loads(done.stdout)
+        return report

@@ -1,0 +1,173 @@
+"""The servers under comparison, each a fresh process in a fresh folder, and what the kernel says about them.
+
+Knows how each is started and when it is ready; knows nothing about what is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+SERVER_CORE = 0
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+C_LOG_BYTES = 1 << 33  # must be a power of two: the C server masks its log offsets with it
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server; `ready_seconds` from the start of its process to its first answer."""
+
+    port: int
+    pid: int
+    ready_seconds: float
+    namesrv: str | None = None
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def resident_mb(self) -> tuple[float, float]:
+        """Return what is resident of the process's own memory and of mapped files, in MB."""
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        anonymous, files, shared = (int(status[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile", "RssShmem"))
+        return anonymous, files + shared  # files of a folder in memory count as shared
+
+
+Start = Callable[[], AbstractContextManager[Server]]
+
+
+def c_server(program: str) -> Start:
+    """The external C server, which has the topic `Topic` with 4 queues."""
+
+    @contextlib.contextmanager
+    def start() -> Iterator[Server]:
+        with _folder() as folder:
+            port = free_port()
+            environment = {**os.environ, "CLSZ": str(C_LOG_BYTES)}
+            with _process([*pinned(SERVER_CORE), program, str(port), str(folder)], environment) as process:
+                yield Server(port, process.pid, _wait_for_port(process, port))
+
+    return start
+
+
+@contextlib.contextmanager
+def our_server() -> Iterator[Server]:
+    """`pyromq serve`: name server and broker in one process."""
+    with _folder() as folder:
+        port, namesrv_port = free_port(), free_port()
+        command = [
+            *(*pinned(SERVER_CORE), sys.executable, "-m", "pyromq", "serve", "--data", str(folder)),
+            *("--namesrv-port", str(namesrv_port), "--broker-port", str(port)),
+        ]
+        with _process(command) as process:
+            ready = _wait_for_line(process, "ready in")
+            yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
+
+
+def java_broker(jars: Path) -> Start:
+    """The genuine name server and broker from the jars of a folder, free to use every core, with 4 GB of heap."""
+
+    @contextlib.contextmanager
+    def start() -> Iterator[Server]:
+        with _folder() as home:
+            _furnish(home)
+            namesrv_port = free_port()
+            namesrv = _java(home, jars, "namesrv", f"listenPort={namesrv_port}\n")
+            with _process(namesrv) as process:
+                _wait_for_line(process, "boot success")
+                port = free_port()
+                broker = _java(home, jars, "broker", _java_settings(home, port, namesrv_port))
+                with _process(broker) as process:
+                    yield Server(port, process.pid, _wait_for_line(process, "boot success"))
+
+    return start
+
+
+def _java(home: Path, jars: Path, role: str, settings: str) -> list[str]:
+    path = home / f"{role}.properties"
+    path.write_text(settings)
+    heap = "4g" if role == "broker" else "256m"
+    return [
+        *("java", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"),
+        *("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED"),
+        *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
+        *("-cp", f"{jars}/*", f"org.apache.rocketmq.{role}.{role.capitalize()}Startup", "-c", str(path)),
+    ]
+
+
+def _java_settings(home: Path, port: int, namesrv_port: int) -> str:
+    return (
+        f"brokerName=broker-a\nbrokerIP1=127.0.0.1\nlistenPort={port}\nhaListenPort={free_port()}\n"
+        f"namesrvAddr=127.0.0.1:{namesrv_port}\nstorePathRootDir={home}/store\nautoCreateTopicEnable=true\n"
+    )
+
+
+def _furnish(home: Path) -> None:
+    """Write the logging settings without which the genuine programs do not start."""
+    (home / "conf").mkdir()
+    for role in ("namesrv", "broker"):
+        (home / "conf" / f"logback_{role}.xml").write_text('<configuration><root level="OFF"/></configuration>\n')
+
+
+def pinned(core: int) -> list[str]:
+    return ["taskset", "-c", str(core)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="pyromq-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _wait_for_line(process: subprocess.Popen[str], text: str) -> float:
+    started = time.monotonic()
+    for line in process.stdout or ():
+        if text in line:
+            return time.monotonic() - started
+    raise SystemExit(f"{' '.join(map(str, process.args[:8]))} ... ended before it said {text!r}")
+
+
+def _wait_for_port(process: subprocess.Popen[str], port: int) -> float:
+    started = time.monotonic()
+    while time.monotonic() - started < START_SECONDS and process.poll() is None:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return time.monotonic() - started
+        time.sleep(0.01)
+    raise SystemExit(f"{process.args!r} does not listen on port {port}")

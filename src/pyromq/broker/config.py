@@ -1,6 +1,6 @@
 """Settings of a broker: fields with unit, default and reason, and their names in RocketMQ's properties files.
 
-Reads no file and no environment: whoever does gives `with_properties` the name-value pairs.
+Reads no file and no environment: whoever does gives `from_java` the name-value pairs.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-
-from pyromq.store.config import FlushMode, StoreConfig
+from typing import Any
 
 from pyromq.errors import UsageError
 from pyromq.names import MAX_TOPIC_LENGTH, check_topic
+from pyromq.store.config import FlushMode, StoreConfig
 
 ENTRY_BYTES = 20  # of a consume queue; Java configures file sizes in bytes, we in entries
 
@@ -52,6 +52,7 @@ class BrokerConfig:
     trace_topic: bool = False  # create the topic that message traces go to
     reject_transactions: bool = False
     store: StoreConfig | None = None  # None: defaults below `data`
+    config_file: Path | None = None  # where request 25 keeps its changes; None: config/broker.properties below `data`
 
     def __post_init__(self) -> None:
         self.data = Path(self.data)
@@ -89,8 +90,7 @@ class BrokerConfig:
     def change(self, other: BrokerConfig) -> None:
         """Take over the values of `other` for the fields that may change while the broker runs."""
         for name in LIVE:
-            field = JAVA_NAMES[name]
-            setattr(self, field, getattr(other, field))
+            setattr(self, JAVA_NAMES[name], getattr(other, JAVA_NAMES[name]))
 
 
 _RANGES = {
@@ -105,7 +105,7 @@ _RANGES = {
     "short_polling_ms": (1, 60_000),
 }
 
-# RocketMQ's property name -> field of BrokerConfig. `bindAddress` is RocketMQ 5's.
+# RocketMQ's property name -> our field; `store.` before those of StoreConfig. `bindAddress` is RocketMQ 5's.
 JAVA_NAMES: dict[str, str] = {
     "storePathRootDir": "data",
     "brokerName": "name",
@@ -133,26 +133,22 @@ JAVA_NAMES: dict[str, str] = {
     "regionId": "region",
     "traceTopicEnable": "trace_topic",
     "rejectTransactionMessage": "reject_transactions",
+    "storePathCommitLog": "store.commit_log_path",
+    "mappedFileSizeCommitLog": "store.segment_bytes",
+    "mappedFileSizeConsumeQueue": "store.consume_queue_entries",
+    "maxHashSlotNum": "store.index_slots",
+    "maxIndexNum": "store.index_entries",
+    "messageIndexEnable": "store.index_enabled",
+    "flushDiskType": "store.flush",
+    "flushIntervalCommitLog": "store.flush_interval_ms",
+    "flushCommitLogLeastPages": "store.flush_least_pages",
+    "flushCommitLogThoroughInterval": "store.flush_thorough_interval_ms",
+    "syncFlushTimeout": "store.sync_flush_timeout_ms",
+    "checkCRCOnRecover": "store.check_crc_on_recover",
+    "messageDelayLevel": "store.delay_levels_ms",
 }
 
-# RocketMQ's property name -> field of StoreConfig.
-STORE_JAVA_NAMES: dict[str, str] = {
-    "storePathCommitLog": "commit_log_path",
-    "mappedFileSizeCommitLog": "segment_bytes",
-    "mappedFileSizeConsumeQueue": "consume_queue_entries",
-    "maxHashSlotNum": "index_slots",
-    "maxIndexNum": "index_entries",
-    "messageIndexEnable": "index_enabled",
-    "flushDiskType": "flush",
-    "flushIntervalCommitLog": "flush_interval_ms",
-    "flushCommitLogLeastPages": "flush_least_pages",
-    "flushCommitLogThoroughInterval": "flush_thorough_interval_ms",
-    "syncFlushTimeout": "sync_flush_timeout_ms",
-    "checkCRCOnRecover": "check_crc_on_recover",
-    "messageDelayLevel": "delay_levels_ms",
-}
-
-# These take effect at once when request 25 changes them; of the rest, those of the store at the next start.
+# Request 25 changes these at once; `FIXED` not at all; the rest from the next start on.
 LIVE = frozenset(
     {
         "brokerPermission",
@@ -165,76 +161,98 @@ LIVE = frozenset(
         "rejectTransactionMessage",
     }
 )
-NEXT_START = frozenset(STORE_JAVA_NAMES) - {"storePathCommitLog"} | {
-    "registerNameServerPeriod",
-    "registerBrokerTimeoutMills",
-    "forceRegister",
-    "compressedRegister",
-    "flushConsumerOffsetInterval",
-    "clusterTopicEnable",
-    "brokerTopicEnable",
-    "traceTopicEnable",
-    "regionId",
-}
+FIXED = frozenset(
+    {
+        "storePathRootDir",
+        "storePathCommitLog",
+        "brokerName",
+        "brokerClusterName",
+        "brokerId",
+        "bindAddress",
+        "brokerIP1",
+        "listenPort",
+        "namesrvAddr",
+    }
+)
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def with_properties(config: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
-    """Return a copy of `config` changed by RocketMQ properties; names that are no setting of ours are skipped.
+def from_java(properties: Mapping[str, str], *, data: Path) -> dict[str, Any]:
+    """Return fields of `BrokerConfig` from RocketMQ properties; names not in `JAVA_NAMES` are skipped.
 
-    Raises `UsageError` naming the property and the value that does not fit.
+    `data` is where the store lies unless the properties say otherwise. Raises `UsageError` naming the property and
+    the value that does not fit.
     """
-    own = {JAVA_NAMES[name]: _parse(BrokerConfig, name, text) for name, text in _known(properties, JAVA_NAMES)}
-    changed = replace(config, **own)
-    of_store = {
-        STORE_JAVA_NAMES[name]: _parse(StoreConfig, name, text) for name, text in _known(properties, STORE_JAVA_NAMES)
-    }
-    base = changed.store_config
-    if "data" in own:
-        of_store["root"] = changed.data
-    if "max_message_bytes" in own:
-        of_store["max_message_bytes"] = changed.max_message_bytes
-    return replace(changed, store=replace(base, **of_store)) if of_store else changed
+    own, of_store = _fields(properties)
+    if of_store:
+        own["store"] = StoreConfig(own.get("data", data), **of_store)
+    return own
 
 
-def _known(properties: Mapping[str, str], names: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(name, text.strip()) for name, text in properties.items() if name in names]
+def with_properties(config: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
+    """Return a copy of `config` changed by RocketMQ properties. Raises `UsageError` as `from_java` does."""
+    own, of_store = _fields(properties)
+    if of_store:
+        own["store"] = replace(config.store_config, **of_store)
+    return replace(config, **own)
+
+
+def _fields(properties: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of `BrokerConfig` and those of `StoreConfig` that the properties name."""
+    own: dict[str, Any] = {}
+    of_store: dict[str, Any] = {}
+    for name, text in properties.items():
+        component, _, field = JAVA_NAMES.get(name, "").rpartition(".")
+        if field:
+            (of_store if component else own)[field] = _parse(name, text.strip())
+    if of_store and "max_message_bytes" in own:
+        of_store["max_message_bytes"] = own["max_message_bytes"]
+    return own, of_store
 
 
 def java_properties(config: BrokerConfig) -> dict[str, str]:
     """Return every setting under RocketMQ's name, sorted: what request 26 answers and a properties file holds."""
-    texts = {name: _text(getattr(config, field)) for name, field in JAVA_NAMES.items()}
     store = config.store_config
-    texts |= {name: _text(getattr(store, field)) for name, field in STORE_JAVA_NAMES.items()}
-    texts["mappedFileSizeConsumeQueue"] = str(store.consume_queue_entries * ENTRY_BYTES)
-    texts["messageDelayLevel"] = " ".join(map(_delay_text, store.delay_levels_ms))
-    texts["flushDiskType"] = f"{store.flush.name}_FLUSH"
-    texts["storePathCommitLog"] = str(store.commit_log_path or store.root / "commitlog")
+    texts = {}
+    for name, path in JAVA_NAMES.items():
+        component, _, field = path.rpartition(".")
+        value = getattr(store if component else config, field)
+        if value is not None:
+            texts[name] = _WRITERS.get(name, _text)(value)
     texts["brokerIP1"] = config.advertised_host or config.host
-    texts["brokerRole"] = "ASYNC_MASTER"  # not a choice yet, but tools ask
     return dict(sorted(texts.items()))
 
 
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return ";".join(value) if isinstance(value, tuple) and all(isinstance(v, str) for v in value) else str(value)
+    return str(value)
 
 
-def _delay_text(milliseconds: int) -> str:
-    unit = next((u for u in "dhm" if milliseconds % _UNIT_MS[u] == 0), "s")
-    return f"{milliseconds // _UNIT_MS[unit]}{unit}"
+def _write_delays(levels: tuple[int, ...]) -> str:
+    words = []
+    for milliseconds in levels:
+        unit = next((u for u in "dhm" if milliseconds % _UNIT_MS[u] == 0), "s")
+        words.append(f"{milliseconds // _UNIT_MS[unit]}{unit}")
+    return " ".join(words)
 
 
-def _parse(component: type[BrokerConfig] | type[StoreConfig], name: str, text: str) -> object:
+_WRITERS: dict[str, Callable[[Any], str]] = {
+    "namesrvAddr": ";".join,
+    "flushDiskType": lambda flush: f"{flush.name}_FLUSH",
+    "mappedFileSizeConsumeQueue": lambda entries: str(entries * ENTRY_BYTES),
+    "messageDelayLevel": _write_delays,
+}
+
+
+def _parse(name: str, text: str) -> object:
     """Read the text of one property as the type of its field."""
-    special = _SPECIAL.get(name)
-    field = (JAVA_NAMES if component is BrokerConfig else STORE_JAVA_NAMES)[name]
-    annotation = next(str(f.type) for f in fields(component) if f.name == field)
+    component, _, field = JAVA_NAMES[name].rpartition(".")
+    annotation = next(str(f.type) for f in fields(StoreConfig if component else BrokerConfig) if f.name == field)
     try:
-        if special is not None:
-            return special(text)
+        if name in _PARSERS:
+            return _PARSERS[name](text)
         if annotation == "bool":
             return _parse_bool(text)
         if annotation == "int":
@@ -274,7 +292,7 @@ def _parse_delays(text: str) -> tuple[int, ...]:
     return tuple(delays)
 
 
-_SPECIAL: dict[str, Callable[[str], object]] = {
+_PARSERS: dict[str, Callable[[str], object]] = {
     "namesrvAddr": _parse_addresses,
     "flushDiskType": _parse_flush,
     "mappedFileSizeConsumeQueue": _parse_entries,

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from pyromq.store.json_file import JsonFile
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
 from pyromq.errors import IllegalName
 from pyromq.names import check_group, is_system_group
-from pyromq.remoting.bodies import DataVersion, GroupConfig, GroupConfigTable, decode_body, encode_body
+from pyromq.remoting.bodies import DataVersion, GroupConfig, GroupConfigTable, decode_body
+from pyromq.store.json_file import JsonFile
 
 BUILT_IN_GROUPS = (
     "TOOLS_CONSUMER",
@@ -49,15 +49,15 @@ class Groups:
         if content is not None:
             stored = decode_body(GroupConfigTable, content)
             self._table.update(stored.groups)
-            self.version = stored.version
+            self.version = stored.data_version
 
     def persist(self) -> None:
         """Write the table to disk."""
-        self._file.save(msgspec.json.format(encode_body(self.table()), indent=1))
+        self._file.save(msgspec.json.format(msgspec.json.encode(self.table()), indent=1))
 
     def table(self) -> GroupConfigTable:
         """Return all settings with their version, as request 201 answers."""
-        return GroupConfigTable(version=self.version, groups=dict(self._table))
+        return GroupConfigTable(data_version=self.version, groups=dict(self._table))
 
     def find(self, name: str) -> GroupConfig | None:
         """Return the group's settings; creates the group where that is allowed and its name is legal."""

@@ -6,9 +6,13 @@ Source: RocketMQ 4.9.8, ConsumerOffsetManager.
 
 from __future__ import annotations
 
-from pyromq.store.json_file import JsonFile
+from collections.abc import Callable
 
-from pyromq.remoting.bodies import ConsumerOffsetTable, decode_body, encode_body
+import msgspec
+
+from pyromq.errors import StoreError
+from pyromq.remoting.bodies import ConsumerOffsetTable, decode_body
+from pyromq.store.json_file import JsonFile
 
 _AT = "@"  # between topic and group; neither may contain it
 
@@ -25,13 +29,28 @@ class Offsets:
         """Read the table from disk."""
         content = self._file.load()
         if content is not None:
-            self._table = {key: dict(queues) for key, queues in decode_body(ConsumerOffsetTable, content).offsets.items()}
+            self._table = decode_body(ConsumerOffsetTable, content).offsets
 
     def persist(self) -> None:
         """Write the table to disk if it changed since the last time."""
-        if self._dirty:
-            self._dirty = False
-            self._file.save(encode_body(self.table()))
+        if (save := self.unsaved()) is not None:
+            save()
+
+    def unsaved(self) -> Callable[[], None] | None:
+        """Return what writes the present table, to be called once, in any thread; None if nothing has changed."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        content = msgspec.json.encode(self.table())
+
+        def save() -> None:
+            try:
+                self._file.save(content)
+            except StoreError:
+                self._dirty = True
+                raise
+
+        return save
 
     def table(self) -> ConsumerOffsetTable:
         """Return everything, as request 43 answers."""
@@ -77,7 +96,7 @@ class Offsets:
             self._dirty = True
 
     def lowest_except(self, topic: str, groups: set[str]) -> dict[int, int]:
-        """Return by queue id the lowest offset that any group but these has stored. Source: queryMinOffsetInAllGroup."""
+        """Return by queue id the lowest offset that any group but these has stored."""
         lowest: dict[int, int] = {}
         for of, _, group in self._split_keys():
             if of != topic or group in groups:

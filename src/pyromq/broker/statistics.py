@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
     at_ms: int
     times: int
-    count: int
+    messages: int
     size: int
 
 

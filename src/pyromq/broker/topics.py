@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
 import msgspec
-from pyromq.store.json_file import JsonFile
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
@@ -28,8 +27,9 @@ from pyromq.names import (
     check_topic,
     is_system_topic,
 )
-from pyromq.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, decode_body, encode_body
+from pyromq.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
+from pyromq.store.json_file import JsonFile
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."  # upstream ends several texts with it
 DELAY_QUEUES = 18  # one per default delay level
@@ -70,15 +70,15 @@ class Topics:
         if content is not None:
             stored = decode_body(TopicConfigTable, content)
             self._table.update(stored.topics)
-            self.version = stored.version
+            self.version = stored.data_version
 
     def persist(self) -> None:
         """Write the table to disk."""
-        self._file.save(msgspec.json.format(encode_body(self.table()), indent=1))
+        self._file.save(msgspec.json.format(msgspec.json.encode(self.table()), indent=1))
 
     def table(self) -> TopicConfigTable:
         """Return all settings with their version, as request 21 answers and name servers are told."""
-        return TopicConfigTable(version=self.version, topics=dict(self._table))
+        return TopicConfigTable(data_version=self.version, topics=dict(self._table))
 
     def system_topics(self) -> list[str]:
         """Return the names that no administrator may change or delete, sorted."""

@@ -1,0 +1,186 @@
+"""One broker: puts its parts together, starts them in order, stops them in the opposite order - nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Self
+
+from pyromq.broker.administering import Administering
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.configuring import Configuring, load_changes
+from pyromq.broker.connections import Connections
+from pyromq.broker.consuming import Consuming
+from pyromq.broker.grouping import Grouping
+from pyromq.broker.groups import Groups
+from pyromq.broker.heartbeating import Heartbeating
+from pyromq.broker.inspecting import Inspecting
+from pyromq.broker.locking import Locking
+from pyromq.broker.long_polls import LongPolls
+from pyromq.broker.offsets import Offsets
+from pyromq.broker.progress import Progress
+from pyromq.broker.pulling import Pulling
+from pyromq.broker.querying import Querying
+from pyromq.broker.queue_locks import QueueLocks
+from pyromq.broker.registering import Registering
+from pyromq.broker.sending import Sending
+from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
+from pyromq.broker.topics import Topics
+from pyromq.broker.tracking import Tracking
+from pyromq.clock import Clock, SystemClock
+from pyromq.message import StoredMessage, pack_address
+from pyromq.net.server import Server
+from pyromq.net.tasks import Tasks, every
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.store.json_file import JsonFile
+from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 2.0  # running requests get this long to end
+EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time is up
+EXPIRE_CLIENTS_SECONDS = 10.0
+INDEX_STEP_SECONDS = 0.005  # work on the key index between two turns of the loop, while there is a backlog
+INDEX_PAUSE_SECONDS = 0.05
+INDEX_IDLE_SECONDS = 0.5
+
+
+class Broker:
+    """Stores and serves messages. An async context manager: inside, clients can connect; `address` says where.
+
+    Entering raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable` for the data folder and `UsageError` for the
+    port; unreachable name servers are only logged.
+    """
+
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        folder = config.data / "config"
+        settings = JsonFile(config.config_file or folder / "broker.properties")
+        # With a file of its own, whoever started the broker has read it; a copy, since the settings change here.
+        self.config = replace(config) if config.config_file else load_changes(replace(config), settings)
+        self.store = MessageStore(self.config.store_config, self._clock, store_address=pack_address("127.0.0.1", 0))
+        self.topics = Topics(self.config, JsonFile(folder / "topics.json"), self._clock)
+        self.groups = Groups(self.config, JsonFile(folder / "subscriptionGroup.json"), self._clock)
+        self.offsets = Offsets(JsonFile(folder / "consumerOffset.json"))
+        self.connections = Connections(self._clock)
+        self.statistics = Statistics(self.config.cluster, self._clock)
+        self.long_polls = LongPolls(self._clock)
+        self.registering = Registering(self.config, self.topics, self._clock)
+        self._tasks = Tasks()
+        self._saving: asyncio.Future[None] | None = None
+        self._server = Server(
+            Dispatcher(*self._answerers(settings)), self._clock, host=self.config.host, port=self.config.port
+        )
+
+    def _answerers(self, settings: JsonFile) -> list[object]:
+        store, topics, groups, offsets = self.store, self.topics, self.groups, self.offsets
+        connections, statistics, config, clock = self.connections, self.statistics, self.config, self._clock
+        progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=clock)
+        return [
+            Sending(store, topics, groups, statistics=statistics, config=config, clock=clock),
+            Pulling(
+                store,
+                topics,
+                groups,
+                connections=connections,
+                offsets=offsets,
+                long_polls=self.long_polls,
+                statistics=statistics,
+                config=config,
+            ),
+            Consuming(store, offsets, connections),
+            Locking(QueueLocks(clock)),
+            Querying(store, connections),
+            Heartbeating(connections, groups, topics, config=config, clock=clock),
+            Administering(store, topics, statistics=statistics, announce=self.registering.announce),
+            Grouping(groups, offsets, statistics=statistics),
+            Configuring(config, settings, topics=topics, announce_all=self.registering.announce_all, clock=clock),
+            Tracking(progress, topics, groups=groups, offsets=offsets, connections=connections, config=config),
+            Inspecting(
+                store,
+                connections,
+                statistics=statistics,
+                long_polls=self.long_polls,
+                config=config,
+                clock=clock,
+            ),
+        ]
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    @property
+    def address(self) -> str:
+        """What clients connect to: `host:port`."""
+        return self.config.advertised_address
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.store.open()
+            self._load_tables()
+            await self._listen()
+            await self.registering.start()
+            self._start_loops()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        self._server.stop_accepting()
+        await self.registering.stop()
+        self.long_polls.answer_all()
+        await self._server.close(DRAIN_SECONDS)
+        await self._tasks.stop()
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        self.offsets.persist()
+        self.store.close()
+
+    def _load_tables(self) -> None:
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        self.topics.persist()  # the built-in ones of a new folder
+        self.groups.persist()
+
+    async def _listen(self) -> None:
+        self.long_polls.run_soon = asyncio.get_running_loop().call_soon
+        self.store.on_append = self._wake_pulls
+        await self._server.start()
+        self.config.port = self._server.port
+        host = self.config.advertised_host or self.config.host
+        self.store.store_address = pack_address(host, self.config.port)
+        self.topics.on_change = self.registering.announce_one_way
+
+    def _wake_pulls(self, message: StoredMessage, tags_code: int) -> None:
+        self.long_polls.arrived(message.topic, message.queue_id, tags_code)
+
+    def _start_loops(self) -> None:
+        actions: list[tuple[float, Callable[[], Awaitable[None] | None]]] = [
+            (self.config.offsets_interval_ms / 1000, self._persist_offsets),
+            (SAMPLE_SECONDS, self.statistics.sample),
+            (EXPIRE_PULLS_SECONDS, self.long_polls.expire),
+            (EXPIRE_CLIENTS_SECONDS, self.connections.expire),
+        ]
+        for seconds, action in actions:
+            self._tasks.start(every(seconds, action, self._clock), name=action.__qualname__)
+        self._tasks.start(self._follow_index(), name="key index")
+
+    async def _persist_offsets(self) -> None:
+        """Write the offsets in a thread: the disk may take long."""
+        if (save := self.offsets.unsaved()) is not None:
+            self._saving = asyncio.get_running_loop().run_in_executor(None, save)
+            await asyncio.shield(self._saving)
+
+    async def _follow_index(self) -> None:
+        """Let the key index catch up in slices between other work."""
+        while True:
+            done = not self.store.index_behind or self.store.index_step(INDEX_STEP_SECONDS)
+            await self._clock.sleep(INDEX_IDLE_SECONDS if done else INDEX_PAUSE_SECONDS)

@@ -1,0 +1,73 @@
+"""Answers what consumers ask beside pulling: stored offsets, bounds of queues, offsets by time, who else is there."""
+
+from __future__ import annotations
+
+from pyromq.broker.connections import Connections
+from pyromq.broker.offsets import Offsets
+from pyromq.errors import BrokerError, QueryNotFound
+from pyromq.remoting.bodies import ConsumerIds, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    ConsumerList,
+    EarliestStoreTime,
+    EarliestStoreTimeResponse,
+    MaxOffset,
+    MinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from pyromq.store.message_store import MessageStore
+
+
+class Consuming:
+    """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
+
+    def __init__(self, store: MessageStore, offsets: Offsets, connections: Connections) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._connections = connections
+
+    @answers(QueryConsumerOffset)
+    def offset(self, header: QueryConsumerOffset, call: Call) -> Reply:
+        """The stored offset; without one 0, as long as the queue's first message is there and not far behind."""
+        offset = self._offsets.find(header.consumer_group, header.topic, header.queue_id)
+        if offset is None:
+            if self._store.min_offset(header.topic, header.queue_id) > 0 or self._store.is_cold(
+                header.topic, header.queue_id, 0
+            ):
+                raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+            offset = 0
+        return Reply(OffsetResponse(offset=offset))
+
+    @answers(UpdateConsumerOffset)
+    def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:
+        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return Reply()
+
+    @answers(MaxOffset)
+    def max_offset(self, header: MaxOffset, call: Call) -> Reply:
+        return Reply(OffsetResponse(offset=self._store.max_offset(header.topic, header.queue_id)))
+
+    @answers(MinOffset)
+    def min_offset(self, header: MinOffset, call: Call) -> Reply:
+        return Reply(OffsetResponse(offset=self._store.min_offset(header.topic, header.queue_id)))
+
+    @answers(SearchOffset)
+    def offset_by_time(self, header: SearchOffset, call: Call) -> Reply:
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return Reply(OffsetResponse(offset=offset))
+
+    @answers(EarliestStoreTime)
+    def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply:
+        timestamp = self._store.earliest_store_time(header.topic, header.queue_id)
+        return Reply(EarliestStoreTimeResponse(timestamp=timestamp))
+
+    @answers(ConsumerList)
+    def members(self, header: ConsumerList, call: Call) -> Reply:
+        group = self._connections.consumers(header.consumer_group)
+        if group is None:
+            raise BrokerError(f"no consumer for this group, {header.consumer_group}")
+        return Reply(body=encode_body(ConsumerIds(client_ids=[member.client_id for member in group.members])))

@@ -1,0 +1,28 @@
+"""Answers consumers that keep order: locks queues for one client of a group, and frees them."""
+
+from __future__ import annotations
+
+from pyromq.broker.queue_locks import QueueLocks
+from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import LockQueues, UnlockQueues
+
+
+class Locking:
+    """Passes lock requests to the table of locks."""
+
+    def __init__(self, queue_locks: QueueLocks) -> None:
+        self._queue_locks = queue_locks
+
+    @answers(LockQueues)
+    def lock(self, header: LockQueues, call: Call) -> Reply:
+        asked = decode_body(QueueLock, call.body)
+        granted = self._queue_locks.lock(asked.group, asked.client_id, [wire.queue for wire in asked.queues])
+        return Reply(body=encode_body(LockedQueues(queues=[WireQueue.of(queue) for queue in granted])))
+
+    @answers(UnlockQueues)
+    def unlock(self, header: UnlockQueues, call: Call) -> Reply:
+        asked = decode_body(QueueLock, call.body)
+        self._queue_locks.unlock(asked.group, asked.client_id, [wire.queue for wire in asked.queues])
+        return Reply()

@@ -1,0 +1,25 @@
+"""Settings as text, in the format of Java's properties."""
+
+from pyromq.remoting.properties import parse_properties, write_properties
+
+
+def test_names_and_values_are_read_as_java_reads_them():
+    text = "# note\n! note\nplain=1\n  spaced = a b \r\ncolon: x\nblank y\nempty=\n\npath=C\\:\\\\x\\u00e9\nlong=a,\\\n   b"
+    assert parse_properties(text) == {
+        "plain": "1",
+        "spaced": "a b ",
+        "colon": "x",
+        "blank": "y",
+        "empty": "",
+        "path": "C:\\xé",
+        "long": "a,b",
+    }
+
+
+def test_the_last_of_a_name_wins_and_names_may_be_escaped():
+    assert parse_properties("a=1\na=2\nb\\=c=3") == {"a": "2", "b=c": "3"}
+
+
+def test_written_settings_are_read_back():
+    settings = {"brokerName": "broker-a", "messageDelayLevel": "1s 5s 1h", "namesrvAddr": "a:9876;b:9876"}
+    assert parse_properties(write_properties(settings)) == settings

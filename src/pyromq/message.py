@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pyromq.errors import IllegalMessage
+from pyromq.errors import IllegalMessage, UsageError
 from pyromq.names import RETRY_PREFIX
 
 NAME_VALUE = "\x01"  # between a property's name and its value
@@ -315,9 +315,15 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def pack_address(host: str, port: int) -> bytes:
-    """Return the IP (4 or 16 bytes) and the port (4 bytes), as records and offset ids hold them."""
+    """Return the IP (4 or 16 bytes) and the port (4 bytes), as records and offset ids hold them.
+
+    Raises `UsageError` for a host that is no IP address.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.inet_pton(family, host) + struct.pack(">i", port)
+    try:
+        return socket.inet_pton(family, host) + struct.pack(">i", port)
+    except OSError as error:
+        raise UsageError(f"{host!r} is no IP address; records hold addresses, not host names") from error
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ import pytest
 from pyromq.broker import long_polls
 from pyromq.broker.long_polls import LongPoll, LongPolls
 from pyromq.errors import SystemBusy, TopicNotFound
+from pyromq.message import StoredMessage
 from pyromq.remoting.command import Reply
 
 
@@ -34,13 +35,17 @@ def polls(clock):
     return LongPolls(clock)
 
 
+def arrive(polls, tags_code):
+    polls.arrived(StoredMessage("t", b"x"), tags_code)
+
+
 def poll(*, topic="t", queue_id=0, accepts=None, resume=None):
     return LongPoll(topic, queue_id, 0, accepts, resume or (lambda: Reply(remark="read again")), Future())
 
 
 def test_an_arrival_answers_the_polls_of_its_queue_only(polls):
     mine, other = polls.park(poll(), 15), polls.park(poll(queue_id=1), 15)
-    polls.arrived("t", 0, 0)
+    arrive(polls, 0)
     assert mine.result(0).remark == "read again"
     assert not other.done()
     assert len(polls) == 1
@@ -48,9 +53,9 @@ def test_an_arrival_answers_the_polls_of_its_queue_only(polls):
 
 def test_only_a_wanted_tag_wakes(polls):
     future = polls.park(poll(accepts={7}.__contains__), 15)
-    polls.arrived("t", 0, 8)
+    arrive(polls, 8)
     assert not future.done()
-    polls.arrived("t", 0, 7)
+    arrive(polls, 7)
     assert future.done()
 
 
@@ -59,7 +64,7 @@ def test_a_burst_is_answered_once_at_the_end_of_the_turn(polls):
     polls.run_soon = later.append
     future = polls.park(poll(), 15)
     for _ in range(3):
-        polls.arrived("t", 0, 0)
+        arrive(polls, 0)
     assert not future.done()
     assert len(later) == 1
     later[0]()
@@ -79,7 +84,7 @@ def test_what_resuming_raises_becomes_the_answer(polls):
         raise TopicNotFound("topic[t] not exist")
 
     future = polls.park(poll(resume=gone), 15)
-    polls.arrived("t", 0, 0)
+    arrive(polls, 0)
     assert isinstance(future.exception(0), TopicNotFound)
 
 

@@ -30,7 +30,7 @@ from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.tracking import Tracking
 from pyromq.clock import Clock, SystemClock
-from pyromq.message import StoredMessage, pack_address
+from pyromq.message import pack_address
 from pyromq.net.server import Server
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.dispatch import Dispatcher
@@ -152,15 +152,12 @@ class Broker:
 
     async def _listen(self) -> None:
         self.long_polls.run_soon = asyncio.get_running_loop().call_soon
-        self.store.on_append = self._wake_pulls
+        self.store.on_append = self.long_polls.arrived
         await self._server.start()
         self.config.port = self._server.port
         host = self.config.advertised_host or self.config.host
         self.store.store_address = pack_address(host, self.config.port)
         self.topics.on_change = self.registering.announce_one_way
-
-    def _wake_pulls(self, message: StoredMessage, tags_code: int) -> None:
-        self.long_polls.arrived(message.topic, message.queue_id, tags_code)
 
     def _start_loops(self) -> None:
         actions: list[tuple[float, Callable[[], Awaitable[None] | None]]] = [

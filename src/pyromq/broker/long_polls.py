@@ -11,6 +11,7 @@ import msgspec
 
 from pyromq.clock import Clock
 from pyromq.errors import MQError, SystemBusy
+from pyromq.message import StoredMessage
 from pyromq.remoting.command import Reply
 
 MAX_PARKED = 100_000  # upstream's pull queue; beyond it a pull is told to come back later
@@ -53,9 +54,10 @@ class LongPolls:
         heapq.heappush(self._deadlines, (self._clock.monotonic() + seconds, next(self._order), poll))
         return poll.future
 
-    def arrived(self, topic: str, queue_id: int, tags_code: int) -> None:
-        """A message was appended to the queue. Called for every message stored."""
-        parked = self._parked.get((topic, queue_id))
+    def arrived(self, message: StoredMessage, tags_code: int) -> None:
+        """A message was appended to its queue. Called for every message stored."""
+        key = message.topic, message.queue_id
+        parked = self._parked.get(key)
         if parked is None:
             return
         waiting = [poll for poll in parked if poll.accepts is not None and not poll.accepts(tags_code)]
@@ -65,9 +67,9 @@ class LongPolls:
             self.run_soon(self.answer_woken)
         self._woken += [poll for poll in parked if poll not in waiting]
         if waiting:
-            self._parked[topic, queue_id] = waiting
+            self._parked[key] = waiting
         else:
-            del self._parked[topic, queue_id]
+            del self._parked[key]
 
     def answer_woken(self) -> None:
         """Let the woken pulls read and answer."""

@@ -21,7 +21,7 @@ demo: $(INSTALLED)  ## 336,776 messages sent, read back, archived by Spark, and 
 	@$(WITH_JAVA) $(VENV)/bin/python demo/demo.py
 
 test: $(INSTALLED)  ## all tests, with the short form of the ones against the genuine RocketMQ if Java and Maven exist
-	@$(WITH_JAVA) exec $(PYTEST) -m "not interop or short"
+	@$(WITH_JAVA) exec $(PYTEST) -m "not interop or interop_short"
 
 check: $(INSTALLED)  ## format, lint, types, then the tests
 	@$(VENV)/bin/ruff format --check .

@@ -3,5 +3,5 @@
 from hypothesis import settings
 
 # An example may take as long as it takes: a busy machine is not a failure.
-settings.register_profile("pyromq", parent=settings.get_profile("default"), deadline=None)
+settings.register_profile("pyromq", parent=settings.default, deadline=None)
 settings.load_profile("pyromq")

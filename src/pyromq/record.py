@@ -45,6 +45,7 @@ BLANK_MAGIC = 0xCBD43194  # fills the rest of a segment
 BLANK_SIZE = 8  # every segment ends with at least this much blank
 FIXED_SIZE = 91  # of a record with IPv4 addresses, without body, topic and properties
 MAX_PROPERTIES_SIZE = 32767
+MAX_TOPIC_SIZE = 127
 
 Buffer = bytes | bytearray | memoryview
 
@@ -77,6 +78,8 @@ class BatchMember(NamedTuple):
 @lru_cache(maxsize=8192)
 def _topic_field(topic: str) -> bytes:
     encoded = topic.encode()
+    if len(encoded) > MAX_TOPIC_SIZE:
+        raise MessageRefused(f"topic {topic!r} takes {len(encoded)} bytes, the limit is {MAX_TOPIC_SIZE}")
     return bytes((len(encoded),)) + encoded
 
 

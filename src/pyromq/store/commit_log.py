@@ -1,0 +1,260 @@
+"""All records in order of arrival, whatever their topic: append, view, walk. It knows no queues.
+
+A segment ends with a blank record where the next record did not fit:
+
+    bytes   type   meaning
+    4       int    what remains of the segment, this field included
+    4       uint   0xCBD43194
+
+Behind the last record everything is zero. Source: RocketMQ 4.9.8, CommitLog and MappedFileQueue.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pyromq.clock import Clock
+from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
+from pyromq.message import StoredMessage, SysFlag
+from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, decode, encode
+from pyromq.store.room_ahead import RoomAhead
+from pyromq.store.segmented_log import SegmentedLog
+
+logger = logging.getLogger(__name__)
+
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_LOG_OFFSET = struct.Struct(">q")  # at byte 28
+_SYS_FLAG = struct.Struct(">i")  # at byte 36
+_STORE_MS = struct.Struct(">q")  # at byte 56, 12 later behind an IPv6 born address
+_NEVER = -1  # a limit that every append exceeds
+
+
+class CommitLog:
+    """One writer. `end` is the log offset behind the last record; everything before it may be viewed.
+
+    Store times never decrease. Appends are refused until `resume` was called and after `refuse`.
+    """
+
+    def __init__(self, folder: Path, segment_bytes: int, *, clock: Clock, max_record_bytes: int) -> None:
+        self.files = SegmentedLog(folder, segment_bytes, "segment_bytes (mappedFileSizeCommitLog)")
+        self.end = 0
+        self.last_store_ms = 0
+        self._now_ms = clock.now_ms
+        self._max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
+        self._refusal = "the store is not open"
+        self._room = RoomAhead(self.files)
+        self._map: mmap.mmap | None = None
+        self._base = 0
+        self._limit = _NEVER  # an append that would end behind it takes the slow way
+        self._room_mark = 0
+
+    @property
+    def min_offset(self) -> int:
+        return self.files.base
+
+    # -- writing
+
+    def append(self, message: StoredMessage) -> None:
+        """Write the record; sets log offset, store time and size. In memory when this returns, not flushed.
+
+        Queue offset and addresses must be set. Raises `MessageRefused` for what a record cannot hold,
+        `StoreNotWritable`. Called for every message stored.
+        """
+        now = self._now_ms()
+        if now < self.last_store_ms:
+            now = self.last_store_ms
+        start = self.end
+        message.store_ms = now
+        message.log_offset = start
+        try:
+            record = encode(message)
+        except struct.error as error:
+            raise _refused(message) from error
+        end = start + len(record)
+        if end > self._limit or len(record) > self._max_record_bytes:
+            self._make_room(len(record))
+            if self.end != start:  # another segment: the offset within the record changes
+                start = message.log_offset = self.end
+                record = encode(message)
+                end = start + len(record)
+        base = self._base
+        self._map[start - base : end - base] = record  # type: ignore[index]  # mapped: the limit was not exceeded
+        self.end = end
+        self.last_store_ms = now
+
+    def append_batch(self, messages: Sequence[StoredMessage]) -> None:
+        """Write records back to back into one segment, all with the same store time."""
+        now = max(self._now_ms(), self.last_store_ms)
+        start = self.end
+        records = _encode_all(messages, start, now)
+        if start + len(records) > self._limit or len(records) > self._max_record_bytes:
+            self._make_room(len(records))
+            if self.end != start:
+                start = self.end
+                records = _encode_all(messages, start, now)
+        assert self._map is not None
+        self._map[start - self._base : start - self._base + len(records)] = records
+        self.end = start + len(records)
+        self.last_store_ms = now
+
+    def refuse(self, reason: str) -> None:
+        """Let every append from now on fail with `reason`. Safe to call from the flusher's thread."""
+        self._refusal = reason
+        self._limit = _NEVER
+
+    def _make_room(self, size: int) -> None:
+        """Have room for `size` bytes at `end`: in a new segment where they do not fit."""
+        if self._refusal:
+            raise StoreNotWritable(self._refusal)
+        if size > self._max_record_bytes:
+            raise MessageRefused(f"message takes {size} bytes in the log, the limit is {self._max_record_bytes}")
+        segment_end = self._base + self.files.segment_bytes
+        try:
+            if self._map is None or self.end + size > segment_end - BLANK_SIZE:
+                self._roll()
+            while self.end + size > self._room_mark:
+                self._room_mark = self._room.extend(self.files.segments[-1])
+        except OSError as error:
+            raise StoreNotWritable(f"cannot extend the log in {self.files.folder}: {error.strerror}") from error
+        self._set_limit()
+
+    def _roll(self) -> None:
+        base = self.files.capacity_end
+        segment = self._room.next_segment(base)
+        if self._map is not None:
+            _SIZE_AND_MAGIC.pack_into(self._map, self.end - self._base, base - self.end, BLANK_MAGIC)
+        self.files.add(segment)
+        self._map = segment.map
+        self._base = self.end = base
+        self._room_mark = self._room.start(base)
+
+    def _set_limit(self) -> None:
+        self._limit = min(self._room_mark, self._base + self.files.segment_bytes - BLANK_SIZE)
+
+    # -- opening and closing
+
+    def load(self) -> None:
+        """Find the files; until `resume`, everything in them may be viewed. Raises `StoreCorrupt`."""
+        self.files.load()
+        self.end = self.files.capacity_end
+
+    def resume(self, end: int, last_store_ms: int) -> None:
+        """Drop what lies behind `end`, a record's end or the begin of a segment, and append from there on."""
+        self.files.cut(end)
+        self.end = end
+        self.last_store_ms = last_store_ms
+        self._refusal = ""
+        segment = self.files.find(end)
+        if segment is not None:
+            self._map = segment.map
+            self._base = segment.base
+            self._room_mark = self._room.start(end)
+            self._set_limit()
+
+    def close(self) -> None:
+        """Refuse appends and end the helper's thread; views stay valid."""
+        self.refuse("the store is closed")
+        self._room.close()
+        self._map = None
+        self.files.release()
+
+    # -- reading
+
+    def view(self, log_offset: int, size: int) -> memoryview | None:
+        """Return a record whose place is known from a queue; None where its segment is gone."""
+        segment = self.files.find(log_offset)
+        if segment is None or log_offset + size > self.end:
+            return None
+        position = log_offset - segment.base
+        return segment.memory[position : position + size]
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """Return the record that begins there; None where none does. For offsets that come from outside."""
+        segment = self.files.find(log_offset)
+        if segment is None or not self.min_offset <= log_offset <= self.end - FIXED_SIZE:
+            return None
+        position = log_offset - segment.base
+        if position > segment.size - FIXED_SIZE:
+            return None
+        memory = segment.memory
+        size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
+        own_offset = _LOG_OFFSET.unpack_from(memory, position + 28)[0]
+        if magic != MAGIC or own_offset != log_offset or not FIXED_SIZE <= size <= self.end - log_offset:
+            return None
+        return memory[position : position + size]
+
+    def store_ms_at(self, log_offset: int) -> int | None:
+        """Return the store time of the record that begins there; None where none does."""
+        record = self.record_at(log_offset)
+        return None if record is None else store_ms_of(record)
+
+    def scan(self, start: int, *, check_crc: bool) -> Scan:
+        return Scan(self.files, start, check_crc=check_crc)
+
+
+class Scan:
+    """The records from `start` (a record's begin) on, in order; `position` moves on to where the data end.
+
+    A record that is broken, or that lies about its own log offset, is the end of the data.
+    """
+
+    def __init__(self, files: SegmentedLog, start: int, *, check_crc: bool) -> None:
+        self.position = start
+        self.last_store_ms = 0
+        self._files = files
+        self._check_crc = check_crc
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        while (segment := self._files.find(self.position)) is not None:
+            yield from self._records(segment.memory, segment.base)
+            position = self.position - segment.base
+            if position > segment.size - BLANK_SIZE:
+                return
+            if _SIZE_AND_MAGIC.unpack_from(segment.memory, position)[1] != BLANK_MAGIC:
+                return
+            self.position = segment.base + segment.size
+
+    def _records(self, memory: memoryview, base: int) -> Iterator[StoredMessage]:
+        position = self.position - base
+        last = len(memory) - BLANK_SIZE
+        while position <= last and _SIZE_AND_MAGIC.unpack_from(memory, position)[1] == MAGIC:
+            try:
+                message = decode(memory, position, check_crc=self._check_crc)
+            except StoreCorrupt as error:
+                logger.warning("log ends at %d: %s", base + position, error)
+                return
+            if message.log_offset != base + position:
+                logger.warning("log ends at %d: the record there belongs to %d", base + position, message.log_offset)
+                return
+            position += message.size
+            self.position = base + position
+            self.last_store_ms = message.store_ms
+            yield message
+
+
+def store_ms_of(record: memoryview) -> int:
+    """Return a record's store time without decoding the rest."""
+    shift = 12 if _SYS_FLAG.unpack_from(record, 36)[0] & SysFlag.BORN_HOST_IPV6 else 0
+    return int(_STORE_MS.unpack_from(record, 56 + shift)[0])
+
+
+def _encode_all(messages: Sequence[StoredMessage], start: int, now_ms: int) -> bytes:
+    records = []
+    for message in messages:
+        message.store_ms = now_ms
+        message.log_offset = start
+        try:
+            records.append(encode(message))
+        except struct.error as error:
+            raise _refused(message) from error
+        start += message.size
+    return b"".join(records)
+
+
+def _refused(message: StoredMessage) -> MessageRefused:
+    size = len(message.property_text.encode())
+    return MessageRefused(f"properties take {size} bytes (limit 32767), or a number of the message exceeds its field")

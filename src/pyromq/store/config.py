@@ -1,0 +1,89 @@
+"""Settings of the store: sizes of its files, when they are flushed, how much one read gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from pyromq.errors import UsageError
+
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
+
+# messageDelayLevel of 4.9.8: 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h
+DELAY_LEVELS_MS = (
+    *(seconds * _SECOND for seconds in (1, 5, 10, 30)),
+    *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(hours * _HOUR for hours in (1, 2)),
+)
+
+
+class FlushMode(Enum):
+    """ASYNC: an append is answered at once, the disk follows. SYNC: it may wait until the disk has it."""
+
+    ASYNC = "ASYNC"
+    SYNC = "SYNC"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """A store folder is bound to its file sizes: they must never change once it holds data."""
+
+    root: Path
+    commit_log_path: Path | None = None  # None: `commitlog` below the root
+    segment_bytes: int = 1 << 30  # of a commit log file; 4.9.8's default, as are the next three
+    consume_queue_entries: int = 300_000  # of a consume queue file
+    index_slots: int = 5_000_000  # of an index file's hash table
+    index_entries: int = 20_000_000  # of an index file
+    index_enabled: bool = True  # off: no query by key, less work per message
+    flush: FlushMode = FlushMode.ASYNC
+    flush_interval_ms: int = 500  # what a power cut may lose when flushing is asynchronous
+    flush_least_pages: int = 4  # of 4 KiB; fewer wait for the thorough flush
+    flush_thorough_interval_ms: int = 10_000
+    sync_flush_timeout_ms: int = 5_000  # how long a sender waits for the disk
+    queue_flush_interval_ms: int = 1_000
+    queue_flush_least_pages: int = 2
+    queue_flush_thorough_interval_ms: int = 10_000  # how much log must be read again after a crash
+    max_message_bytes: int = 4 << 20  # of a body; a record may be 64 KiB larger
+    check_crc_on_recover: bool = True
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    max_transfer_bytes: int = 262_144  # of one read
+    max_transfer_count: int = 32
+    cold_transfer_bytes: int = 65_536  # of one read of records that probably have to come from the disk
+    cold_transfer_count: int = 8
+    cold_memory_percent: int = 40  # records further behind the end than this share of memory are cold
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise UsageError(f"{name} is {value}, must be from {least} to {most}")
+        if not self.delay_levels_ms or min(self.delay_levels_ms) <= 0:
+            raise UsageError(f"delay_levels_ms is {self.delay_levels_ms}, must be durations above 0")
+
+    @property
+    def log_folder(self) -> Path:
+        return self.commit_log_path or self.root / "commitlog"
+
+
+_INT_MAX = (1 << 31) - 1  # RocketMQ keeps sizes and counts in 32 bits
+
+_RANGES = {
+    "segment_bytes": (4096, _INT_MAX),
+    "consume_queue_entries": (1, _INT_MAX // 20),
+    "index_slots": (1, 100_000_000),
+    "index_entries": (2, 80_000_000),
+    "flush_interval_ms": (1, 3_600_000),
+    "flush_least_pages": (0, 1 << 20),
+    "flush_thorough_interval_ms": (1, 3_600_000),
+    "sync_flush_timeout_ms": (1, 3_600_000),
+    "queue_flush_interval_ms": (1, 3_600_000),
+    "queue_flush_least_pages": (0, 1 << 20),
+    "queue_flush_thorough_interval_ms": (1, 3_600_000),
+    "max_message_bytes": (1, 1 << 30),
+    "max_transfer_bytes": (1, 1 << 30),
+    "max_transfer_count": (1, 1 << 20),
+    "cold_transfer_bytes": (1, 1 << 30),
+    "cold_transfer_count": (1, 1 << 20),
+    "cold_memory_percent": (1, 100),
+}

@@ -1,0 +1,209 @@
+"""Where the messages of one queue lie in the commit log, one entry a message, in order of queue offset.
+
+    entry        bytes   type   meaning
+    log offset   8       long   of the record
+    size         4       int    of the record
+    tags code    8       long   hash of the tags, or when a delayed message is due
+
+Entry n is at byte 20 n of the row of files. A queue that begins in the middle has filler entries (0, 0x7FFFFFFF, 0)
+before its first one. Source: RocketMQ 4.9.8, ConsumeQueue.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pyromq.store.directory import remove_folder
+from pyromq.store.segmented_log import SegmentedLog
+
+ENTRY_BYTES = 20
+FILLER_SIZE = 0x7FFFFFFF
+_ENTRY = struct.Struct(">qiq")
+_FILLER = _ENTRY.pack(0, FILLER_SIZE, 0)
+_LOADED_FILES = 3  # what is walked after a crash: earlier files were flushed long ago. Source: ConsumeQueue.recover
+_WALK_ENTRIES = 1024
+
+_pack_into = _ENTRY.pack_into  # bound once: called for every message
+
+
+class QueueEntry(NamedTuple):
+    """One message of a queue: where its record lies, and what is filtered by before reading it."""
+
+    log_offset: int
+    size: int
+    tags_code: int
+
+
+class ConsumeQueue:
+    """One writer. `min_offset` is the first queue offset whose record is still there, `max_offset` the next to give.
+
+    `flushed_offset` belongs to the flusher: entries before it are on disk.
+    """
+
+    __slots__ = ("_base", "_end", "_map", "files", "flushed_offset", "max_offset", "min_offset")
+
+    def __init__(self, folder: Path, entries_per_file: int) -> None:
+        self.files = SegmentedLog(
+            folder, entries_per_file * ENTRY_BYTES, "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
+        )
+        self.min_offset = 0
+        self.max_offset = 0
+        self.flushed_offset = 0
+        self._map: mmap.mmap | None = None
+        self._base = self._end = 0  # queue offsets of the file that is written
+
+    # -- writing
+
+    def append(self, log_offset: int, size: int, tags_code: int) -> None:
+        """Write the entry of the next queue offset; readable when this returns. Called for every message stored."""
+        offset = self.max_offset
+        if offset >= self._end:
+            self._open_file(offset)
+        _pack_into(self._map, (offset - self._base) * ENTRY_BYTES, log_offset, size, tags_code)  # type: ignore[arg-type]
+        self.max_offset = offset + 1
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Let the next entry be that of `queue_offset`, above the maximum: the ones before are lost."""
+        if self.max_offset == 0:
+            self.files.delete()
+            per_file = self.files.segment_bytes // ENTRY_BYTES
+            self.max_offset = queue_offset - queue_offset % per_file
+            self.min_offset = queue_offset
+        while self.max_offset < queue_offset:
+            self.append(*_ENTRY.unpack(_FILLER))
+
+    def _open_file(self, offset: int) -> None:
+        """Map the file that holds entry `offset`, making it where it does not exist."""
+        position = offset * ENTRY_BYTES
+        segment = self.files.find(position)
+        if segment is None:
+            segment = self.files.create(position - position % self.files.segment_bytes)
+            self.files.add(segment)
+        self._map = segment.map
+        self._base = segment.base // ENTRY_BYTES
+        self._end = self._base + segment.size // ENTRY_BYTES
+
+    def release(self) -> None:
+        """Give up the mappings; they come back when used."""
+        self._map = None
+        self._end = 0
+        self.files.release()
+
+    def delete(self) -> None:
+        """Remove the queue with its folder."""
+        self.release()
+        remove_folder(self.files.folder)
+        self.files.segments.clear()
+        self.min_offset = self.max_offset = 0
+
+    # -- reading
+
+    def find(self, queue_offset: int) -> QueueEntry | None:
+        """Return one entry; None where there is none."""
+        segment = self.files.find(queue_offset * ENTRY_BYTES) if 0 <= queue_offset < self.max_offset else None
+        if segment is None:
+            return None
+        return QueueEntry._make(_ENTRY.unpack_from(segment.map, queue_offset * ENTRY_BYTES - segment.base))
+
+    def content(self, queue_offset: int, count: int) -> memoryview | None:
+        """Return up to `count` entries from one file as bytes; None where that file is gone.
+
+        The offset must be below the maximum. Called for every read.
+        """
+        position = queue_offset * ENTRY_BYTES
+        segment = self.files.find(position)
+        if segment is None:
+            return None
+        start = position - segment.base
+        end = min(start + count * ENTRY_BYTES, self.max_offset * ENTRY_BYTES - segment.base, segment.size)
+        return segment.memory[start:end]
+
+    def after_file_of(self, queue_offset: int) -> int:
+        """Return the first queue offset of the next file: where to go on when this one is gone."""
+        per_file = self.files.segment_bytes // ENTRY_BYTES
+        return queue_offset + per_file - queue_offset % per_file
+
+    def first(self, wanted: Callable[[QueueEntry], bool], *, start: int | None = None) -> int:
+        """Return the first offset whose entry is `wanted`, the maximum if none is; unwanted ones must come first."""
+        low, high = self.min_offset if start is None else start, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.find(middle)
+            if entry is not None and wanted(entry):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    @property
+    def log_end(self) -> int:
+        """Log offset behind the last entry's record; 0 where no entry points to one."""
+        entry = self.find(self.max_offset - 1)
+        return 0 if entry is None or entry.size == FILLER_SIZE else entry.log_offset + entry.size
+
+    # -- opening
+
+    def load(self, *, crashed: bool) -> None:
+        """Find files and maximum. Raises `StoreCorrupt`.
+
+        After a clean stop entries fill the last file up to one place. After a crash there may be holes: the last
+        files are walked, and what lies behind the first hole is dropped.
+        """
+        self.files.load()
+        first = self.files.base // ENTRY_BYTES
+        self.min_offset = self.max_offset = first
+        if not self.files.segments:
+            return
+        if crashed:
+            self._walk()
+            self.files.cut(self.max_offset * ENTRY_BYTES)
+        else:
+            self.max_offset = self.files.capacity_end // ENTRY_BYTES
+            start = self.files.segments[-1].base // ENTRY_BYTES
+            self.max_offset = self.first(lambda entry: entry.size <= 0 or entry.log_offset < 0, start=start)
+        self.flushed_offset = self.max_offset
+
+    def _walk(self) -> None:
+        """Set the maximum behind the last entry before the first hole."""
+        for segment in self.files.segments[-_LOADED_FILES:]:
+            offset = segment.base // ENTRY_BYTES
+            self.max_offset = offset
+            memory = segment.memory
+            for start in range(0, segment.size, _WALK_ENTRIES * ENTRY_BYTES):
+                for log_offset, size, _ in _ENTRY.iter_unpack(memory[start : start + _WALK_ENTRIES * ENTRY_BYTES]):
+                    if log_offset < 0 or size <= 0:
+                        return
+                    self.max_offset += 1
+
+    def cut_at(self, queue_offset: int) -> None:
+        """Drop the entries from `queue_offset` on."""
+        if queue_offset < self.max_offset:
+            self.release()
+            self.files.cut(queue_offset * ENTRY_BYTES)
+            self.max_offset = queue_offset
+            self.flushed_offset = min(self.flushed_offset, queue_offset)
+
+    def cut_behind(self, log_end: int) -> None:
+        """Drop entries of records that begin at `log_end` or later; a file left without entries is deleted."""
+        offset = self.max_offset
+        while (entry := self.find(offset - 1)) is not None and entry.log_offset >= log_end:
+            offset -= 1
+        self.cut_at(offset)
+        if len(self.files.segments) > 1 and self.files.segments[-1].base == offset * ENTRY_BYTES:
+            self.files.segments.pop().delete()
+
+    def forget_before(self, log_offset: int) -> None:
+        """Set the minimum to the first entry whose record begins at `log_offset` or later; as it is if none does.
+
+        Source: ConsumeQueue.correctMinOffset, which leaves a queue without live records alone.
+        """
+        live = self.first(
+            lambda entry: entry.size != FILLER_SIZE and entry.log_offset >= log_offset,
+            start=self.files.base // ENTRY_BYTES,
+        )
+        if live < self.max_offset:
+            self.min_offset = live

@@ -1,0 +1,178 @@
+"""When what was written reaches the disk: at intervals, or as soon as possible for those who wait.
+
+One thread calls fdatasync; everything that was written meanwhile is in its next turn, so many waiters share one call.
+It reads the positions the writer has reached and touches nothing else of the store. Source: RocketMQ 4.9.8,
+GroupCommitService, FlushRealTimeService, FlushConsumeQueueService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from pyromq.clock import Clock
+from pyromq.store.checkpoint import Checkpoint
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.consume_queue import ENTRY_BYTES
+from pyromq.store.key_index import KeyIndex
+from pyromq.store.queue_table import QueueTable
+
+logger = logging.getLogger(__name__)
+
+_PAGE = 4096
+
+
+class _Waiter(NamedTuple):
+    log_offset: int
+    deadline: float
+    flushed: Future[bool]
+
+
+class Flusher:
+    """Owns the flushing thread and those who wait for it; `flushed_to` is the log offset known to be on disk.
+
+    An error of the disk ends everything: the log refuses appends from then on, since lost pages never come back.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        *,
+        checkpoint: Checkpoint,
+        config: StoreConfig,
+        clock: Clock,
+    ) -> None:
+        self.flushed_to = 0
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._config = config
+        self._clock = clock
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        # The waiters are the one thing both threads change: those who ask, and the flushing thread.
+        self._lock = threading.Lock()
+        self._waiters: deque[_Waiter] = deque()
+        self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
+
+    def start(self) -> None:
+        """Everything in the log now counts as flushed: recovery has read it from the disk."""
+        self.flushed_to = self._log.end
+        self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = self._clock.monotonic()
+        self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, then flush everything. Raises `OSError`; whoever still waits is told False."""
+        if self._thread is None:
+            return
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+        self._thread = None
+        try:
+            self.flush_log()
+            self.flush_queues(least_pages=0)
+        finally:
+            self._answer(self._take(lambda _: True), False)
+
+    def wait(self, log_offset: int) -> Future[bool]:
+        """Resolve to True once the log before `log_offset` is on disk, to False after the timeout."""
+        flushed: Future[bool] = Future()
+        if log_offset <= self.flushed_to:
+            flushed.set_result(True)
+            return flushed
+        deadline = self._clock.monotonic() + self._config.sync_flush_timeout_ms / 1000
+        with self._lock:
+            self._waiters.append(_Waiter(log_offset, deadline, flushed))
+        self._wake.set()
+        return flushed
+
+    def expire(self, now: float) -> None:
+        """Tell those whose patience has ended: a stuck disk holds the flushing thread, which cannot."""
+        self._answer(self._take(lambda waiter: waiter.deadline <= now), False)
+
+    # -- in the flushing thread, and once more when it has ended
+
+    def flush_log(self) -> None:
+        last_store_ms = self._log.last_store_ms  # read before the end: what it speaks of lies before the end
+        end = self._log.end
+        for segment in self._log.files.between(self.flushed_to, end):
+            segment.sync()
+        self.flushed_to = end
+        self._log_flushed_at = self._clock.monotonic()
+        self._checkpoint.log_ms = max(self._checkpoint.log_ms, last_store_ms)
+        self._answer(self._take(lambda waiter: waiter.log_offset <= end), True)
+
+    def flush_queues(self, least_pages: int) -> None:
+        """Flush the queues with that many dirty pages; with 0 all, and then say so in the checkpoint."""
+        last_store_ms = self._log.last_store_ms
+        for queue in self._queues:
+            end = queue.max_offset
+            dirty = (end - queue.flushed_offset) * ENTRY_BYTES
+            if dirty > 0 and dirty >= least_pages * _PAGE:
+                for segment in queue.files.between(queue.flushed_offset * ENTRY_BYTES, end * ENTRY_BYTES):
+                    segment.sync()
+                queue.flushed_offset = end
+        self._queues_flushed_at = self._clock.monotonic()
+        if not least_pages:
+            self._queues_synced_at = self._queues_flushed_at
+            self._checkpoint.queues_ms = max(self._checkpoint.queues_ms, last_store_ms)
+            self._checkpoint.save()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._config.flush_interval_ms / 1000)
+            self._wake.clear()
+            try:
+                self._turn()
+            except OSError as error:
+                logger.exception("the disk refuses to store; no more messages are taken")
+                self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
+                self._answer(self._take(lambda _: True), False)
+                return
+
+    def _turn(self) -> None:
+        if self._waiters or self._log_is_due():
+            self.flush_log()
+        now = self._clock.monotonic()
+        config = self._config
+        if (now - self._queues_synced_at) * 1000 >= config.queue_flush_thorough_interval_ms:
+            if self._checkpoint.queues_ms < self._log.last_store_ms:
+                self.flush_queues(least_pages=0)
+        elif (now - self._queues_flushed_at) * 1000 >= config.queue_flush_interval_ms:
+            self.flush_queues(least_pages=config.queue_flush_least_pages)
+        while self._index.unflushed:
+            file = self._index.unflushed.popleft()
+            file.file.sync()
+            self._checkpoint.index_ms = file.end_ms
+
+    def _log_is_due(self) -> bool:
+        dirty = self._log.end - self.flushed_to
+        passed_ms = (self._clock.monotonic() - self._log_flushed_at) * 1000
+        if passed_ms >= self._config.flush_thorough_interval_ms:
+            return dirty > 0
+        enough = self._config.flush is FlushMode.SYNC or dirty >= self._config.flush_least_pages * _PAGE
+        return dirty > 0 and enough and passed_ms >= self._config.flush_interval_ms
+
+    def _take(self, chosen: Callable[[_Waiter], bool]) -> list[_Waiter]:
+        """Remove the chosen waiters, all of them at the front: offsets and deadlines only grow."""
+        taken = []
+        with self._lock:
+            while self._waiters and chosen(self._waiters[0]):
+                taken.append(self._waiters.popleft())
+        return taken
+
+    @staticmethod
+    def _answer(waiters: list[_Waiter], flushed: bool) -> None:
+        for waiter in waiters:
+            waiter.flushed.set_result(flushed)

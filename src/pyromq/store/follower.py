@@ -1,0 +1,91 @@
+"""What follows an append: the entry in the message's queue, and whoever listens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pyromq.java_hash import tag_hash
+from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
+from pyromq.names import SCHEDULE_TOPIC
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.queue_table import QueueTable
+
+logger = logging.getLogger(__name__)
+
+_TAGS = Property.TAGS + NAME_VALUE
+_UNKNOWN_LEVEL_MS = 1_000  # Source: ScheduleMessageService.computeDeliverTimestamp
+
+# Both half (0x4) and rollback (0xC) have this bit; such records are in no queue.
+UNQUEUED = SysFlag.HALF
+
+
+class Follower:
+    """Leads every record into its queue. `on_append(message, tags_code)` is called after each live append."""
+
+    def __init__(self, queues: QueueTable, delay_levels_ms: tuple[int, ...]) -> None:
+        self.on_append: Callable[[StoredMessage, int], None] | None = None
+        self._queues = queues
+        self._delay_levels_ms = delay_levels_ms
+
+    def follow(self, message: StoredMessage, queue: ConsumeQueue) -> None:
+        """Enter a record just appended. Called for every message stored."""
+        tags_code = self.tags_code(message)
+        if not message.sys_flag & UNQUEUED:
+            queue.append(message.log_offset, message.size, tags_code)
+        if self.on_append is not None:
+            self.on_append(message, tags_code)
+
+    def tags_code(self, message: StoredMessage) -> int:
+        """Return what the message's entry is filtered by: hash of the tags, 0 without, or the due time in ms."""
+        text = message.property_text
+        if message.topic == SCHEDULE_TOPIC and Property.DELAY in message.properties:
+            return self._due_ms(message)
+        at = text.rfind(_TAGS)  # the last of a name is valid
+        if at < 0:
+            return 0
+        if at == 0 or text[at - 1] == PAIRS:
+            end = text.find(PAIRS, at)
+            tags = text[at + 5 :] if end < 0 else text[at + 5 : end]
+            if tags and NAME_VALUE not in tags:
+                return tag_hash(tags)
+        return tag_hash(message.properties.get(Property.TAGS, ""))
+
+    def _due_ms(self, message: StoredMessage) -> int:
+        try:
+            level = int(message.properties[Property.DELAY])
+        except ValueError:
+            level = 0
+        if level <= 0:
+            return tag_hash(message.properties.get(Property.TAGS, ""))
+        levels = self._delay_levels_ms
+        return message.store_ms + (levels[min(level, len(levels)) - 1] if levels else _UNKNOWN_LEVEL_MS)
+
+    def replay(self, message: StoredMessage, *, complete: bool) -> bool:
+        """Enter a record found in the log at the start, unless it is there already.
+
+        Return False, having done nothing, if entries before it are missing and may still be found further back in
+        the log; with `complete` they are known to be nowhere, and the queue goes on behind the gap.
+        """
+        if message.sys_flag & UNQUEUED:
+            return True
+        queue = self._queues.make(message.topic, message.queue_id)
+        if message.queue_offset > queue.max_offset:
+            if queue.max_offset and not complete:
+                return False
+            logger.warning(
+                "queue %s %d: messages %d to %d are not in the log any more",
+                message.topic,
+                message.queue_id,
+                queue.max_offset,
+                message.queue_offset - 1,
+            )
+            queue.begin_at(message.queue_offset)
+        elif message.queue_offset < queue.max_offset:
+            entry = queue.find(message.queue_offset)
+            if entry is None or entry.log_offset == message.log_offset:
+                return True
+            # The topic was deleted and made again, or the entry is damaged: the later record is right.
+            queue.cut_at(message.queue_offset)
+        queue.append(message.log_offset, message.size, self.tags_code(message))
+        return True

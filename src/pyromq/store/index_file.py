@@ -1,0 +1,135 @@
+"""One file of the key index: a hash table whose slots begin chains of entries, newest first.
+
+    header              byte   type   meaning
+    begin store time    0      long   ms, of the first entry's record
+    end store time      8      long   ms, of the last one's
+    begin log offset    16     long
+    end log offset      24     long
+    used slots          32     int
+    next entry          36     int    number of the next entry; the first is 1
+
+    slot (4 bytes, at 40 + 4 s)       int    number of the newest entry of the chain, 0 none
+
+    entry (20 bytes, behind the slots at 20 times its number)
+    key hash            0      int
+    log offset          4      long
+    seconds             12     int    since the begin store time
+    previous entry      16     int    of the chain, 0 none
+
+A new file's begin is its predecessor's end until the first entry has been written, which therefore counts its seconds
+from there. Source: RocketMQ 4.9.8, IndexFile and IndexHeader.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from pyromq.store.segment import Segment
+
+_HEADER = struct.Struct(">qqqqii")
+_SLOT = struct.Struct(">i")
+_ENTRY = struct.Struct(">iqii")
+_INT_MAX = (1 << 31) - 1
+
+
+def index_file_bytes(slots: int, entries: int) -> int:
+    return _HEADER.size + slots * _SLOT.size + entries * _ENTRY.size
+
+
+class IndexFile:
+    """One writer; the header on disk follows with `write_header`."""
+
+    __slots__ = (
+        "_entries",
+        "_entries_at",
+        "_slots",
+        "begin_log_offset",
+        "begin_ms",
+        "end_log_offset",
+        "end_ms",
+        "file",
+        "next_entry",
+        "used_slots",
+    )
+
+    def __init__(self, path: Path, slots: int, entries: int) -> None:
+        self.file = Segment(path, index_file_bytes(slots, entries))
+        self._slots = slots
+        self._entries = entries
+        self._entries_at = _HEADER.size + slots * _SLOT.size
+        self.begin_ms = self.end_ms = self.begin_log_offset = self.end_log_offset = 0
+        self.used_slots = 0
+        self.next_entry = 1
+
+    @property
+    def is_full(self) -> bool:
+        return self.next_entry >= self._entries
+
+    @property
+    def is_empty(self) -> bool:
+        return self.next_entry <= 1
+
+    def create(self, *, end_ms: int, end_log_offset: int) -> None:
+        """Make the file, as successor of one that ends there."""
+        self.file.create()
+        self.begin_ms = self.end_ms = end_ms
+        self.begin_log_offset = self.end_log_offset = end_log_offset
+        self.write_header()
+
+    def load(self) -> None:
+        header = _HEADER.unpack_from(self.file.map)
+        self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
+        self.next_entry = max(next_entry, 1)
+
+    def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
+        """Add an entry; the file must not be full. Called for every key of every message."""
+        memory = self.file.map
+        number = self.next_entry
+        slot_at = _HEADER.size + key_hash % self._slots * _SLOT.size
+        previous = _SLOT.unpack_from(memory, slot_at)[0]
+        if not 0 < previous < number:
+            previous = 0
+            self.used_slots += 1
+        seconds = min(max(store_ms - self.begin_ms, 0) // 1000, _INT_MAX) if self.begin_ms > 0 else 0
+        _ENTRY.pack_into(memory, self._entries_at + number * _ENTRY.size, key_hash, log_offset, seconds, previous)
+        _SLOT.pack_into(memory, slot_at, number)
+        if number <= 1:
+            self.begin_ms = store_ms
+            self.begin_log_offset = log_offset
+        self.end_ms = store_ms
+        self.end_log_offset = log_offset
+        self.next_entry = number + 1
+
+    def write_header(self) -> None:
+        _HEADER.pack_into(
+            self.file.map,
+            0,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_log_offset,
+            self.end_log_offset,
+            self.used_slots,
+            self.next_entry,
+        )
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file holds records of that time, both ends included."""
+        return begin_ms <= self.end_ms and end_ms >= self.begin_ms
+
+    def find(self, key_hash: int, max_count: int, *, begin_ms: int, end_ms: int) -> list[int]:
+        """Return log offsets of records whose key has that hash, newest first."""
+        found: list[int] = []
+        memory = self.file.map
+        number = _SLOT.unpack_from(memory, _HEADER.size + key_hash % self._slots * _SLOT.size)[0]
+        while 0 < number < self.next_entry and len(found) < max_count:
+            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(
+                memory, self._entries_at + number * _ENTRY.size
+            )
+            store_ms = self.begin_ms + seconds * 1000
+            if entry_hash == key_hash and begin_ms <= store_ms <= end_ms:
+                found.append(log_offset)
+            if seconds < 0 or store_ms < begin_ms or previous >= number:
+                break
+            number = previous
+        return found

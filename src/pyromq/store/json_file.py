@@ -1,0 +1,58 @@
+"""Small tables on disk that survive a crash at any moment; what the content means is the caller's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyromq.errors import StoreNotWritable
+
+
+class JsonFile:
+    """One file with its previous content beside it as `.bak`. Source: RocketMQ 4.9.8, ConfigManager, MixAll."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> bytes | None:
+        """Return the content, the previous one where the file is missing or empty; None if there is neither."""
+        return _content(self.path) or _content(self._beside(".bak")) or None
+
+    def save(self, content: bytes) -> None:
+        """Replace the content; it is on disk when this returns. Raises `StoreNotWritable` naming the file."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._beside(".tmp")
+            _write(temporary, content)
+            if previous := _content(self.path):
+                _write(self._beside(".bak"), previous)
+            temporary.replace(self.path)
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise StoreNotWritable(f"cannot write {self.path}: {error.strerror}") from error
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names created, renamed or removed in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,194 @@
+"""Message key -> log offsets, over all index files. It follows the log on its own position, as time allows.
+
+Nothing waits for it when a message is stored; a query by key brings it up to date first.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pyromq.clock import Clock
+from pyromq.errors import StoreCorrupt
+from pyromq.java_hash import java_hash
+from pyromq.message import Property, StoredMessage, SysFlag
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.index_file import IndexFile, index_file_bytes
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"\d{17}\Z")
+_SLICE = 64  # records between two looks at the clock
+_TAIL = 8  # characters at the end of a unique id that differ from message to message
+
+
+class KeyMatches(NamedTuple):
+    """Log offsets, newest first, and how far the index reaches. Equal hashes of other keys are among them."""
+
+    log_offsets: list[int]
+    last_update_ms: int
+    last_update_log_offset: int
+
+
+class KeyIndex:
+    """One writer. `position` is the log offset up to which records are indexed."""
+
+    def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock) -> None:
+        self.position = 0
+        self.files: list[IndexFile] = []
+        self.unflushed: deque[IndexFile] = deque()  # full ones, for the flusher's thread to take
+        self._folder = folder
+        self._slots = slots
+        self._entries = entries
+        self._clock = clock
+
+    # -- opening
+
+    def load(self, log: CommitLog, *, trusted_ms: int | None) -> None:
+        """Find the files and where to go on.
+
+        After a power cut, files with records stored after `trusted_ms` may be incomplete: they are deleted and made
+        again from the log. None trusts all. Raises `StoreCorrupt` for a file of another size.
+        """
+        if self._folder.is_dir():
+            for path in sorted(self._folder.iterdir()):
+                self._load_file(path)
+        while self.files and not self._is_sound(self.files[-1], log, trusted_ms):
+            self.files.pop().file.delete()
+        self.position = log.min_offset
+        if self.files and not self.files[-1].is_empty:
+            last = log.record_at(self.files[-1].end_log_offset)
+            if last is not None:
+                self.position = self.files[-1].end_log_offset + len(last)
+
+    def _load_file(self, path: Path) -> None:
+        if not _NAME.match(path.name):
+            raise StoreCorrupt(f"{path} is no index file: move it out of this folder")
+        size, expected = path.stat().st_size, index_file_bytes(self._slots, self._entries)
+        if size != expected:
+            raise StoreCorrupt(
+                f"{path} has {size} bytes, expected {expected}: open the store with the index_slots (maxHashSlotNum)"
+                " and index_entries (maxIndexNum) it was made with, or delete the index folder: it is made again"
+            )
+        file = IndexFile(path, self._slots, self._entries)
+        file.load()
+        self.files.append(file)
+
+    @staticmethod
+    def _is_sound(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:
+        if trusted_ms is not None and file.end_ms > trusted_ms:
+            return False
+        return file.end_log_offset < log.end or file.is_empty
+
+    # -- following the log
+
+    def behind(self, log: CommitLog) -> int:
+        """Return how many bytes of the log are not indexed yet."""
+        return log.end - self.position
+
+    def follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
+        """Index records until the log's end or the budget is reached; True if nothing is left."""
+        if self.position >= log.end:
+            return True
+        monotonic = self._clock.monotonic
+        deadline = None if budget_seconds is None else monotonic() + budget_seconds
+        scan = log.scan(max(self.position, log.min_offset), check_crc=False)
+        for count, message in enumerate(scan, 1):
+            self.put(message)
+            self.position = scan.position
+            if scan.position >= log.end or (count % _SLICE == 0 and deadline is not None and monotonic() >= deadline):
+                break
+        else:
+            self.position = log.end  # nothing but a blank record is left
+        return self.position >= log.end
+
+    def put(self, message: StoredMessage) -> None:
+        """Enter a record under its unique id and each of its keys; not a rolled back one."""
+        if message.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
+            return
+        if self.files and message.log_offset < self.files[-1].end_log_offset:
+            return
+        for key_hash in key_hashes(message):
+            file = self._writable()
+            file.put(key_hash, message.log_offset, message.store_ms)
+            file.write_header()
+
+    def _writable(self) -> IndexFile:
+        if self.files and not self.files[-1].is_full:
+            return self.files[-1]
+        last = self.files[-1] if self.files else None
+        if last is not None:
+            self.unflushed.append(last)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = IndexFile(self._fresh_path(), self._slots, self._entries)
+        file.create(end_ms=last.end_ms if last else 0, end_log_offset=last.end_log_offset if last else 0)
+        self.files.append(file)
+        return file
+
+    def _fresh_path(self) -> Path:
+        """Name after the local time, later than the last one's: the order of names is the order of files."""
+        name = int(datetime.fromtimestamp(self._clock.now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:17])
+        if self.files:
+            name = max(name, int(self.files[-1].file.path.name) + 1)
+        return self._folder / f"{name:017}"
+
+    def close(self) -> int:
+        """Flush the last file. Return the store time up to which the index is complete on disk."""
+        if not self.files:
+            return 0
+        last = self.files[-1]
+        for file in (*self.unflushed, last):
+            file.file.sync()
+        self.unflushed.clear()
+        for file in self.files:
+            file.file.release()
+        return last.end_ms
+
+    # -- reading
+
+    def find(self, topic: str, key: str, max_count: int, *, begin_ms: int, end_ms: int) -> KeyMatches:
+        """Return records stored in that time, both ends included, under that key; at most `max_count`."""
+        found: list[int] = []
+        key_hash = _index_hash(java_hash(f"{topic}#{key}"))
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                found += file.find(key_hash, max_count - len(found), begin_ms=begin_ms, end_ms=end_ms)
+            if file.begin_ms < begin_ms or len(found) >= max_count:
+                break
+        last = self.files[-1] if self.files else None
+        return KeyMatches(found, last.end_ms if last else 0, last.end_log_offset if last else 0)
+
+
+def key_hashes(message: StoredMessage) -> Iterator[int]:
+    """Yield the hash of each key of a message: its unique id first, then the words of KEYS."""
+    properties = message.properties
+    if unique := properties.get(Property.UNIQUE_KEY):
+        yield _index_hash(_hash_of_unique(f"{message.topic}#{unique}"))
+    if keys := properties.get(Property.KEYS):
+        for key in keys.split(" "):
+            if key:
+                yield _index_hash(java_hash(f"{message.topic}#{key}"))
+
+
+def _index_hash(value: int) -> int:
+    """Return what index files hold: the absolute value; that of -2^31 does not exist and becomes 0."""
+    value = abs(value)
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def _hash_of_unique(text: str) -> int:
+    """`java_hash`, by a remembered start: h(a + b) = h(a) 31^len(b) + h(b), and ids differ at their end only."""
+    if not text.isascii():
+        return java_hash(text)
+    value = (_hash_of_start(text[:-_TAIL]) * _TAIL_POWER + java_hash(text[-_TAIL:])) & 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value
+
+
+_TAIL_POWER: int = 31**_TAIL
+_hash_of_start = lru_cache(maxsize=1024)(java_hash)

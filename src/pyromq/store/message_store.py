@@ -1,0 +1,298 @@
+"""The store as a broker sees it: append, read, find. It opens and closes everything below its folder.
+
+After `append` returns, the record has its offsets, is visible to readers of this process and survives a crash of the
+process; it survives a crash of the machine only after `flushed_to` has passed its end, which `wait_flushed` resolves.
+One thread appends and reads. Readers get views of the mapped file, valid for as long as they are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from pyromq.clock import Clock
+from pyromq.errors import StoreNotWritable
+from pyromq.message import StoredMessage, SysFlag
+from pyromq.record import decode
+from pyromq.store.checkpoint import Checkpoint
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.config import StoreConfig
+from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
+from pyromq.store.directory import Directory
+from pyromq.store.flusher import Flusher
+from pyromq.store.follower import UNQUEUED, Follower
+from pyromq.store.key_index import KeyIndex, KeyMatches
+from pyromq.store.queue_table import QueueTable
+from pyromq.store.reading import Reading, ReadResult, ReadStatus
+from pyromq.store.recovery import Recovery
+
+__all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
+
+_RECORD_ALLOWANCE = 64 << 10  # a record may be that much larger than the largest body. Source: CommitLog
+_INDEX_ON_CLOSE_SECONDS = 5.0  # the rest is indexed after the next start
+_ADDRESS_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+_IPV4_BYTES = 8  # with the port
+
+
+class MessageStore:
+    """`store_address` (packed IP and port) is written into records and may be corrected before the first append.
+
+    `on_append(message, tags_code)` is called when a message can be read.
+    """
+
+    def __init__(self, config: StoreConfig, clock: Clock, *, store_address: bytes) -> None:
+        self.config = config
+        self.store_address = store_address
+        self._directory = Directory(config.root)
+        self._log = CommitLog(
+            config.log_folder,
+            config.segment_bytes,
+            clock=clock,
+            max_record_bytes=config.max_message_bytes + _RECORD_ALLOWANCE,
+        )
+        self._queues = QueueTable(self._directory.consume_queues, config.consume_queue_entries)
+        self._index = KeyIndex(
+            self._directory.index, slots=config.index_slots, entries=config.index_entries, clock=clock
+        )
+        self._follower = Follower(self._queues, config.delay_levels_ms)
+        self._checkpoint = Checkpoint(self._directory.checkpoint)
+        self._flusher = Flusher(
+            self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock
+        )
+        self._reading = Reading(self._log, self._queues, config)
+        self.read = self._reading.read
+        self._clock = clock
+        self._open = False
+        # Bound once: used for every message.
+        self._by_topic = self._queues.by_topic
+        self._append_record = self._log.append
+        self._follow = self._follower.follow
+
+    # -- life
+
+    def open(self) -> None:
+        """Take the folder, recover, and accept appends. Close afterwards, also where this failed.
+
+        Raises `StoreLocked`, `StoreCorrupt`, `StoreNotWritable`, naming folder or file and the way out.
+        """
+        directory = self._directory
+        directory.lock()
+        try:
+            self._checkpoint.load()
+            recovery = Recovery(self._log, self._queues, self._follower, check_crc=self.config.check_crc_on_recover)
+            recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms)
+            if self.config.index_enabled:
+                in_doubt = directory.crashed and not directory.same_boot
+                self._index.load(self._log, trusted_ms=self._checkpoint.index_ms if in_doubt else None)
+            directory.mark_open()
+        except OSError as error:
+            raise StoreNotWritable(
+                f"cannot open the store in {directory.root}: {error}; see to its permissions, or choose another folder"
+            ) from error
+        self._flusher.start()
+        self._open = True
+
+    def close(self) -> None:
+        """Flush everything, leave the folder as after a clean stop, and let it go. Safe after a failed open.
+
+        Raises `StoreNotWritable` where the disk does not take it: the next start then treats it as a crash.
+        """
+        try:
+            if self._open:
+                self._open = False
+                self._close_files()
+        except OSError as error:
+            raise StoreNotWritable(f"cannot flush the store in {self._directory.root}: {error}") from error
+        finally:
+            self._log.close()
+            self._queues.release()
+            self._directory.unlock()
+
+    def _close_files(self) -> None:
+        if self.config.index_enabled:
+            self.index_step(_INDEX_ON_CLOSE_SECONDS)
+            self._checkpoint.index_ms = max(self._checkpoint.index_ms, self._index.close())
+        self._log.refuse("the store is closed")
+        self._flusher.stop()
+        self._directory.mark_closed()
+
+    def tick(self) -> None:
+        """Look after waiters whose time is up. Called about once a second."""
+        self._flusher.expire(self._clock.monotonic())
+
+    # -- writing
+
+    @property
+    def on_append(self) -> Callable[[StoredMessage, int], None] | None:
+        return self._follower.on_append
+
+    @on_append.setter
+    def on_append(self, listener: Callable[[StoredMessage, int], None] | None) -> None:
+        self._follower.on_append = listener
+
+    def append(self, message: StoredMessage) -> None:
+        """Store a message: sets queue offset, log offset, store time and address, size. Readable when it returns.
+
+        Raises `MessageRefused` for what the record cannot hold, `StoreNotWritable`. Called for every message sent.
+        """
+        try:
+            queue = self._by_topic[message.topic][message.queue_id]
+        except KeyError:
+            queue = self._queues.make(message.topic, message.queue_id)
+        message.queue_offset = queue.max_offset
+        message.store_address = self.store_address
+        if message.sys_flag or len(message.born_address) != _IPV4_BYTES or len(self.store_address) != _IPV4_BYTES:
+            _mark(message)
+            if message.sys_flag & UNQUEUED:
+                message.queue_offset = 0
+        self._append_record(message)
+        self._follow(message, queue)
+
+    def append_batch(self, messages: list[StoredMessage]) -> None:
+        """Store messages back to back, never split over two segments; otherwise like `append` for each."""
+        queues = []
+        counts: dict[ConsumeQueue, int] = {}
+        for message in messages:
+            queue = self._queues.make(message.topic, message.queue_id)
+            queues.append(queue)
+            message.store_address = self.store_address
+            _mark(message)
+            if message.sys_flag & UNQUEUED:
+                message.queue_offset = 0
+            else:
+                message.queue_offset = queue.max_offset + counts.get(queue, 0)
+                counts[queue] = counts.get(queue, 0) + 1
+        self._log.append_batch(messages)
+        for message, queue in zip(messages, queues, strict=True):
+            self._follow(message, queue)
+
+    @property
+    def flushed_to(self) -> int:
+        """Log offset up to which everything is on disk."""
+        return self._flusher.flushed_to
+
+    def wait_flushed(self, log_offset: int) -> Future[bool]:
+        """Resolve to True once the log before `log_offset` is on disk, to False after `sync_flush_timeout_ms`.
+
+        Resolved by the flushing thread.
+        """
+        return self._flusher.wait(log_offset)
+
+    # -- single records
+
+    @property
+    def min_log_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def max_log_offset(self) -> int:
+        return self._log.end
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """Return the record that begins there; None where none does."""
+        return self._log.record_at(log_offset)
+
+    def message_at(self, log_offset: int) -> StoredMessage | None:
+        """Return the message whose record begins there; None where none does."""
+        record = self._log.record_at(log_offset)
+        return None if record is None else decode(record)
+
+    # -- queues
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics that have queues."""
+        return list(self._by_topic)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, ascending; [] for an unknown topic."""
+        return sorted(self._by_topic.get(topic, ()))
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the queues of a topic; its records stay in the log until their segment goes."""
+        self._queues.delete(topic)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first offset with a record; 0 for an unknown queue."""
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset the next message gets; 0 for an unknown queue."""
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[QueueEntry]:
+        """Return up to `count` entries from queue offset `first` on, filtered by nothing."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return []
+        found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
+        return [entry for entry in found if entry is not None]
+
+    def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return the store time (ms) of a message; None where there is none (any more)."""
+        queue = self._queues.find(topic, queue_id)
+        return None if queue is None else self._store_ms(queue, queue_offset)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Return the store time (ms) of the queue's first message, -1 as on the wire if it has none."""
+        queue = self._queues.find(topic, queue_id)
+        found = None if queue is None else self._store_ms(queue, queue.min_offset)
+        return -1 if found is None else found
+
+    def earliest_store_time_of_log(self) -> int:
+        """Return the store time (ms) of the oldest record kept, -1 as on the wire if there is none."""
+        found = self._log.store_ms_at(self._log.min_offset)
+        return -1 if found is None else found
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at that time, or else of its nearer neighbour.
+
+        Of two equally near ones the earlier; 0 for an empty queue.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or queue.max_offset <= queue.min_offset:
+            return 0
+        later = queue.first(lambda entry: (self._log.store_ms_at(entry.log_offset) or 0) >= timestamp_ms)
+        if later == queue.max_offset:
+            return later - 1
+        if later == queue.min_offset:
+            return later
+        later_ms, earlier_ms = self._store_ms(queue, later), self._store_ms(queue, later - 1)
+        assert later_ms is not None
+        return later if earlier_ms is None or later_ms - timestamp_ms < timestamp_ms - earlier_ms else later - 1
+
+    def _store_ms(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        entry = queue.find(queue_offset)
+        return None if entry is None else self._log.store_ms_at(entry.log_offset)
+
+    # -- keys
+
+    @property
+    def index_behind(self) -> int:
+        """Bytes of the log that are not indexed yet."""
+        return self._index.behind(self._log) if self.config.index_enabled else 0
+
+    def index_step(self, budget_seconds: float) -> bool:
+        """Index for that long; True if nothing is left. Called when there is nothing else to do."""
+        return not self.config.index_enabled or self._index.follow(self._log, budget_seconds)
+
+    def find_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> KeyMatches:
+        """Return where messages with that key (or unique id) lie, newest first, stored from `begin_ms` to `end_ms`.
+
+        Indexes what is left first. Messages whose key only has an equal hash are among them: compare.
+        """
+        if self.config.index_enabled:
+            self._index.follow(self._log, None)
+        found = self._index.find(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        return found._replace(log_offsets=[at for at in found.log_offsets if at >= self._log.min_offset])
+
+
+def _mark(message: StoredMessage) -> None:
+    """Say in the flags how long the addresses are."""
+    flags = message.sys_flag & ~_ADDRESS_FLAGS
+    if len(message.born_address) != _IPV4_BYTES:
+        flags |= SysFlag.BORN_HOST_IPV6
+    if len(message.store_address) != _IPV4_BYTES:
+        flags |= SysFlag.STORE_HOST_IPV6
+    message.sys_flag = flags

@@ -1,0 +1,64 @@
+"""Topic and queue id -> consume queue: `consumequeue/<topic>/<queue id>` on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyromq.errors import MessageRefused
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.directory import remove_folder
+
+
+class QueueTable:
+    """Every queue that has or had a message. `by_topic` is for lookup only; queues come by `make`, go by `delete`."""
+
+    def __init__(self, folder: Path, entries_per_file: int) -> None:
+        self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._folder = folder
+        self._entries_per_file = entries_per_file
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """All queues. Safe to call from the flusher's thread."""
+        for queues in list(self.by_topic.values()):
+            yield from list(queues.values())
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        queues = self.by_topic.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the queue, a new one if there is none; its folder comes with its first entry."""
+        queue = self.find(topic, queue_id)
+        if queue is None:
+            # The names become folder names: what leaves the folder must not get there from the wire.
+            if not topic or "/" in topic or "\0" in topic or topic in (".", "..") or queue_id < 0:
+                raise MessageRefused(f"topic {topic!r} queue {queue_id} cannot be stored: no legal names")
+            queue = ConsumeQueue(self._folder / topic / str(queue_id), self._entries_per_file)
+            self.by_topic.setdefault(topic, {})[queue_id] = queue
+        return queue
+
+    def load(self, *, crashed: bool) -> None:
+        """Find the queues on disk. Raises `StoreCorrupt` naming the file that does not fit."""
+        if not self._folder.is_dir():
+            return
+        for path in sorted(self._folder.glob("*/*")):
+            if path.is_dir() and path.name.isdecimal():
+                self.make(path.parent.name, int(path.name)).load(crashed=crashed)
+
+    def delete(self, topic: str) -> None:
+        """Remove a topic's queues with their files."""
+        for queue in self.by_topic.pop(topic, {}).values():
+            queue.delete()
+        if topic and "/" not in topic and topic not in (".", ".."):
+            remove_folder(self._folder / topic)
+
+    def clear(self) -> None:
+        """Remove all queues with their files."""
+        for topic in list(self.by_topic):
+            self.delete(topic)
+
+    def release(self) -> None:
+        """Give up all mappings until used: thousands of queues may be on disk, few are busy."""
+        for queue in self:
+            queue.release()

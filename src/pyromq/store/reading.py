@@ -1,0 +1,157 @@
+"""Reading a queue from an offset on: which records, how many, where to go on. Nothing is copied or decoded.
+
+Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from enum import Enum, auto
+
+import msgspec
+
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.config import StoreConfig
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.queue_table import QueueTable
+
+SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
+_unpack_entries = struct.Struct(">qiq").iter_unpack
+
+
+class ReadStatus(Enum):
+    """What a read came to. The names are the remarks that peers see."""
+
+    FOUND = auto()
+    NO_MESSAGE_IN_QUEUE = auto()  # never had one
+    NO_MATCHED_LOGIC_QUEUE = auto()  # no such queue
+    OFFSET_TOO_SMALL = auto()
+    OFFSET_OVERFLOW_ONE = auto()  # the end: the next message is not there yet
+    OFFSET_OVERFLOW_BADLY = auto()  # behind the end
+    OFFSET_FOUND_NULL = auto()  # the queue's file is gone
+    NO_MATCHED_MESSAGE = auto()  # all that were looked at are filtered out
+    MESSAGE_WAS_REMOVING = auto()  # entries without records: retention has removed those
+
+
+class ReadResult(msgspec.Struct, frozen=True):
+    """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
+
+    `next_offset` is the queue offset to ask for next.
+    """
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[memoryview]
+    count: int
+    size: int
+
+
+class Reading:
+    """Answers reads from queues and log."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable, config: StoreConfig) -> None:
+        self._log = log
+        self._queues = queues
+        self._limits = (config.max_transfer_bytes, config.max_transfer_count)
+        self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._resident_bytes = memory * config.cold_memory_percent // 100
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        max_bytes: int | None = None,
+        accepts: Callable[[int], bool] | None = None,
+    ) -> ReadResult:
+        """Return messages from `queue_offset` on whose tags code is accepted; at least one if there is any.
+
+        `max_bytes` None: as configured. A read ends where a file of the queue does. Called for every pull.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0, 0)
+        if not queue.min_offset <= queue_offset < queue.max_offset:
+            return _outside(queue, queue_offset)
+        content = queue.content(queue_offset, max(SCANNED_ENTRIES, max_count))
+        if content is None:
+            after = queue.after_file_of(queue_offset)
+            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, queue.max_offset, [], 0, 0)
+        return self._collect(queue, queue_offset, content, limits=(max_bytes, max_count), accepts=accepts)
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        content: memoryview,
+        *,
+        limits: tuple[int | None, int],
+        accepts: Callable[[int], bool] | None,
+    ) -> ReadResult:
+        log_end = self._log.end
+        log_begin = self._log.min_offset
+        # Entries ascend, so a read that begins among cold records is cold; that it may end warm does no harm.
+        is_cold = next(_unpack_entries(content))[0] < log_end - self._resident_bytes
+        max_bytes, max_count = self._cold_limits if is_cold else self._limits
+        if limits[0] is not None:
+            max_bytes = limits[0]
+        max_count = min(max_count, limits[1])
+        view = self._log.view
+        status = ReadStatus.NO_MATCHED_MESSAGE
+        records: list[memoryview | None] = []
+        scanned = count = total = 0
+        run_start = run_end = -1  # records back to back become one view
+        for log_offset, size, tags_code in _unpack_entries(content):
+            if count and (count >= max_count or total + size > max_bytes):
+                break
+            scanned += 1
+            if accepts is not None and not accepts(tags_code):
+                if not count:
+                    status = ReadStatus.NO_MATCHED_MESSAGE
+                continue
+            if not log_begin <= log_offset <= log_end - size:
+                if not count:
+                    status = ReadStatus.MESSAGE_WAS_REMOVING
+                continue
+            count += 1
+            total += size
+            if log_offset == run_end:
+                run_end += size
+                continue
+            if run_end > 0:
+                records.append(view(run_start, run_end - run_start))
+            run_start = log_offset
+            run_end = log_offset + size
+        if count:
+            status = ReadStatus.FOUND
+            records.append(view(run_start, run_end - run_start))
+        return ReadResult(
+            status,
+            queue_offset + scanned,
+            queue.min_offset,
+            queue.max_offset,
+            [record for record in records if record is not None],
+            count,
+            total,
+        )
+
+
+def _outside(queue: ConsumeQueue, queue_offset: int) -> ReadResult:
+    """The answer where the queue has nothing at that offset: where it has."""
+    low, high = queue.min_offset, queue.max_offset
+    if high == 0:
+        status, next_offset = ReadStatus.NO_MESSAGE_IN_QUEUE, 0
+    elif queue_offset < low:
+        status, next_offset = ReadStatus.OFFSET_TOO_SMALL, low
+    elif queue_offset == high:
+        status, next_offset = ReadStatus.OFFSET_OVERFLOW_ONE, high
+    else:
+        status, next_offset = ReadStatus.OFFSET_OVERFLOW_BADLY, high
+    return ReadResult(status, next_offset, low, high, [], 0, 0)

@@ -1,0 +1,115 @@
+"""A long row of bytes over files of equal size, addressed by one offset; it knows no records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyromq.errors import StoreCorrupt
+from pyromq.store.segment import Segment
+
+_NAME_DIGITS = 20
+
+
+class SegmentedLog:
+    """Files of a folder, named by the offset of their first byte; the folder is made with the first file.
+
+    `setting` is how messages name the file size to whoever has to correct it.
+    """
+
+    __slots__ = ("folder", "segment_bytes", "segments", "setting")
+
+    def __init__(self, folder: Path, segment_bytes: int, setting: str) -> None:
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self.setting = setting
+        self.segments: list[Segment] = []
+
+    def load(self) -> None:
+        """Find the files. Raises `StoreCorrupt` naming the file that is foreign, missing or of another size."""
+        if not self.folder.is_dir():
+            return
+        names = sorted(path.name for path in self.folder.iterdir())
+        for name in names:
+            if len(name) != _NAME_DIGITS or not name.isdecimal():
+                raise StoreCorrupt(f"{self.folder / name} is no segment file: move it out of this folder")
+        self.segments = [self._segment(int(name)) for name in names]
+        self._remove_unfinished()
+        self._check_sizes()
+        self._check_order()
+
+    def _remove_unfinished(self) -> None:
+        # A crash between making a file and giving it its size leaves an empty one, and only as the last.
+        if self.segments and self.segments[-1].path.stat().st_size == 0:
+            self.segments.pop().delete()
+
+    def _check_sizes(self) -> None:
+        for segment in self.segments:
+            size = segment.path.stat().st_size
+            if size != self.segment_bytes:
+                raise StoreCorrupt(
+                    f"{segment.path} has {size} bytes, expected {self.segment_bytes}: open the store with the"
+                    f" {self.setting} it was made with, or restore that file from a backup"
+                )
+
+    def _check_order(self) -> None:
+        for earlier, later in zip(self.segments, self.segments[1:], strict=False):
+            if later.base != earlier.base + self.segment_bytes:
+                raise StoreCorrupt(
+                    f"{self.folder} lacks file {earlier.base + self.segment_bytes:0{_NAME_DIGITS}}: restore it, or"
+                    f" open the store with the {self.setting} it was made with (now {self.segment_bytes} bytes a file)"
+                )
+
+    @property
+    def base(self) -> int:
+        """Offset of the first byte kept; 0 without files."""
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def capacity_end(self) -> int:
+        """Offset behind the last file."""
+        return self.segments[-1].base + self.segment_bytes if self.segments else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """Return the file that holds the byte at `offset`; None if there is none (any more, or yet)."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (offset - segments[0].base) // self.segment_bytes
+        return segments[index] if 0 <= index < len(segments) else None
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """Return the files that hold bytes of `[start, end)`. Safe to call from the flusher's thread."""
+        return [
+            segment for segment in list(self.segments) if segment.base < end and segment.base + segment.size > start
+        ]
+
+    def create(self, base: int) -> Segment:
+        """Make the file at `base` without adding it: `add` does that. Safe to call from a helper's thread."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        segment = self._segment(base)
+        segment.create()
+        return segment
+
+    def _segment(self, base: int) -> Segment:
+        return Segment(self.folder / f"{base:0{_NAME_DIGITS}}", self.segment_bytes, base)
+
+    def add(self, segment: Segment) -> None:
+        assert not self.segments or segment.base == self.capacity_end  # `find` computes positions
+        self.segments.append(segment)
+
+    def cut(self, offset: int) -> None:
+        """Drop everything from `offset` on: later files are deleted, the rest of its own becomes zero."""
+        while self.segments and self.segments[-1].base > offset:
+            self.segments.pop().delete()
+        if self.segments and offset < self.capacity_end:
+            self.segments[-1].clear_from(offset - self.segments[-1].base)
+
+    def release(self) -> None:
+        """Give up all mappings until they are needed again."""
+        for segment in self.segments:
+            segment.release()
+
+    def delete(self) -> None:
+        """Delete all files; views of them stay valid."""
+        while self.segments:
+            self.segments.pop().delete()

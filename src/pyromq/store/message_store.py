@@ -229,6 +229,10 @@ class MessageStore:
         found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
         return [entry for entry in found if entry is not None]
 
+    def is_cold(self, log_offset: int) -> bool:
+        """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
+        return self._reading.is_cold(log_offset)
+
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time (ms) of a message; None where there is none (any more)."""
         queue = self._queues.find(topic, queue_id)

@@ -86,6 +86,10 @@ class Reading:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, queue.max_offset, [], 0, 0)
         return self._collect(queue, queue_offset, content, limits=(max_bytes, max_count), accepts=accepts)
 
+    def is_cold(self, log_offset: int) -> bool:
+        """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
+        return log_offset < self._log.end - self._resident_bytes
+
     def _collect(
         self,
         queue: ConsumeQueue,
@@ -98,7 +102,7 @@ class Reading:
         log_end = self._log.end
         log_begin = self._log.min_offset
         # Entries ascend, so a read that begins among cold records is cold; that it may end warm does no harm.
-        is_cold = next(_unpack_entries(content))[0] < log_end - self._resident_bytes
+        is_cold = self.is_cold(next(_unpack_entries(content))[0])
         max_bytes, max_count = self._cold_limits if is_cold else self._limits
         if limits[0] is not None:
             max_bytes = limits[0]

@@ -43,7 +43,7 @@ class Recovery:
         else:
             queues_end = max((queue.log_end for queue in self._queues), default=0)
             replay_from = max(queues_end, self._log.min_offset)
-            start = self._start_after_stop(queues_end)
+            start = min(self._start_after_stop(queues_end), replay_from)
         scan = self._walk(start, replay_from)
         self._finish(scan)
         if crashed:
@@ -84,6 +84,8 @@ class Recovery:
     def _start_after_crash(self, safe_ms: int) -> int:
         """Return the begin of the last record that the checkpoint vouches for, as far as segments and queues tell."""
         begin = self._log.min_offset
+        if not self._queues.by_topic:
+            return begin  # the queues are made again
         for segment in reversed(self._log.files.segments):
             if self._is_safe(segment.base, safe_ms):
                 begin = segment.base

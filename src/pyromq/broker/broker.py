@@ -25,6 +25,7 @@ from pyromq.broker.pulling import Pulling
 from pyromq.broker.querying import Querying
 from pyromq.broker.queue_locks import QueueLocks
 from pyromq.broker.registering import Registering
+from pyromq.broker.relaying import Relaying
 from pyromq.broker.sending import Sending
 from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
 from pyromq.broker.topics import Topics
@@ -40,6 +41,7 @@ from pyromq.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 2.0  # running requests get this long to end
+STORE_TICK_SECONDS = 1.0
 EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time is up
 EXPIRE_CLIENTS_SECONDS = 10.0
 INDEX_STEP_SECONDS = 0.005  # work on the key index between two turns of the loop, while there is a backlog
@@ -97,6 +99,7 @@ class Broker:
             Administering(store, topics, statistics=statistics, announce=self.registering.announce),
             Grouping(groups, offsets, statistics=statistics),
             Configuring(config, settings, topics=topics, announce_all=self.registering.announce_all, clock=clock),
+            Relaying(store, topics, offsets=offsets, connections=connections, broker_name=config.name),
             Tracking(progress, topics, groups=groups, offsets=offsets, connections=connections, config=config),
             Inspecting(
                 store,
@@ -138,8 +141,7 @@ class Broker:
         self.long_polls.answer_all()
         await self._server.close(DRAIN_SECONDS)
         await self._tasks.stop()
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
+        await self.saved()
         self.offsets.persist()
         self.store.close()
 
@@ -163,6 +165,7 @@ class Broker:
         actions: list[tuple[float, Callable[[], Awaitable[None] | None]]] = [
             (self.config.offsets_interval_ms / 1000, self._persist_offsets),
             (SAMPLE_SECONDS, self.statistics.sample),
+            (STORE_TICK_SECONDS, self.store.tick),
             (EXPIRE_PULLS_SECONDS, self.long_polls.expire),
             (EXPIRE_CLIENTS_SECONDS, self.connections.expire),
         ]
@@ -175,6 +178,11 @@ class Broker:
         if (save := self.offsets.unsaved()) is not None:
             self._saving = asyncio.get_running_loop().run_in_executor(None, save)
             await asyncio.shield(self._saving)
+
+    async def saved(self) -> None:
+        """Wait until no thread writes the offsets any more."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
 
     async def _follow_index(self) -> None:
         """Let the key index catch up in slices between other work."""

@@ -35,12 +35,16 @@ class Consuming:
         """The stored offset; without one 0, as long as the queue's first message is there and not far behind."""
         offset = self._offsets.find(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
-            if self._store.min_offset(header.topic, header.queue_id) > 0 or self._store.is_cold(
-                header.topic, header.queue_id, 0
-            ):
+            if not self._begins_nearby(header.topic, header.queue_id):
                 raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
             offset = 0
         return Reply(OffsetResponse(offset=offset))
+
+    def _begins_nearby(self, topic: str, queue_id: int) -> bool:
+        if self._store.min_offset(topic, queue_id) > 0:
+            return False
+        first = self._store.entries(topic, queue_id, 0, 1)
+        return not first or not self._store.is_cold(first[0].log_offset)
 
     @answers(UpdateConsumerOffset)
     def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:

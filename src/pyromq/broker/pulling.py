@@ -6,10 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from pyromq.broker.connections import Connections
-from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
-
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.connections import Connections
 from pyromq.broker.groups import Groups
 from pyromq.broker.long_polls import LongPoll, LongPolls
 from pyromq.broker.offsets import Offsets
@@ -30,6 +28,7 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
+from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,

@@ -32,7 +32,9 @@ class Querying:
         records = [record for offset in found.log_offsets if (record := self._store.record_at(offset)) is not None]
         if not records:
             raise QueryNotFound("can not find message, maybe time range not correct")
-        answer = QueryMessageResponse(index_last_ms=found.last_update_ms, index_last_log_offset=found.last_log_offset)
+        answer = QueryMessageResponse(
+            index_last_ms=found.last_update_ms, index_last_log_offset=found.last_update_log_offset
+        )
         return Reply(answer, records)
 
     @answers(ViewMessage)
@@ -51,7 +53,7 @@ class Querying:
         first, last = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         body = QueueEntriesBody(min_index=first, max_index=last)
         if not first <= header.index < last:
-            return Reply(body=encode_body(body), remark=f"index {header.index} is outside of {first} to {last}")
+            return Reply(body=encode_body(body), remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
         subscription = self._subscription(header.consumer_group, topic)
         accepts = parse_tags(subscription.expression).accepts_code if subscription is not None else None
         entries = [

@@ -77,6 +77,11 @@ class Registering:
         """The addresses of the name servers that know this broker now."""
         return [name_server.address for name_server in self._known()]
 
+    @property
+    def versions(self) -> dict[str, DataVersion | None]:
+        """By name server, the version of our topics that it has."""
+        return {name_server.address: name_server.version for name_server in self._name_servers}
+
     async def start(self) -> None:
         """Register everywhere; returns when each name server has answered or failed, after 2 s at the latest."""
         first = [asyncio.get_running_loop().create_future() for _ in self._name_servers]

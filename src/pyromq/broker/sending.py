@@ -9,10 +9,6 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics, describe
-from pyromq.remoting.bodies import TopicConfig
-from pyromq.store.config import FlushMode
-from pyromq.store.message_store import MessageStore
-
 from pyromq.clock import Clock
 from pyromq.errors import (
     BrokerError,
@@ -25,11 +21,14 @@ from pyromq.errors import (
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
 from pyromq.names import MAX_TOPIC_LENGTH, NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
+from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, Permission
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse
+from pyromq.store.config import FlushMode
+from pyromq.store.message_store import MessageStore
 
 MAX_UNCONFIRMED = 10_000  # sends that wait for the disk; upstream's send queue has this length
 STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
@@ -81,7 +80,7 @@ class Sending:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(topic.write_queues)
-        reconsume_times = header.reconsume_times
+        reconsume_times = header.reconsume_times or 0
         if name.startswith(RETRY_PREFIX):
             topic, queue_id = self._after_last_retry(header, call, topic=topic, queue_id=queue_id)
             name = topic.name

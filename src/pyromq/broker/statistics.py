@@ -130,7 +130,7 @@ class Statistics:
         }
         self._histories: dict[tuple[str, str], _History] = {}
         self._samples_taken = 0
-        self._totals: deque[_Totals] = deque([self._now()], maxlen=61)  # 600 s and the present
+        self._totals: deque[_Totals] = deque([self._now()], maxlen=62)  # a little more than 600 s
         self._day = _day_of(self.started_ms)
 
     def count_put(self, topic: str, count: int, size: int) -> None:
@@ -198,10 +198,16 @@ class Statistics:
         return history.course(_COUNT).minute.per_second if history is not None else 0.0
 
     def rates(self) -> Rates:
-        """Return messages and pulls a second over the last 10, 60 and 600 s, or since the start where that is less."""
+        """Return messages and pulls a second over the last 10, 60 and 600 s, or since the start where that is less.
+
+        A span ends now and begins with a sample, so it may be up to 10 s longer.
+        """
         now = self._now()
-        past = [self._totals[max(0, len(self._totals) - back)] for back in (1, 6, 60)]
+        past = [self._sampled_before(now.at - seconds) for seconds in (10, 60, 600)]
         return Rates(*zip(*(_per_second(then, now) for then in past), strict=True))
+
+    def _sampled_before(self, at: float) -> _Totals:
+        return next((totals for totals in reversed(self._totals) if totals.at <= at), self._totals[0])
 
     def forget_topic(self, topic: str) -> None:
         """Drop what is known of a deleted topic; totals stay."""

@@ -1,0 +1,111 @@
+"""A real broker in this process on a free port, and connections that speak typed headers to it."""
+
+import asyncio
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.clock import SystemClock
+from pyromq.net.channel import connect
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry, Subscription, decode_body, encode_body
+from pyromq.remoting.command import Reply
+from pyromq.remoting.dispatch import Dispatcher, answers
+from pyromq.remoting.headers import ConsumerIdsChanged, CreateTopic, Heartbeat, SendMessageResponse, SendMessageV2
+from pyromq.store.config import StoreConfig
+from pyromq.testing import FakeClock
+
+
+class Notices:
+    """The groups that the broker said have changed, in order."""
+
+    def __init__(self):
+        self.groups = asyncio.Queue()
+
+    @answers(ConsumerIdsChanged)
+    def note(self, header, call):
+        self.groups.put_nowait(header.consumer_group)
+        return Reply()
+
+
+class Caller:
+    """One connection to a broker."""
+
+    def __init__(self, channel, notices):
+        self.channel = channel
+        self.notices = notices.groups
+
+    async def ask(self, header, body=b"", *, code=0):
+        """Ask and return the response, which must have the code."""
+        response = await self.channel.call(header, body, timeout=5)
+        assert response.code == code, response.remark
+        return response
+
+    async def body(self, header, body=b""):
+        """Ask and return the answer's declared body."""
+        return decode_body(header.reply_body, (await self.ask(header, body)).body)
+
+    async def send(self, topic, body=b"hello", *, queue_id=0, properties=""):
+        header = SendMessageV2(
+            producer_group="p",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_count=4,
+            queue_id=queue_id,
+            sys_flag=0,
+            born_ms=1,
+            flag=0,
+            properties=properties,
+        )
+        return (await self.ask(header, body)).header(SendMessageResponse)
+
+    async def create_topic(self, topic, queues=4, permission=6):
+        await self.ask(CreateTopic(topic=topic, read_queues=queues, write_queues=queues, permission=permission))
+
+    async def beat(self, client_id, *, group=None, topics=("orders",), producer=None, version=1, code=0):
+        """Send a heartbeat of a client with one consumer and one producer at most."""
+        subscriptions = [Subscription(topic=topic, version=version) for topic in topics]
+        consumers = [ConsumerEntry(group=group, subscriptions=subscriptions)] if group else []
+        producers = [ProducerEntry(group=producer)] if producer else []
+        beat = HeartbeatBody(client_id=client_id, consumers=consumers, producers=producers)
+        return await self.ask(Heartbeat(), encode_body(beat), code=code)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def config(tmp_path):
+    store = StoreConfig(
+        tmp_path, segment_bytes=1 << 20, consume_queue_entries=1000, index_slots=100, index_entries=1000
+    )
+    return BrokerConfig(tmp_path, port=0, store=store)
+
+
+@pytest.fixture
+async def broker(config, clock):
+    async with Broker(config, clock) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def caller_to():
+    """Open connections: `await caller_to(broker)`."""
+    channels = []
+
+    async def open_caller(broker):
+        notices = Notices()
+        channel = await connect(broker.address, Dispatcher(notices), SystemClock())
+        channels.append(channel)
+        return Caller(channel, notices)
+
+    yield open_caller
+    for channel in channels:
+        await channel.close()
+
+
+@pytest.fixture
+async def caller(broker, caller_to):
+    return await caller_to(broker)

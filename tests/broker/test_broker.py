@@ -1,0 +1,86 @@
+"""A broker's life: start, stop, what outlasts a restart, what keeps it from starting."""
+
+import socket
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.errors import StoreLocked, UsageError
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.headers import EndTransaction, MaxOffset, OffsetResponse, UpdateConsumerOffset
+
+
+async def test_messages_topics_groups_and_offsets_outlast_a_restart(config, clock, caller_to):
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=2)
+        await caller.send("orders", queue_id=1)
+        await caller.beat("one", group="g")
+        await caller.ask(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=1, commit_offset=1))
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        assert broker.topics.find("orders").write_queues == 2
+        assert "g" in broker.groups
+        assert broker.offsets.find("g", "orders", 1) == 1
+        response = await caller.ask(MaxOffset(topic="orders", queue_id=1))
+        assert response.header(OffsetResponse).offset == 1
+
+
+async def test_offsets_are_written_every_five_seconds(broker, caller, clock, tmp_path):
+    await caller.ask(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=1, commit_offset=7))
+    await clock.advance(5)
+    await broker.saved()
+    assert b'"orders@g":{"1":7}' in (tmp_path / "config" / "consumerOffset.json").read_bytes()
+
+
+async def test_two_brokers_cannot_share_a_folder(broker, config, clock):
+    with pytest.raises(StoreLocked, match=str(config.data)):
+        async with Broker(config, clock):
+            pass
+
+
+async def test_a_port_in_use_is_named_and_the_folder_is_freed(config, clock):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config.port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {config.port} at 127.0.0.1 is in use"):
+            async with Broker(config, clock):
+                pass
+    config.port = 0
+    async with Broker(config, clock):
+        pass
+
+
+async def test_the_address_is_the_advertised_one(config, clock):
+    config.advertised_host = "192.0.2.7"
+    async with Broker(config, clock) as broker:
+        assert broker.address == f"192.0.2.7:{broker.port}"
+
+
+async def test_a_parked_pull_is_answered_when_the_broker_stops(config, clock, caller_to):
+    from pyromq.remoting.headers import PullMessage
+
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders")
+        pull = PullMessage(
+            consumer_group="g",
+            topic="orders",
+            queue_id=0,
+            queue_offset=0,
+            max_count=1,
+            sys_flag=2 | 4,
+            commit_offset=0,
+            suspend_ms=15_000,
+            subscription="*",
+            subscription_version=0,
+        )
+        parked = caller.channel.call_soon(pull, timeout=5)
+        await caller.ask(MaxOffset(topic="orders", queue_id=0))
+        assert not parked.done()
+    assert (await parked).code == 19
+
+
+async def test_requests_of_later_versions_are_told_apart(caller):
+    header = EndTransaction(producer_group="p", half_queue_offset=0, log_offset=0, decision=8, message_id="x")
+    response = await caller.ask(header, code=3)
+    assert response.remark == f" request type {int(RequestCode.END_TRANSACTION)} not supported"

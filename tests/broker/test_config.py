@@ -1,0 +1,74 @@
+"""Settings of a broker and their names in RocketMQ's properties files."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import FIXED, JAVA_NAMES, LIVE, BrokerConfig, from_java, java_properties, with_properties
+from pyromq.errors import UsageError
+from pyromq.store.config import FlushMode, StoreConfig
+
+DATA = Path("data")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("port", 65536),
+        ("permission", 8),
+        ("default_topic_queues", 0),
+        ("name", "no blanks"),
+        ("cluster", "x" * 116),
+        ("namesrv", ("localhost",)),
+        ("max_message_bytes", 1 << 30),
+        ("register_interval_ms", 120_000),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field, value):
+    with pytest.raises(UsageError, match=rf"broker setting {field}"):
+        BrokerConfig(DATA, **{field: value})
+
+
+def test_every_java_name_leads_to_a_field():
+    ours = {f.name for f in fields(BrokerConfig)} | {f"store.{f.name}" for f in fields(StoreConfig)}
+    assert set(JAVA_NAMES.values()) <= ours
+    assert set(JAVA_NAMES) >= LIVE | FIXED
+
+
+def test_settings_survive_the_way_through_properties():
+    store = StoreConfig(DATA, flush=FlushMode.SYNC, consume_queue_entries=30, delay_levels_ms=(1_000, 90_000))
+    config = BrokerConfig(DATA, name="b", namesrv=("a:1", "b:2"), auto_create_topic=False, store=store)
+    properties = java_properties(config)
+    assert properties["mappedFileSizeConsumeQueue"] == "600"
+    assert properties["messageDelayLevel"] == "1s 90s"
+    assert properties["flushDiskType"] == "SYNC_FLUSH"
+    fields_again = from_java(properties, data=DATA)
+    assert java_properties(BrokerConfig(**fields_again)) == properties
+
+
+def test_properties_change_only_what_they_name():
+    config = BrokerConfig(DATA, store=StoreConfig(DATA, index_slots=100, max_transfer_count=5))
+    changed = with_properties(config, {"maxIndexNum": "200", "brokerPermission": "4", "somethingElse": "x"})
+    assert changed.permission == 4
+    assert changed.store == StoreConfig(DATA, index_slots=100, max_transfer_count=5, index_entries=200)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("listenPort", "many"),
+        ("autoCreateTopicEnable", "yes"),
+        ("flushDiskType", "FAST"),
+        ("messageDelayLevel", "1s soon"),
+        ("messageDelayLevel", "5"),
+    ],
+)
+def test_a_property_that_does_not_fit_is_named_with_its_value(name, text):
+    with pytest.raises(UsageError, match=rf"property {name} is '{text}'"):
+        from_java({name: text}, data=DATA)
+
+
+def test_the_advertised_address_is_the_public_one():
+    assert BrokerConfig(DATA, port=10911).advertised_address == "127.0.0.1:10911"
+    assert BrokerConfig(DATA, port=1, host="::", advertised_host="::1").advertised_address == "[::1]:1"

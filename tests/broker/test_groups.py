@@ -1,0 +1,46 @@
+"""The group table: built-in groups, automatic creation, the file."""
+
+import pytest
+
+from pyromq.broker.groups import BUILT_IN_GROUPS, Groups
+from pyromq.errors import IllegalName
+from pyromq.remoting.bodies import GroupConfig
+from pyromq.store.json_file import JsonFile
+from pyromq.testing import FakeClock
+
+
+@pytest.fixture
+def groups(config, tmp_path):
+    return Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+
+
+def test_built_in_groups_are_there(groups):
+    assert {group.name for group in groups} == set(BUILT_IN_GROUPS)
+
+
+def test_looking_for_a_group_creates_it(groups):
+    group = groups.find("g")
+    assert (group.consume_enabled, group.retry_queues, group.retry_max_times) == (True, 1, 16)
+    assert groups.find("g") is group
+
+
+def test_illegal_names_are_not_created(groups):
+    assert groups.find("no blanks") is None
+    with pytest.raises(IllegalName):
+        groups.put(GroupConfig(name=""))
+
+
+def test_automatic_creation_can_be_switched_off(groups, config):
+    config.auto_create_group = False
+    assert groups.find("g") is None
+    assert groups.find("CID_RMQ_SYS_TRANS").name == "CID_RMQ_SYS_TRANS"
+
+
+def test_changes_survive_a_restart(groups, config, tmp_path):
+    groups.put(GroupConfig(name="g", retry_max_times=3, consume_enabled=False))
+    again = Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+    again.load()
+    assert again.find("g") == GroupConfig(name="g", retry_max_times=3, consume_enabled=False)
+    assert again.version == groups.version
+    again.delete("g")
+    assert "g" not in again

@@ -1,0 +1,95 @@
+"""Messages by key and by log offset, and raw queue entries."""
+
+from pyromq.message_id import parse_offset_id
+from pyromq.record import decode, decode_all
+from pyromq.remoting.bodies import decode_body
+from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
+
+FOREVER = (1 << 63) - 1
+
+
+def by_key(key, *, max_count=64, begin_ms=0, end_ms=FOREVER, by_unique_key=False):
+    return QueryMessage(
+        topic="orders",
+        key=key,
+        max_count=max_count,
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+        by_unique_key=by_unique_key,
+    )
+
+
+async def bodies(caller, header):
+    return [message.body for message in decode_all((await caller.ask(header)).body)]
+
+
+async def test_messages_are_found_by_each_of_their_keys(caller):
+    await caller.send("orders", b"1", properties="KEYS\x01a b\x02UNIQ_KEY\x01U1")
+    await caller.send("orders", b"2", properties="KEYS\x01b")
+    assert await bodies(caller, by_key("a")) == [b"1"]
+    assert await bodies(caller, by_key("b")) == [b"2", b"1"]
+    assert await bodies(caller, by_key("U1", by_unique_key=True)) == [b"1"]
+
+
+async def test_the_answer_tells_how_far_the_index_goes(caller, clock):
+    sent = await caller.send("orders", properties="KEYS\x01a")
+    header = (await caller.ask(by_key("a"))).header(QueryMessageResponse)
+    assert header.index_last_log_offset == parse_offset_id(sent.message_id).log_offset
+    assert header.index_last_ms == clock.now_ms()
+
+
+async def test_an_unknown_key_is_not_found(caller):
+    response = await caller.ask(by_key("nosuch"), code=22)
+    assert response.remark == "can not find message, maybe time range not correct"
+
+
+async def test_only_messages_of_the_asked_time_are_found(caller, clock):
+    await caller.send("orders", b"early", properties="KEYS\x01a")
+    await clock.advance(100)
+    await caller.send("orders", b"late", properties="KEYS\x01a")
+    assert await bodies(caller, by_key("a", begin_ms=clock.now_ms() - 1000)) == [b"late"]
+    assert await bodies(caller, by_key("a", end_ms=clock.now_ms() - 1000)) == [b"early"]
+
+
+async def test_no_more_than_asked_and_never_more_than_64_are_found(caller):
+    for _ in range(70):
+        await caller.send("orders", properties="KEYS\x01a")
+    assert len(await bodies(caller, by_key("a", max_count=3))) == 3
+    assert len(await bodies(caller, by_key("a", max_count=1000))) == 64
+    assert len(await bodies(caller, by_key("a", by_unique_key=True, max_count=1))) == 32
+
+
+async def test_a_message_is_viewed_by_its_offset_id(caller, broker):
+    await caller.send("orders", b"first")
+    sent = await caller.send("orders", b"second")
+    address, log_offset = parse_offset_id(sent.message_id)
+    assert address == broker.address
+    response = await caller.ask(ViewMessage(offset=log_offset))
+    assert decode(response.body).body == b"second"
+
+
+async def test_where_no_record_begins_there_is_no_message(caller):
+    await caller.send("orders")
+    for offset in (1, 268435455, -1):
+        response = await caller.ask(ViewMessage(offset=offset), code=1)
+        assert response.remark == f"can not find message by the offset, {offset}"
+
+
+async def test_queue_entries_are_shown(caller):
+    await caller.send("orders", properties="TAGS\x01TagA")
+    await caller.send("orders", properties="TAGS\x01TagB")
+    await caller.beat("one", group="g")
+    shown = await caller.body(QueueEntries(topic="orders", queue_id=0, index=0, count=5, consumer_group="g"))
+    assert (shown.min_index, shown.max_index) == (0, 2)
+    assert [(entry.log_offset > 0, entry.tags_code) for entry in shown.entries] == [(False, 2598919), (True, 2598920)]
+    assert [entry.accepted for entry in shown.entries] == [True, True]
+    assert shown.subscription.topic == "orders"
+
+
+async def test_entries_outside_of_the_queue_are_none(caller):
+    await caller.send("orders")
+    header = QueueEntries(topic="orders", queue_id=0, index=7, count=5)
+    response = await caller.ask(header)
+    assert "Index 7 of 0@orders is not exist!" in response.remark
+    assert decode_body(header.reply_body, response.body).entries == []
+    await caller.ask(QueueEntries(topic="orders", queue_id=9, index=0, count=1), code=1)

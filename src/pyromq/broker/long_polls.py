@@ -63,13 +63,14 @@ class LongPolls:
         waiting = [poll for poll in parked if poll.accepts is not None and not poll.accepts(tags_code)]
         if len(waiting) == len(parked):
             return
-        if not self._woken:
-            self.run_soon(self.answer_woken)
+        is_first = not self._woken
         self._woken += [poll for poll in parked if poll not in waiting]
         if waiting:
             self._parked[key] = waiting
         else:
             del self._parked[key]
+        if is_first:
+            self.run_soon(self.answer_woken)
 
     def answer_woken(self) -> None:
         """Let the woken pulls read and answer."""

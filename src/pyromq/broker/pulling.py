@@ -24,9 +24,8 @@ from pyromq.errors import (
 )
 from pyromq.filter.tags import parse_tags
 from pyromq.remoting.codes import Permission, PullFlag
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Filled, ReplyTemplate
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 

@@ -23,9 +23,8 @@ from pyromq.names import MAX_TOPIC_LENGTH, NOT_FOR_CLIENTS, RETRY_PREFIX, check_
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
 from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, Permission
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Filled, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
@@ -67,10 +66,10 @@ class Sending:
         self._asked = 0
         self._confirmed = 0
         self._last_progress = 0.0
-        self._answer: HeaderTemplate | None = None
+        self._answer: ReplyTemplate | None = None
 
     @answers(SendMessage)
-    def send(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
+    def send(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
         if header.batch:
             return self.send_batch(header, call)
         if self._asked != self._confirmed:
@@ -102,13 +101,13 @@ class Sending:
         self._append(message)
         self._count_put(name, 1, message.size)
         values = (message.log_offset, queue_id, message.queue_offset)
-        reply = Reply(Filled(self._answer or self._make_answer(), values))
+        reply = Filled(self._answer or self._make_answer(), values)
         if wait and self._waits_for_flush:
             return self._when_flushed(message.log_offset + message.size, reply)
         return reply
 
     @answers(SendBatchMessage)
-    def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
+    def send_batch(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
         """Store the members in one append: consecutive queue offsets, one answer with all ids."""
         self._refuse_if_overloaded()
         if header.topic.startswith(RETRY_PREFIX):
@@ -248,10 +247,10 @@ class Sending:
             raise MessageRefused("the batch has no messages")
         return messages, messages[0].properties.get(Property.WAIT, "true").lower() != "false"
 
-    def _make_answer(self) -> HeaderTemplate:
+    def _make_answer(self) -> ReplyTemplate:
         """The answer's unchanging parts; the store's address is known once the broker listens."""
         id_format = self._store.store_address.hex().upper() + "%016X"
-        self._answer = HeaderTemplate(
+        self._answer = ReplyTemplate(
             SendMessageResponse,
             ("message_id", "queue_id", "queue_offset"),
             formats={"message_id": id_format},
@@ -260,9 +259,9 @@ class Sending:
         )
         return self._answer
 
-    def _when_flushed(self, end: int, reply: Reply) -> Future[Reply]:
+    def _when_flushed(self, end: int, reply: Answered) -> Future[Answered]:
         """Answer when the log before `end` is on disk, or with FLUSH_DISK_TIMEOUT: stored all the same."""
-        answered: Future[Reply] = Future()
+        answered: Future[Answered] = Future()
         if self._asked == self._confirmed:
             self._last_progress = self._clock.monotonic()
         self._asked += 1
@@ -270,9 +269,7 @@ class Sending:
         def flushed(future: Future[bool]) -> None:
             self._confirmed += 1
             self._last_progress = self._clock.monotonic()
-            if not future.result():
-                reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
-            answered.set_result(reply)
+            answered.set_result(reply if future.result() else _unconfirmed(reply))
 
         self._store.wait_flushed(end).add_done_callback(flushed)
         return answered
@@ -290,3 +287,10 @@ class Sending:
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
             f"{self._config.max_message_bytes}B, msg properties length limit 32KB.{reason}"
         )
+
+
+def _unconfirmed(reply: Answered) -> Reply:
+    """Return the same answer with the code that says: stored, but not known to be on disk."""
+    answer = reply.template.reply(reply) if isinstance(reply, Filled) else reply
+    answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+    return answer

@@ -92,12 +92,12 @@ async def broker(config, clock):
 
 @pytest.fixture
 async def caller_to():
-    """Open connections: `await caller_to(broker)`."""
+    """Open connections: `await caller_to(broker)`, with objects that answer the broker's own requests."""
     channels = []
 
-    async def open_caller(broker):
+    async def open_caller(broker, *answerers):
         notices = Notices()
-        channel = await connect(broker.address, Dispatcher(notices), SystemClock())
+        channel = await connect(broker.address, Dispatcher(notices, *answerers), SystemClock())
         channels.append(channel)
         return Caller(channel, notices)
 

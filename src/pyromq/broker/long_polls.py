@@ -12,7 +12,7 @@ import msgspec
 from pyromq.clock import Clock
 from pyromq.errors import MQError, SystemBusy
 from pyromq.message import StoredMessage
-from pyromq.remoting.command import Reply
+from pyromq.remoting.command import Answered
 
 MAX_PARKED = 100_000  # upstream's pull queue; beyond it a pull is told to come back later
 
@@ -24,8 +24,8 @@ class LongPoll(msgspec.Struct, gc=False):
     queue_id: int
     offset: int
     accepts: Callable[[int], bool] | None
-    resume: Callable[[], Reply]
-    future: Future[Reply]
+    resume: Callable[[], Answered]
+    future: Future[Answered]
 
 
 class LongPolls:
@@ -46,7 +46,7 @@ class LongPolls:
     def __len__(self) -> int:
         return sum(map(len, self._parked.values()))
 
-    def park(self, poll: LongPoll, seconds: float) -> Future[Reply]:
+    def park(self, poll: LongPoll, seconds: float) -> Future[Answered]:
         """Keep a pull for at most `seconds`. Raises `SystemBusy` when too many wait."""
         if len(self._deadlines) >= MAX_PARKED:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")

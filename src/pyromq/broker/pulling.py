@@ -24,10 +24,10 @@ from pyromq.errors import (
 )
 from pyromq.filter.tags import parse_tags
 from pyromq.remoting.codes import Permission, PullFlag
-from pyromq.remoting.command import Answered, Call, Filled, ReplyTemplate
+from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
-from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
+from pyromq.store.message_store import MessageStore, ReadStatus
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -37,8 +37,22 @@ _CODES = {
     ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    # An empty or missing queue has nothing at 0 yet; any other offset there is wrong, see _template.
+    ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
-_ANSWER = HeaderTemplate(PullMessageResponse, ("next_offset", "min_offset", "max_offset"), suggested_broker_id=0)
+
+
+def _answer(status: ReadStatus, code: ResponseCode) -> ReplyTemplate:
+    variables = ("next_offset", "min_offset", "max_offset")
+    return ReplyTemplate(PullMessageResponse, variables, code=code, remark=status.name, suggested_broker_id=0)
+
+
+_ANSWERS = {status: _answer(status, code) for status, code in _CODES.items()}
+_MOVED_ANSWERS = {
+    status: _answer(status, ResponseCode.PULL_OFFSET_MOVED)
+    for status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
+}
 
 Accepts = Callable[[int], bool] | None
 
@@ -68,14 +82,14 @@ class Pulling:
         self._config = config
 
     @answers(PullMessage)
-    def pull(self, header: PullMessage, call: Call) -> Reply | Future[Reply]:
+    def pull(self, header: PullMessage, call: Call) -> Answered | Future[Answered]:
         self._check(header, call)
         flags = header.sys_flag
         accepts = self._subscription(header)
         if flags & PullFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         reply = self._read(header, accepts)
-        if reply.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
+        if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, accepts, call)
         return reply
 
@@ -121,15 +135,15 @@ class Pulling:
         if expression_type not in (None, "", "TAG"):
             raise BrokerError(f"The broker does not support consumer to filter message by {expression_type}")
 
-    def _read(self, header: PullMessage, accepts: Accepts) -> Reply:
+    def _read(self, header: PullMessage, accepts: Accepts) -> FilledReply:
         found = self._store.read(header.topic, header.queue_id, header.queue_offset, header.max_count, accepts=accepts)
-        filled = Filled(_ANSWER, (found.next_offset, found.min_offset, found.max_offset))
+        values = (found.next_offset, found.min_offset, found.max_offset)
         if found.status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
-            return Reply(filled, found.records, remark="FOUND")
-        return Reply(filled, code=_code(found, header.queue_offset), remark=found.status.name)
+            return FilledReply(_ANSWERS[ReadStatus.FOUND], values, found.records)
+        return FilledReply(_template(found.status, header.queue_offset), values)
 
-    def _park(self, header: PullMessage, accepts: Accepts, call: Call) -> Future[Reply]:
+    def _park(self, header: PullMessage, accepts: Accepts, call: Call) -> Future[Answered]:
         suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms
         poll = LongPoll(
             header.topic,
@@ -141,15 +155,12 @@ class Pulling:
         )
         return self._long_polls.park(poll, suspend_ms / 1000)
 
-    def _read_again(self, header: PullMessage, accepts: Accepts, call: Call) -> Reply:
+    def _read_again(self, header: PullMessage, accepts: Accepts, call: Call) -> FilledReply:
         """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
         if not call.peer.closed:
             self._check(header, call)
         return self._read(header, accepts)
 
 
-def _code(found: ReadResult, asked_offset: int) -> ResponseCode:
-    """An empty or missing queue has nothing at 0 yet; any other offset there is wrong."""
-    if found.status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE):
-        return ResponseCode.PULL_OFFSET_MOVED if asked_offset else ResponseCode.PULL_NOT_FOUND
-    return _CODES[found.status]
+def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:
+    return (asked_offset and _MOVED_ANSWERS.get(status)) or _ANSWERS[status]

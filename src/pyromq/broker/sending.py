@@ -23,7 +23,7 @@ from pyromq.names import MAX_TOPIC_LENGTH, NOT_FOR_CLIENTS, RETRY_PREFIX, check_
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
 from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, Permission
-from pyromq.remoting.command import Answered, Call, Filled, Reply, ReplyTemplate
+from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse
 from pyromq.store.config import FlushMode
@@ -101,7 +101,7 @@ class Sending:
         self._append(message)
         self._count_put(name, 1, message.size)
         values = (message.log_offset, queue_id, message.queue_offset)
-        reply = Filled(self._answer or self._make_answer(), values)
+        reply = FilledReply(self._answer or self._make_answer(), values)
         if wait and self._waits_for_flush:
             return self._when_flushed(message.log_offset + message.size, reply)
         return reply
@@ -291,6 +291,6 @@ class Sending:
 
 def _unconfirmed(reply: Answered) -> Reply:
     """Return the same answer with the code that says: stored, but not known to be on disk."""
-    answer = reply.template.reply(reply) if isinstance(reply, Filled) else reply
+    answer = reply.template.reply(reply) if isinstance(reply, FilledReply) else reply
     answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
     return answer

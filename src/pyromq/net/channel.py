@@ -10,7 +10,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MQError, ProtocolError, Unavailable
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Answered, Exchange
+from pyromq.remoting.exchange import Completed, Exchange
 from pyromq.remoting.frame import JSON
 from pyromq.remoting.header import Filled, Header
 
@@ -72,7 +72,7 @@ class Channel(asyncio.Protocol):
         self.ask(header, body, timeout=timeout, answered=answered)
         return future
 
-    def ask(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
+    def ask(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Ask now; `answered` gets the response, `DeadlineExceeded` or `ConnectionLost`, without a future between."""
         self._exchange.call(header, body, timeout=timeout, answered=answered)
         if self._expiry is None:

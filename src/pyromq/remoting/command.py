@@ -19,6 +19,7 @@ Source: RocketMQ 4.9.8, RemotingCommand, RocketMQSerializable.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -30,10 +31,12 @@ from pyromq.remoting.frame import BINARY, JSON, frame_words
 from pyromq.remoting.header import Filled, H, Header, HeaderTemplate, parse_header, request_headers, wire_fields
 
 OUR_LANGUAGE = Language.PYTHON
+_TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
+_pack_words = struct.Struct(">II").pack  # as frame_words, bound for the answers that are written most
 
 
 class Call(msgspec.Struct):
-    """A request as it arrived. `fault` is set, and `header` is None, where its header does not fit its code."""
+    """A request as it arrived. `header` is None where it does not fit its code; `fault` then says why."""
 
     code: int
     opaque: int = 0
@@ -74,16 +77,54 @@ class Response(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """What an answer gives back: a header (or a filled template), a body, a code and a text.
+    """What an answer gives back: a header, a body, a code and a text.
 
     `body` may be a list of views that belong together, such as stored records; they are copied when sent.
     """
 
-    header: Header | Filled | None = None
+    header: Header | None = None
     body: bytes | list[memoryview] = b""
     code: int = 0
     remark: str | None = None
 
+
+class ReplyTemplate:
+    """An answer of which only some fields change, prepared as JSON: code, text and the rest of the header are fixed.
+
+    `variables`, `formats` and `constants` are those of `HeaderTemplate`.
+    """
+
+    def __init__(
+        self,
+        header: type[Header],
+        variables: tuple[str, ...],
+        *,
+        code: int = 0,
+        remark: str | None = None,
+        formats: Mapping[str, str] | None = None,
+        **constants: str | int,
+    ) -> None:
+        self.code = code
+        self._remark = remark
+        self._header = HeaderTemplate(header, variables, formats=formats, **constants)
+        escaped = None if remark is None else remark.replace("%", "%%")
+        # With holes for the variables and the opaque.
+        self.line = _json_line(code, self._header.ext_json, flag=b"%d" % RESPONSE, opaque=b"%d", remark=escaped)
+
+    def reply(self, filled: FilledReply) -> Reply:
+        """Return the same answer as structs, for those who need it in another form."""
+        return Reply(self._header.header(filled.values), filled.body, self.code, self._remark)
+
+
+class FilledReply(msgspec.Struct, gc=False):
+    """An answer by template: the values in the template's order, and the body."""
+
+    template: ReplyTemplate
+    values: tuple[int | bytes, ...]
+    body: list[memoryview] = []
+
+
+Answered = Reply | FilledReply
 
 _HEADERS = request_headers()
 
@@ -125,7 +166,6 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
                 if not call.flag & RESPONSE:
                     call.body = body
                     call.serialization = JSON
-                    call.fault = None
                     return call
     return _decode_tolerantly(serialization, header, body)
 
@@ -227,9 +267,7 @@ def _language_name(language: Any) -> str:
     return language if isinstance(language, str) else "JAVA"
 
 
-def encode_request(
-    header: Header | Filled, body: bytes, *, opaque: int, flag: int, serialization: int = JSON
-) -> bytes:
+def encode_request(header: Header | Filled, body: bytes, *, opaque: int, flag: int, serialization: int = JSON) -> bytes:
     """Return the frame of a request."""
     if isinstance(header, Filled):
         if serialization == JSON:
@@ -242,51 +280,35 @@ def encode_request(
 
 def _prepare_request(template: HeaderTemplate) -> bytes:
     """Return the whole JSON header with holes for the template's variables, the flag and the opaque."""
-    line = b'{"code":%d,"extFields":%b,"flag":%%d,"language":"%b","opaque":%%d,%b}' % (
-        template.code,
-        template.ext_json,
-        OUR_LANGUAGE.name.encode(),
-        _TAIL,
+    template.request_line = _json_line(template.code, template.ext_json, flag=b"%d", opaque=b"%d", remark=None)
+    return template.request_line
+
+
+def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -> None:
+    """Append the frame that answers `call`, in the call's serialization, to what is written next."""
+    if type(reply) is FilledReply:
+        if call.serialization == JSON:
+            header = reply.template.line % (*reply.values, call.opaque)
+            body = reply.body
+            output.append(_pack_words(4 + len(header) + sum(map(len, body)), len(header)))
+            output.append(header)
+            if body:
+                output += body
+            return
+        reply = reply.template.reply(reply)
+    assert type(reply) is Reply
+    raw = reply.body if isinstance(reply.body, bytes) else b"".join(reply.body)
+    output.append(
+        _encode(
+            reply.code,
+            reply.header,
+            raw,
+            opaque=call.opaque,
+            flag=RESPONSE,
+            remark=reply.remark,
+            serialization=call.serialization,
+        )
     )
-    template.request_line = line
-    return line
-
-
-_TEMPLATES: dict[tuple[HeaderTemplate, int, str | None], bytes] = {}
-
-
-def encode_reply(reply: Reply, *, opaque: int, serialization: int) -> bytes:
-    """Return the frame of an answer to the request `opaque`, in the request's serialization. Copies the body."""
-    header, body = reply.header, reply.body
-    if isinstance(body, list):
-        body = b"".join(body)
-    if isinstance(header, Filled):
-        if serialization == JSON:
-            line = _TEMPLATES.get((header.template, reply.code, reply.remark)) or _prepare(header.template, reply)
-            encoded = line % (*header.values, opaque)
-            return frame_words(JSON, len(encoded), len(body)) + encoded + body
-        header = header.header
-    return _encode(
-        reply.code, header, body, opaque=opaque, flag=RESPONSE, remark=reply.remark, serialization=serialization
-    )
-
-
-def _prepare(template: HeaderTemplate, reply: Reply) -> bytes:
-    """Return the whole JSON header with holes for the template's variables and the opaque."""
-    remark = b"" if reply.remark is None else b',"remark":' + msgspec.json.encode(reply.remark).replace(b"%", b"%%")
-    line = b'{"code":%d,"extFields":%b,"flag":1,"language":"%b","opaque":%%d%b,%b}' % (
-        reply.code,
-        template.ext_json,
-        OUR_LANGUAGE.name.encode(),
-        remark,
-        _TAIL,
-    )
-    if len(_TEMPLATES) < 1024:  # remarks are few and fixed; should one vary, memory still stays bounded
-        _TEMPLATES[template, reply.code, reply.remark] = line
-    return line
-
-
-_TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
 
 
 def _encode(
@@ -304,16 +326,26 @@ def _encode(
         encoded = _encode_binary(code, fields or {}, opaque=opaque, flag=flag, remark=remark)
     else:
         serialization = JSON
-        encoded = b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d%b,%b}' % (
+        encoded = _json_line(
             code,
-            b"" if fields is None else b'"extFields":%b,' % msgspec.json.encode(fields),
-            flag,
-            OUR_LANGUAGE.name.encode(),
-            opaque,
-            b"" if remark is None else b',"remark":' + msgspec.json.encode(remark),
-            _TAIL,
+            None if fields is None else msgspec.json.encode(fields),
+            flag=b"%d" % flag,
+            opaque=b"%d" % opaque,
+            remark=remark,
         )
     return frame_words(serialization, len(encoded), len(body)) + encoded + body
+
+
+def _json_line(code: int, fields: bytes | None, *, flag: bytes, opaque: bytes, remark: str | None) -> bytes:
+    return b'{"code":%d,%b"flag":%b,"language":"%b","opaque":%b%b,%b}' % (
+        code,
+        b"" if fields is None else b'"extFields":%b,' % fields,
+        flag,
+        OUR_LANGUAGE.name.encode(),
+        opaque,
+        b"" if remark is None else b',"remark":' + msgspec.json.encode(remark),
+        _TAIL,
+    )
 
 
 def _encode_binary(code: int, fields: dict[str, str], *, opaque: int, flag: int, remark: str | None) -> bytes:

@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from pyromq.errors import MQError, ResponseCode
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.header import Header, request_headers
 
 logger = logging.getLogger(__name__)
 
-Answer = Callable[[Any, Call], "Reply | Future[Reply]"]
+Answer = Callable[[Any, Call], "Answered | Future[Answered]"]
 A = TypeVar("A", bound=Callable[..., Any])
 
 
@@ -56,7 +56,7 @@ class Dispatcher:
         """The request codes that have an answer."""
         return frozenset(self._table)
 
-    def dispatch(self, call: Call) -> Reply | Future[Reply]:
+    def dispatch(self, call: Call) -> Answered | Future[Answered]:
         """Answer a call: at once, or with a future where the answer has to wait. Never raises.
 
         An `MQError` becomes its code and text; anything else is logged and becomes SYSTEM_ERROR.
@@ -67,7 +67,7 @@ class Dispatcher:
                 return Reply(
                     code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {call.code} not supported"
                 )
-            if call.fault is not None:
+            if call.header is None:
                 raise call.fault
             if self._guard is not None:
                 self._guard(call)

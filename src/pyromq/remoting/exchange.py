@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,13 +19,13 @@ from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError
 from pyromq.message import pack_address
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import (
+    Answered,
     Call,
-    Reply,
     Response,
     decode_request,
     decode_response,
-    encode_reply,
     encode_request,
+    write_reply,
 )
 from pyromq.remoting.dispatch import Dispatcher, refusal
 from pyromq.remoting.frame import JSON, FrameSplitter
@@ -33,14 +33,14 @@ from pyromq.remoting.header import Filled, Header
 
 logger = logging.getLogger(__name__)
 
-Answered = Callable[[Response | MQError], None]
+Completed = Callable[[Response | MQError], None]
 
 
 class _Waiting(msgspec.Struct, gc=False):
     """A call of ours that waits for its answer."""
 
     deadline: float
-    answered: Answered
+    answered: Completed
     code: int
     timeout: float
 
@@ -77,7 +77,7 @@ class Exchange:
         self._decode = decode_response if initiator else decode_request
         self._serialization = serialization
         self._splitter = FrameSplitter()
-        self._output: list[bytes] = []
+        self._output: list[bytes | memoryview] = []
         self._waiting: dict[int, _Waiting] = {}
         self._opaque = 0
         self.parked = 0
@@ -91,24 +91,24 @@ class Exchange:
         decode, dispatch, output = self._decode, self._dispatch, self._output
         for serialization, header, body in self._splitter.split(data):
             command = decode(serialization, header, body)
-            if isinstance(command, Response):
+            if type(command) is Response:
                 self._complete(command)
                 continue
-            command.peer = self
-            reply = dispatch(command)
-            if isinstance(reply, Reply):
-                if not command.flag & ONE_WAY:
-                    output.append(encode_reply(reply, opaque=command.opaque, serialization=command.serialization))
-            else:
-                self._park(command, reply)
+            call = cast(Call, command)
+            call.peer = self
+            reply = dispatch(call)
+            if type(reply) is Future:
+                self._park(call, reply)
+            elif not call.flag & ONE_WAY:
+                write_reply(cast(Answered, reply), call, output)
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[bytes | memoryview]:
         """Return and forget the bytes to write, in order."""
         output = self._output[:]
         self._output.clear()  # the list itself stays: `receive` holds it
         return output
 
-    def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
+    def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Ask the peer; `answered` gets its response, or `DeadlineExceeded` or `ConnectionLost`. Seconds."""
         if self.closed:
             answered(ConnectionLost(f"connection to {self.address} is closed"))
@@ -160,18 +160,18 @@ class Exchange:
         else:
             waiting.answered(response)
 
-    def _park(self, call: Call, future: Future[Reply]) -> None:
+    def _park(self, call: Call, future: Future[Answered]) -> None:
         self.parked += 1
         future.add_done_callback(partial(self._run_soon, self._unpark, call))
 
-    def _unpark(self, call: Call, future: Future[Reply]) -> None:
+    def _unpark(self, call: Call, future: Future[Answered]) -> None:
         self.parked -= 1
         if self.closed or call.flag & ONE_WAY or future.cancelled():
             return
         error = future.exception()
         if error is None:
-            reply = future.result()
+            reply: Answered = future.result()
         else:
             reply = refusal(error if isinstance(error, MQError) else MQError(f"{type(error).__name__}: {error}"))
-        self._output.append(encode_reply(reply, opaque=call.opaque, serialization=call.serialization))
+        write_reply(reply, call, self._output)
         self._wake()

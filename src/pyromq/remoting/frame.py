@@ -10,7 +10,6 @@ body             rest   bytes
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from pyromq.errors import FrameTooLarge, ProtocolError
 
@@ -23,12 +22,8 @@ _pack_words = _WORDS.pack
 _unpack_words = _WORDS.unpack_from
 
 
-class Frame(NamedTuple):
-    """One frame taken apart: how the header is written, the header's bytes, the body (empty: none)."""
-
-    serialization: int
-    header: bytes
-    body: bytes
+# How the header is written, the header's bytes, the body (empty: none). A plain tuple: one is made for every command.
+Frame = tuple[int, bytes, bytes]
 
 
 class FrameSplitter:
@@ -50,7 +45,7 @@ class FrameSplitter:
                 return []
             data = bytes(self._rest)
             self._rest.clear()
-        frames = []
+        frames: list[Frame] = []
         position, end = 0, len(data)
         self._needed = 8
         while end - position >= 8:
@@ -63,7 +58,7 @@ class FrameSplitter:
             if frame_end > end:
                 self._needed = frame_end - position
                 break
-            frames.append(Frame(mark >> 24, data[header_at:body_at], data[body_at:frame_end]))
+            frames.append((mark >> 24, data[header_at:body_at], data[body_at:frame_end]))
             position = frame_end
         if position < end:
             self._check_early(data, position, end)

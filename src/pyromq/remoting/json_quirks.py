@@ -30,7 +30,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 def decode_body(body: type[T], raw: bytes) -> T:
     """Return the declared body that `raw` holds. Raises `ProtocolError` naming the body and what does not fit."""
-    declared: type[Any] = body  # mypy holds a class of unknown T to be unhashable
+    declared: Any = body  # mypy holds a class of unknown T to be unhashable
     if b'"$ref"' not in raw:
         try:
             return msgspec.json.decode(raw, type=body, strict=False)

@@ -19,11 +19,10 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+    monotonic = staticmethod(time.monotonic)
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    def now_ms(self) -> int:
+        return int(time.time() * 1000)
 
     async def sleep(self, seconds: float) -> None:
         import asyncio  # only a running loop can call this; the core that only reads time never loads asyncio

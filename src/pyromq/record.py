@@ -56,13 +56,14 @@ _HEADS = {
     for flags in (0, SysFlag.BORN_HOST_IPV6, SysFlag.STORE_HOST_IPV6, SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6)
 }
 _HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
-_IPV4_HEAD = _HEADS[0]
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _MEMBER_HEAD = struct.Struct(">iiiii")
 
-# Bound once: a record is packed for every message sent.
+# Bound once: a record is packed for every message sent, nearly always with IPv4 addresses.
+_pack_ipv4_head = _HEADS[0].pack
+_IPV4_HEAD_SIZE = _HEADS[0].size
 _pack_short = _SHORT.pack
 _crc32 = zlib.crc32
 
@@ -92,12 +93,16 @@ def encode(message: StoredMessage) -> bytes:
     topic = _topic_field(message.topic)
     properties = message.property_text.encode()
     flags = message.sys_flag
-    head = _HEADS[flags & _HOST_FLAGS]
-    size = head.size + len(body) + len(topic) + 2 + len(properties)
+    if flags & _HOST_FLAGS:
+        head = _HEADS[flags & _HOST_FLAGS]
+        pack, size = head.pack, head.size
+    else:
+        pack, size = _pack_ipv4_head, _IPV4_HEAD_SIZE
+    size += len(body) + len(topic) + 2 + len(properties)
     message.size = size
     return b"".join(
         (
-            head.pack(
+            pack(
                 size,
                 MAGIC,
                 _crc32(body) & 0x7FFFFFFF,

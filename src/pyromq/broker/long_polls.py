@@ -56,6 +56,8 @@ class LongPolls:
 
     def arrived(self, message: StoredMessage, tags_code: int) -> None:
         """A message was appended to its queue. Called for every message stored."""
+        if not self._parked:
+            return
         key = message.topic, message.queue_id
         parked = self._parked.get(key)
         if parked is None:

@@ -61,6 +61,7 @@ class Sending:
         self._count_put = statistics.count_put
         self._checked_topics: set[str] = set()
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
+        self._joined_cluster_pair = PAIRS + self._cluster_pair
         self._waits_for_flush = store.config.flush is FlushMode.SYNC
         # Two counts with one writer each: this thread asks for confirmation, the flusher's thread gives it.
         self._asked = 0
@@ -175,25 +176,20 @@ class Sending:
     def _stored_properties(self, text: str) -> tuple[str, bool]:
         """Return the text to store and whether the sender waits for the disk.
 
-        As upstream: WAIT goes, CLUSTER comes, broken pairs vanish. A text without surprises is cut, not parsed.
+        As upstream, WAIT goes and CLUSTER comes. The text is cut, not parsed: what upstream's parser would drop
+        (broken and doubled pairs) every reader of the stored text drops as well.
         """
         if _DELAY in text or _TRANSACTION in text:
             self._refuse_unserved(decode_properties(text))
-        closed = text.endswith(PAIRS)
-        if text.count("\x01") != text.count(PAIRS) + (not closed):
-            return self._rewritten(text)
         wait = True
-        at = text.find(_WAIT)
-        if at >= 0:
-            if at and text[at - 1] != PAIRS:
+        if _WAIT in text:
+            before, _, rest = text.partition(_WAIT)
+            if before and before[-1] != PAIRS:
                 return self._rewritten(text)
-            end = text.find(PAIRS, at)
-            if end < 0:
-                end = len(text)
-            wait = text[at + 5 : end].lower() != "false"
-            text = text[:at] + text[end + 1 :]
-            closed = not text or text.endswith(PAIRS)
-        text += self._cluster_pair if closed else PAIRS + self._cluster_pair
+            value, _, rest = rest.partition(PAIRS)
+            wait = value.lower() != "false"
+            text = before + rest
+        text += self._cluster_pair if not text or text[-1] == PAIRS else self._joined_cluster_pair
         if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
             raise MessageRefused(self._illegal(0))
         return text, wait

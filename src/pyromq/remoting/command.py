@@ -289,11 +289,12 @@ def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -
     if type(reply) is FilledReply:
         if call.serialization == JSON:
             header = reply.template.line % (*reply.values, call.opaque)
+            size = len(header)
             body = reply.body
-            output.append(_pack_words(4 + len(header) + sum(map(len, body)), len(header)))
-            output.append(header)
             if body:
-                output += body
+                output += (_pack_words(4 + size + sum(map(len, body)), size), header, *body)
+            else:
+                output += (_pack_words(4 + size, size), header)
             return
         reply = reply.template.reply(reply)
     assert type(reply) is Reply

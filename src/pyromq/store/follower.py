@@ -38,15 +38,14 @@ class Follower:
 
     def tags_code(self, message: StoredMessage) -> int:
         """Return what the message's entry is filtered by: hash of the tags, 0 without, or the due time in ms."""
-        text = message.property_text
         if message.topic == SCHEDULE_TOPIC and Property.DELAY in message.properties:
             return self._due_ms(message)
-        at = text.rfind(_TAGS)  # the last of a name is valid
-        if at < 0:
+        # Searched, not parsed: this runs for every message. The last of a name is valid.
+        before, found, rest = message.property_text.rpartition(_TAGS)
+        if not found:
             return 0
-        if at == 0 or text[at - 1] == PAIRS:
-            end = text.find(PAIRS, at)
-            tags = text[at + 5 :] if end < 0 else text[at + 5 : end]
+        if not before or before[-1] == PAIRS:
+            tags = rest.partition(PAIRS)[0]
             if tags and NAME_VALUE not in tags:
                 return tag_hash(tags)
         return tag_hash(message.properties.get(Property.TAGS, ""))

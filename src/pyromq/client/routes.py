@@ -54,9 +54,7 @@ def _cut(at_broker: QueuesAtBroker, wished_queues: int) -> QueuesAtBroker:
     return QueuesAtBroker(at_broker.broker_name, at_broker.permission, count, count, at_broker.sys_flag)
 
 
-def _writable(
-    topic: str, queues: list[QueuesAtBroker], addresses: dict[str, dict[int, str]]
-) -> Iterator[MessageQueue]:
+def _writable(topic: str, queues: list[QueuesAtBroker], addresses: dict[str, dict[int, str]]) -> Iterator[MessageQueue]:
     for at_broker in queues:
         if at_broker.permission & Permission.WRITE and MASTER in addresses.get(at_broker.broker_name, {}):
             for queue_id in range(at_broker.write_queues):

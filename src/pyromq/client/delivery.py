@@ -1,0 +1,152 @@
+"""One message, or one batch, on its way to a broker: what is sent, where it may go, what became of it.
+
+Checks and prepares messages; knows no network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pyromq.client.config import ProducerConfig
+from pyromq.client.queue_choice import queue_for_key
+from pyromq.errors import IllegalMessage, IllegalName, ResponseCode, UsageError
+from pyromq.message import (
+    Message,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+    SysFlag,
+    compress,
+    encode_properties,
+)
+from pyromq.message_id import UniqueIds
+from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic
+from pyromq.record import MAX_PROPERTIES_SIZE, BatchMember, encode_batch
+from pyromq.remoting.header import json_text
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+# Answers that mean "stored", and how safely.
+STATUSES = {
+    int(ResponseCode.SUCCESS): SendStatus.OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """A prepared message. `fixed_queue` is set where the caller chose: retries then go to the same queue."""
+
+    topic: str
+    message_id: str
+    flag: int
+    body: bytes
+    sys_flag: int
+    property_text: bytes  # escaped for JSON
+    deadline: float
+    retry_codes: frozenset[int]
+    future: asyncio.Future[SendResult]
+    is_batch: bool = False
+    fixed_queue: MessageQueue | None = None
+    choose: Callable[[Sequence[MessageQueue]], MessageQueue] | None = None
+    queue: MessageQueue | None = None  # of the latest attempt
+    started: float = 0.0
+    attempts: int = 0
+    not_ok: SendResult | None = field(default=None)  # stored, less safely than asked, by an earlier attempt
+
+
+def prepare(message: Message, config: ProducerConfig, ids: UniqueIds) -> tuple[bytes, int, bytes]:
+    """Check a message and return its body as sent, its sysFlag and its property text escaped for JSON.
+
+    Gives the message its unique id if it has none. Raises `IllegalMessage` naming what cannot be sent.
+    """
+    body = message.body
+    check_body(body, config.max_message_bytes)
+    if message.message_id is None:
+        message.message_id = ids.next()
+    text = encode_properties(message.all_properties())
+    if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
+        raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")
+    if len(body) >= config.compress_from_bytes:
+        return compress(body, config.compression_level), SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
+    return body, 0, json_text(text)
+
+
+def check_body(body: bytes, max_bytes: int) -> None:
+    """Raise `IllegalMessage` unless `body` is bytes, not empty, and within the limit."""
+    if not isinstance(body, bytes):
+        raise IllegalMessage(f"a message body is bytes, not {type(body).__name__}; encode it first")
+    if not body:
+        raise IllegalMessage("the message body length is zero")
+    if len(body) > max_bytes:
+        raise IllegalMessage(f"the message body size over max value, MAX: {max_bytes} (it has {len(body)} bytes)")
+
+
+def check_topic_for_sending(topic: str) -> None:
+    """Raise `IllegalName` for what is no topic name, and for topics that only brokers write."""
+    check_topic(topic)
+    if topic in NOT_FOR_CLIENTS:
+        raise IllegalName(f"Sending message to topic[{topic}] is forbidden.")
+
+
+def prepare_batch(messages: Sequence[Message], config: ProducerConfig, ids: UniqueIds) -> tuple[bytes, str, bytes]:
+    """Check a batch and return its body, the members' ids joined by commas, and the batch's own property text.
+
+    Raises `IllegalMessage` where the members differ in topic or `wait_stored`, are delayed, retried or too large.
+    """
+    if not messages:
+        raise IllegalMessage("a batch needs at least one message")
+    first = messages[0]
+    for message in messages:
+        _check_member(message, first)
+    members = [_member(message, config, ids) for message in messages]
+    body = encode_batch(members)
+    check_body(body, config.max_message_bytes)
+    wait = encode_properties({"WAIT": "true" if first.wait_stored else "false"})
+    return body, ",".join([str(message.message_id) for message in messages]), json_text(wait)
+
+
+def _check_member(message: Message, first: Message) -> None:
+    if message.topic != first.topic:
+        raise IllegalMessage(f"a batch has one topic; this one has {first.topic!r} and {message.topic!r}")
+    if message.wait_stored != first.wait_stored:
+        raise IllegalMessage("the messages of a batch must agree in wait_stored")
+    if message.delay_level:
+        raise IllegalMessage(f"delayed messages cannot be sent in a batch: delay_level={message.delay_level}")
+    if message.topic.startswith(RETRY_PREFIX):
+        raise IllegalMessage(f"messages of retry topic {message.topic!r} cannot be sent in a batch")
+
+
+def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMember:
+    check_body(message.body, config.max_message_bytes)
+    if message.message_id is None:
+        message.message_id = ids.next()
+    return BatchMember(message.flag, message.body, encode_properties(message.all_properties()))
+
+
+def queue_chooser(
+    message: Message, queue: MessageQueue | None, ordering_key: str | None, selector: Selector | None
+) -> Callable[[Sequence[MessageQueue]], MessageQueue] | None:
+    """Return how the caller wants the queue chosen; None: in turns. Raises `UsageError` for two wishes at once."""
+    if (queue is not None) + (ordering_key is not None) + (selector is not None) > 1:
+        raise UsageError("give one of queue, ordering_key and selector, not several")
+    if queue is not None:
+        if queue.topic != message.topic:
+            raise UsageError(f"queue of topic {queue.topic!r} for a message of topic {message.topic!r}")
+        return lambda queues: queue
+    if ordering_key is not None:
+        return lambda queues: queue_for_key(queues, ordering_key)
+    if selector is not None:
+        return lambda queues: _selected(selector, queues, message)
+    return None
+
+
+def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+    chosen = selector(queues, message)
+    if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:
+        raise UsageError(f"the selector returned {chosen!r}; it must return one of the queues it was given")
+    return chosen

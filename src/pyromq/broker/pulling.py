@@ -141,6 +141,7 @@ class Pulling:
         if found.status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
             return FilledReply(_ANSWERS[ReadStatus.FOUND], values, found.records)
+        self._statistics.count_get_miss()
         return FilledReply(_template(found.status, header.queue_offset), values)
 
     def _park(self, header: PullMessage, accepts: Accepts, call: Call) -> Future[Answered]:

@@ -199,12 +199,14 @@ class CommitLog:
 class Scan:
     """The records from `start` (a record's begin) on, in order; `position` moves on to where the data end.
 
-    A record that is broken, or that lies about its own log offset, is the end of the data.
+    A record that is broken, or that lies about its own log offset, is the end of the data. Checksums cover bodies
+    only: a last record that ends in zeros is taken for torn, and then given, but not counted.
     """
 
     def __init__(self, files: SegmentedLog, start: int, *, check_crc: bool) -> None:
         self.position = start
         self.last_store_ms = 0
+        self._last: StoredMessage | None = None
         self._files = files
         self._check_crc = check_crc
 
@@ -215,8 +217,18 @@ class Scan:
             if position > segment.size - BLANK_SIZE:
                 return
             if _SIZE_AND_MAGIC.unpack_from(segment.memory, position)[1] != BLANK_MAGIC:
+                self._step_back(segment.memory, position)
                 return
             self.position = segment.base + segment.size
+
+    def _step_back(self, memory: memoryview, position: int) -> None:
+        """A power cut may have left the first pages of the last record only."""
+        last = self._last
+        if last is None or any(memory[position : position + BLANK_SIZE]):
+            return
+        if last.property_text.endswith("\0") or "\0" in last.topic:
+            logger.warning("log ends at %d: the record there is torn", last.log_offset)
+            self.position = last.log_offset
 
     def _records(self, memory: memoryview, base: int) -> Iterator[StoredMessage]:
         position = self.position - base
@@ -230,6 +242,7 @@ class Scan:
             if message.log_offset != base + position:
                 logger.warning("log ends at %d: the record there belongs to %d", base + position, message.log_offset)
                 return
+            self._last = message
             position += message.size
             self.position = base + position
             self.last_store_ms = message.store_ms

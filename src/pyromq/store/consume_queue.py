@@ -81,6 +81,7 @@ class ConsumeQueue:
         position = offset * ENTRY_BYTES
         segment = self.files.find(position)
         if segment is None:
+            self.files.release()  # the full file is mapped again if it is read; each mapping keeps a descriptor
             segment = self.files.create(position - position % self.files.segment_bytes)
             self.files.add(segment)
         self._map = segment.map

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pyromq.java_hash import tag_hash
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
+from pyromq.record import FIXED_SIZE
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.queue_table import QueueTable
+from pyromq.store.queue_table import QueueTable, names_folders
 
 logger = logging.getLogger(__name__)
 
@@ -68,18 +69,15 @@ class Follower:
         """
         if message.sys_flag & UNQUEUED:
             return True
+        if not names_folders(message.topic, message.queue_id):
+            logger.error("record at %d is damaged, and left out: topic %r", message.log_offset, message.topic)
+            return True
         queue = self._queues.make(message.topic, message.queue_id)
         if message.queue_offset > queue.max_offset:
             if queue.max_offset and not complete:
                 return False
-            logger.warning(
-                "queue %s %d: messages %d to %d are not in the log any more",
-                message.topic,
-                message.queue_id,
-                queue.max_offset,
-                message.queue_offset - 1,
-            )
-            queue.begin_at(message.queue_offset)
+            if not self._begin_behind_gap(message, queue):
+                return True
         elif message.queue_offset < queue.max_offset:
             entry = queue.find(message.queue_offset)
             if entry is None or entry.log_offset == message.log_offset:
@@ -87,4 +85,15 @@ class Follower:
             # The topic was deleted and made again, or the entry is damaged: the later record is right.
             queue.cut_at(message.queue_offset)
         queue.append(message.log_offset, message.size, self.tags_code(message))
+        return True
+
+    def _begin_behind_gap(self, message: StoredMessage, queue: ConsumeQueue) -> bool:
+        """Let the queue go on at the message's offset; False for one that no queue can have reached."""
+        gap = message.queue_offset - queue.max_offset
+        where = f"queue {message.topic} {message.queue_id}"
+        if gap > (message.log_offset - queue.log_end) // FIXED_SIZE:
+            logger.error("%s: record at %d is damaged, and left out", where, message.log_offset)
+            return False
+        logger.warning("%s: %d messages before %d are not in the log any more", where, gap, message.queue_offset)
+        queue.begin_at(message.queue_offset)
         return True

@@ -61,7 +61,6 @@ class MessageStore:
         )
         self._reading = Reading(self._log, self._queues, config)
         self.read = self._reading.read
-        self.is_cold = self._reading.is_cold
         self._clock = clock
         self._open = False
         # Bound once: used for every message.

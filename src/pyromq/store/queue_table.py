@@ -31,8 +31,7 @@ class QueueTable:
         """Return the queue, a new one if there is none; its folder comes with its first entry."""
         queue = self.find(topic, queue_id)
         if queue is None:
-            # The names become folder names: what leaves the folder must not get there from the wire.
-            if not topic or "/" in topic or "\0" in topic or topic in (".", "..") or queue_id < 0:
+            if not names_folders(topic, queue_id):
                 raise MessageRefused(f"topic {topic!r} queue {queue_id} cannot be stored: no legal names")
             queue = ConsumeQueue(self._folder / topic / str(queue_id), self._entries_per_file)
             self.by_topic.setdefault(topic, {})[queue_id] = queue
@@ -50,7 +49,7 @@ class QueueTable:
         """Remove a topic's queues with their files."""
         for queue in self.by_topic.pop(topic, {}).values():
             queue.delete()
-        if topic and "/" not in topic and topic not in (".", ".."):
+        if names_folders(topic):
             remove_folder(self._folder / topic)
 
     def clear(self) -> None:
@@ -62,3 +61,8 @@ class QueueTable:
         """Give up all mappings until used: thousands of queues may be on disk, few are busy."""
         for queue in self:
             queue.release()
+
+
+def names_folders(topic: str, queue_id: int = 0) -> bool:
+    """Whether topic and queue may become names of folders: nothing from the wire must lead out of the store's."""
+    return bool(topic) and "/" not in topic and "\0" not in topic and topic not in (".", "..") and queue_id >= 0

@@ -90,10 +90,6 @@ class Reading:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
         return log_offset < self._log.end - self._resident_bytes
 
-    def is_cold(self, log_offset: int) -> bool:
-        """Whether a record is so far behind the log's end that it probably has to come from the disk."""
-        return log_offset < self._log.end - self._resident_bytes
-
     def _collect(
         self,
         queue: ConsumeQueue,

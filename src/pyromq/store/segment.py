@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 from pathlib import Path
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
@@ -39,7 +40,7 @@ class Segment:
         if self._map is None:
             descriptor = os.open(self.path, os.O_RDWR)
             try:
-                self._map = mmap.mmap(descriptor, self.size)
+                self._map = _mapped(descriptor, self.size)
             finally:
                 os.close(descriptor)
         return self._map
@@ -99,3 +100,9 @@ class Segment:
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
         self.release()
+
+
+def _mapped(descriptor: int, size: int) -> mmap.mmap:
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(descriptor, size, trackfd=False)  # thousands of queues need no descriptors then
+    return mmap.mmap(descriptor, size)

@@ -1,0 +1,114 @@
+"""Who may open a folder, and what opening says when it cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, UsageError
+from pyromq.store.config import StoreConfig
+
+from .making import fill, message, opened, small_store
+
+# As a Java broker locks it: a lock of the process on byte 0.
+_JAVA_LIKE = """
+import fcntl, sys
+file = open(sys.argv[1], "w+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_folder_in_use_is_refused_naming_it_and_the_process(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.append(message())
+        second = small_store(tmp_path)
+        with pytest.raises(StoreLocked, match=rf"{tmp_path} is in use by process {os.getpid()}"):
+            second.open()
+        second.close()
+        assert (tmp_path / "lock").read_bytes() == b"lock"
+        assert (tmp_path / "abort").exists()
+    with opened(tmp_path):
+        pass
+
+
+def test_folder_locked_by_another_process_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-S", "-c", _JAVA_LIKE, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        other.stdout.readline()
+        with pytest.raises(StoreLocked, match=f"by process {other.pid}"), opened(tmp_path):
+            pass
+        other.stdin.close()
+    with opened(tmp_path):
+        pass
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreNotWritable, match="file/store"), opened(tmp_path / "file" / "store"):
+        pass
+
+
+def test_wrong_segment_size_is_explained(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 5)
+    with pytest.raises(StoreCorrupt) as caught, opened(tmp_path, segment_bytes=8192):
+        pass
+    text = str(caught.value)
+    assert str(tmp_path / "commitlog" / f"{0:020}") in text
+    assert "has 4096 bytes, expected 8192" in text
+    assert "mappedFileSizeCommitLog" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"consume_queue_entries": 9}, "mappedFileSizeConsumeQueue"),
+        ({"index_slots": 17}, "maxHashSlotNum"),
+        ({"index_entries": 33}, "maxIndexNum"),
+    ],
+)
+def test_other_wrong_sizes_name_their_setting(tmp_path: Path, changes: dict[str, int], setting: str) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 5)
+    with pytest.raises(StoreCorrupt, match=setting), opened(tmp_path, **changes):
+        pass
+    with opened(tmp_path) as store:
+        assert store.max_offset("orders", 0) == 3
+
+
+def test_missing_and_foreign_segments_are_named(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 80)
+    log = tmp_path / "commitlog"
+    (log / f"{4096:020}").rename(tmp_path / "kept")
+    with pytest.raises(StoreCorrupt, match=f"lacks file {4096:020}"), opened(tmp_path):
+        pass
+    (tmp_path / "kept").rename(log / "notes")
+    with pytest.raises(StoreCorrupt, match="notes is no segment file"), opened(tmp_path):
+        pass
+    (log / "notes").rename(log / f"{4096:020}")
+    with opened(tmp_path) as store:
+        assert store.max_offset("orders", 0) == 40
+
+
+def test_log_folder_can_lie_elsewhere(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", commit_log_path=tmp_path / "fast") as store:
+        fill(store, 2)
+    assert [path.name for path in (tmp_path / "fast").iterdir()] == [f"{0:020}"]
+    assert not (tmp_path / "store" / "commitlog").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("segment_bytes", 100), ("flush_interval_ms", 0), ("delay_levels_ms", ())]
+)
+def test_settings_out_of_range_name_field_and_value(tmp_path: Path, field: str, value: object) -> None:
+    with pytest.raises(UsageError, match=field):
+        StoreConfig(tmp_path, **{field: value})  # type: ignore[arg-type]

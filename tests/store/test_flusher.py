@@ -1,0 +1,105 @@
+"""What is on disk when, and who is told."""
+
+from __future__ import annotations
+
+import os
+import struct
+from concurrent.futures import wait
+from pathlib import Path
+
+import pytest
+
+from pyromq.errors import StoreNotWritable
+from pyromq.store.config import FlushMode
+
+from .making import NOON_MS, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
+
+
+def test_waiters_are_told_when_their_message_is_on_disk(tmp_path: Path) -> None:
+    with opened(tmp_path, flush=FlushMode.SYNC, flush_interval_ms=3_600_000) as store:
+        ends = [each.log_offset + each.size for each in fill(store, 60)]
+        for end, flushed in [(end, store.wait_flushed(end)) for end in ends]:
+            assert flushed.result(timeout=5)
+            assert store.flushed_to >= end
+
+
+def test_many_waiters_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, segment_bytes=1 << 20) as store:
+        calls = []
+        genuine = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", lambda descriptor: (calls.append(1), genuine(descriptor)))
+        sent = fill(store, 200)
+        waiting = [store.wait_flushed(each.log_offset + each.size) for each in sent]
+        wait(waiting, timeout=5)
+        assert all(each.result() for each in waiting)
+        assert len(calls) < 100
+        assert store.wait_flushed(0).done()
+
+
+def test_waiter_of_a_stuck_disk_is_told_after_the_timeout(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    store = small_store(tmp_path, clock)
+    store._log.resume(0, 0)  # no flushing thread, as if it hung
+    store.append(message())
+    flushed = store.wait_flushed(store.max_log_offset)
+    clock.ms += 4_999
+    store.tick()
+    assert not flushed.done()
+    clock.ms += 1
+    store.tick()
+    assert flushed.result(timeout=0) is False
+    store.close()
+
+
+def test_broken_disk_ends_appends_and_close_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = small_store(tmp_path)
+    store.open()
+    store.append(message())
+
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    assert store.wait_flushed(store.max_log_offset).result(timeout=5) is False
+    with pytest.raises(StoreNotWritable, match="Input/output error"):
+        store.append(message())
+    with pytest.raises(StoreNotWritable, match="Input/output error"):
+        store.close()
+    monkeypatch.undo()
+    assert (tmp_path / "abort").exists()
+    with opened(tmp_path) as again:
+        assert bodies(again) == [b"body 0"]
+
+
+def test_close_flushes_and_the_checkpoint_tells_how_far(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        fill(store, 10)
+        clock.ms += 70
+        store.append(message(KEYS="last"))
+    content = (tmp_path / "checkpoint").read_bytes()
+    assert len(content) == 4096
+    assert struct.unpack_from(">qqq", content) == (NOON_MS + 70,) * 3
+    assert not any(content[24:])
+
+
+def test_waiting_when_the_store_closes_ends_well(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.open()
+    sent = fill(store, 5)
+    waiting = [store.wait_flushed(each.log_offset + each.size) for each in sent]
+    store.close()
+    assert all(each.result(timeout=0) for each in waiting)
+
+
+def test_flushing_thread_flushes_queues_and_writes_the_checkpoint(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    store = small_store(tmp_path, clock)
+    store._log.resume(0, 0)
+    fill(store, 10)
+    clock.ms += 20_000
+    store._flusher._turn()
+    assert store.flushed_to == store.max_log_offset
+    assert struct.unpack_from(">qq", (tmp_path / "checkpoint").read_bytes()) == (NOON_MS, NOON_MS)
+    assert store._queues.make(TOPIC, 0).flushed_offset == 5
+    store.close()

@@ -1,0 +1,39 @@
+"""Tables that survive a crash between any two steps of saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyromq.errors import StoreNotWritable
+from pyromq.store.json_file import JsonFile
+
+
+def test_content_comes_back(tmp_path: Path) -> None:
+    file = JsonFile(tmp_path / "config" / "topics.json")
+    assert file.load() is None
+    file.save(b"{1}")
+    file.save(b"{2}")
+    assert file.load() == b"{2}"
+    assert sorted(path.name for path in file.path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty"])
+def test_previous_content_stands_in(tmp_path: Path, damage: str) -> None:
+    file = JsonFile(tmp_path / "topics.json")
+    file.save(b"{1}")
+    file.save(b"{2}")
+    file.path.unlink()
+    if damage == "empty":
+        file.path.touch()
+    assert file.load() == b"{1}"
+    file.save(b"{3}")
+    assert file.load() == b"{3}"
+    assert (tmp_path / "topics.json.bak").read_bytes() == b"{1}"
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreNotWritable, match=r"file/topics.json"):
+        JsonFile(tmp_path / "file" / "topics.json").save(b"{}")

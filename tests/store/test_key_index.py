@@ -1,0 +1,137 @@
+"""Finding messages by key, and the index files behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyromq.errors import StoreCorrupt
+from pyromq.java_hash import java_hash
+from pyromq.message import StoredMessage, SysFlag
+from pyromq.store.key_index import key_hashes
+from pyromq.store.message_store import MessageStore
+
+from .making import NOON_MS, TOPIC, StoppedClock, crashed_copy, files_below, fill, message, opened
+
+EVER = (0, (1 << 63) - 1)
+
+
+def found(store: MessageStore, key: str, most: int = 64, *, topic: str = TOPIC) -> list[bytes]:
+    """Bodies of the matches that really have the key, newest first."""
+    messages = [store.message_at(at) for at in store.find_by_key(topic, key, most, *EVER).log_offsets]
+    assert all(each is not None for each in messages)
+    return [each.body for each in messages if each is not None and key in (*each.keys, each.message_id)]
+
+
+def test_messages_are_found_by_key_and_by_id(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 50)
+        assert found(store, "k17") == [b"body 17"]
+        assert found(store, f"{31:032X}") == [b"body 31"]
+        assert found(store, "even", 3) == [b"body 48", b"body 46", b"body 44"]
+        assert found(store, "k50") == found(store, "k17", topic="other") == []
+
+
+def test_query_finds_what_was_stored_a_moment_ago(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for number in range(20):
+            store.append(message(number, KEYS="same"))
+            assert len(found(store, "same")) == number + 1
+
+
+def test_index_follows_in_steps(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 20) as store:
+        fill(store, 500)
+        assert store.index_behind == store.max_log_offset
+        assert not store.index_step(0)
+        assert 0 < store.index_behind < store.max_log_offset
+        while not store.index_step(0):
+            pass
+        assert store.index_behind == 0
+
+
+def test_time_bounds_a_query(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        for number in range(40):
+            clock.ms = NOON_MS + number * 10_000
+            store.append(message(number, KEYS="same"))
+        matches = store.find_by_key(TOPIC, "same", 64, NOON_MS + 95_000, NOON_MS + 200_000)
+        stored = [store.message_at(at) for at in matches.log_offsets]
+        assert [each.body for each in stored if each] == [b"body %d" % n for n in range(20, 9, -1)]
+        assert matches.last_update_ms == clock.ms
+
+
+def test_reopened_index_goes_on_where_it_was(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 30)
+    before = files_below(tmp_path / "index")
+    with opened(tmp_path) as store:
+        assert store.index_behind == 0
+    assert files_below(tmp_path / "index") == before
+    with opened(tmp_path) as store:
+        fill(store, 1, first=99)
+        assert found(store, "k99") == [b"body 99"]
+
+
+def contents(root: Path) -> list[bytes]:
+    return list(files_below(root / "index").values())
+
+
+def test_deleted_index_is_made_again_byte_for_byte(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 100)
+    before = contents(tmp_path)
+    assert len(before) > 3
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    with opened(tmp_path) as store:
+        assert found(store, "k7") == [b"body 7"]
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_crash_loses_no_key(tmp_path: Path, power_cut: bool) -> None:
+    with opened(tmp_path / "first") as store:
+        fill(store, 60)
+        store.index_step(0)
+        copy = crashed_copy(tmp_path / "first", tmp_path / "second", power_cut=power_cut)
+        store.index_step(1)
+    with opened(copy) as store:
+        assert found(store, "even") == [b"body %d" % n for n in range(58, -1, -2)]
+    assert contents(copy) == contents(tmp_path / "first")
+
+
+def test_index_can_be_switched_off(tmp_path: Path) -> None:
+    with opened(tmp_path, index_enabled=False) as store:
+        fill(store, 5)
+        assert store.index_step(0)
+        assert store.index_behind == 0
+        assert store.find_by_key(TOPIC, "k1", 64, *EVER).log_offsets == []
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize(("name", "size"), [("notes.txt", 10), ("20260101000000000", 10)])
+def test_foreign_index_file_is_named(tmp_path: Path, name: str, size: int) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / name).write_bytes(bytes(size))
+    with pytest.raises(StoreCorrupt, match=name), opened(tmp_path):
+        pass
+
+
+def test_rolled_back_messages_have_no_keys(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        sent = message(1, KEYS="k")
+        sent.sys_flag = SysFlag.ROLLBACK
+        store.append(sent)
+        assert found(store, "k") == []
+
+
+@given(st.text("0123456789ABCDEFü", max_size=40), st.lists(st.text("abcö", min_size=1, max_size=5), max_size=3))
+def test_key_hashes_are_java_s(unique: str, keys: list[str]) -> None:
+    sent = StoredMessage("topic", b"", f"UNIQ_KEY\x01{unique}\x02KEYS\x01{'  '.join(keys)}")
+    wanted = [f"topic#{key}" for key in ([unique] if unique else []) + keys]
+    assert list(key_hashes(sent)) == [abs(java_hash(text)) for text in wanted]

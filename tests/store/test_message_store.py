@@ -1,0 +1,223 @@
+"""Appending, reading and finding, on an open store."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pyromq.errors import MessageRefused, StoreNotWritable
+from pyromq.java_hash import java_hash
+from pyromq.message import StoredMessage, SysFlag, pack_address
+from pyromq.names import SCHEDULE_TOPIC
+from pyromq.store.message_store import ReadStatus
+
+from .making import ADDRESS, NOON_MS, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
+
+
+def test_append_fills_in_place_and_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        first, second = message(1), message(2)
+        store.append(first)
+        store.append(second)
+        assert (first.queue_offset, first.log_offset, first.store_ms) == (0, 0, NOON_MS)
+        assert [store.message_at(each.log_offset).queue_offset for each in (first, second)] == [0, 1]
+        assert (second.queue_offset, second.log_offset, second.store_address) == (1, first.size, ADDRESS)
+        assert store.max_log_offset == first.size + second.size
+
+
+def test_stored_message_comes_back_in_every_field(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        sent = StoredMessage(
+            TOPIC, bytes(range(256)), "a\x01ü\x02TAGS\x01x", 3, -5, 2, 12345, pack_address("10.0.0.7", 80), 4, 99
+        )
+        store.append(sent)
+        stored = store.message_at(sent.log_offset)
+        assert stored is not None
+        assert stored.body_crc
+        stored.body_crc = 0
+        stored.properties, sent.properties  # noqa: B018  # both parsed: that is kept as well
+        assert stored == sent
+
+
+def test_addresses_of_ipv6_are_marked_and_kept(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.store_address = pack_address("::2", 10911)
+        sent = message()
+        sent.born_address = pack_address("::1", 80)
+        store.append(sent)
+        assert sent.sys_flag == SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+        stored = store.message_at(sent.log_offset)
+        assert stored is not None
+        assert (stored.born_host, stored.store_host, stored.body) == ("[::1]:80", "[::2]:10911", b"body 0")
+        assert store.store_time_at(TOPIC, 0, 0) == NOON_MS
+
+
+def test_store_times_never_decrease(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        earlier, later = message(), message()
+        store.append(earlier)
+        clock.ms -= 5_000
+        store.append(later)
+        assert later.store_ms == earlier.store_ms
+
+
+def test_half_and_rolled_back_records_are_in_no_queue(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for flag in (SysFlag.HALF, SysFlag.ROLLBACK, SysFlag.COMMIT):
+            sent = message()
+            sent.sys_flag = flag
+            store.append(sent)
+        assert store.max_offset(TOPIC, 0) == 1
+        assert store.entries(TOPIC, 0, 0, 9)[0].log_offset == sent.log_offset
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ("TAGS\x01TagA", 2598919),
+        ("TAGS\x01TagA\x02", 2598919),
+        ("a\x01b\x02TAGS\x01TagA\x02c\x01d", 2598919),
+        ("XTAGS\x01no", 0),
+        ("XTAGS\x01no\x02TAGS\x01TagA", 2598919),
+        ("TAGS\x01TagA\x02XTAGS\x01no", 2598919),
+        ("TAGS\x01old\x02TAGS\x01TagA", 2598919),
+        ("TAGS\x01TagA\x02TAGS\x01", 2598919),
+        ("TAGS\x01", 0),
+        ("", 0),
+        ("TAGS\x01a || b", java_hash("a || b")),
+        ("TAGS\x01grün", java_hash("grün")),
+    ],
+)
+def test_tags_code_is_the_hash_of_the_tags(tmp_path: Path, properties: str, code: int) -> None:
+    with opened(tmp_path) as store:
+        store.append(StoredMessage(TOPIC, b"x", properties))
+        assert store.entries(TOPIC, 0, 0, 1)[0].tags_code == code
+
+
+@pytest.mark.parametrize(("level", "delay_ms"), [("1", 1_000), ("18", 7_200_000), ("30", 7_200_000)])
+def test_entry_of_a_delayed_message_says_when_it_is_due(tmp_path: Path, level: str, delay_ms: int) -> None:
+    with opened(tmp_path) as store:
+        store.append(message(topic=SCHEDULE_TOPIC, DELAY=level, TAGS="TagA"))
+        store.append(message(DELAY=level, TAGS="TagA"))
+        assert store.entries(SCHEDULE_TOPIC, 0, 0, 1)[0].tags_code == NOON_MS + delay_ms
+        assert store.entries(TOPIC, 0, 0, 1)[0].tags_code == 2598919
+
+
+def test_listener_hears_of_each_message_once_it_can_be_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        heard = []
+        store.on_append = lambda sent, code: heard.append((sent.body, code, store.max_offset(TOPIC, 0)))
+        store.append(message(1, TAGS="TagA"))
+        store.append_batch([message(2), message(3)])
+        assert heard == [(b"body 1", 2598919, 1), (b"body 2", 0, 2), (b"body 3", 0, 3)]
+
+
+def test_segments_are_closed_by_blank_records(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        sent = fill(store, 60)
+        assert bodies(store) == [each.body for each in sent[::2]]
+    assert len(list((tmp_path / "commitlog").iterdir())) > 2
+    first = (tmp_path / "commitlog" / f"{0:020}").read_bytes()
+    end = next(each.log_offset for each in reversed(sent) if each.log_offset < 4096)
+    end += next(each.size for each in sent if each.log_offset == end)
+    assert first[end : end + 8] == (4096 - end).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+    assert not any(first[end + 8 :])
+
+
+def test_batch_is_never_split_over_two_segments(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 20)
+        batch = [message(n, queue_id=n % 2) for n in range(15)]
+        store.append_batch(batch)
+        assert batch[0].log_offset == 4096
+        assert all(after.log_offset == each.log_offset + each.size for each, after in pairwise(batch))
+        assert [each.queue_offset for each in batch[::2]] == list(range(10, 18))
+        assert bodies(store, 1)[10:] == [each.body for each in batch[1::2]]
+
+
+@pytest.mark.parametrize(
+    ("refused", "names"),
+    [
+        (StoredMessage("t" * 128, b"x"), "128 bytes, the limit is 127"),
+        (StoredMessage(TOPIC, b"x", "a" * 32768), "32768 bytes"),
+        (StoredMessage(TOPIC, bytes(5000)), "the limit is 4088"),
+        (StoredMessage(TOPIC, b"x", queue_id=-1), "queue -1"),
+        (StoredMessage("../up", b"x"), "'../up'"),
+    ],
+)
+def test_what_a_record_cannot_hold_is_refused(tmp_path: Path, refused: StoredMessage, names: str) -> None:
+    with opened(tmp_path) as store:
+        store.append(message(1))
+        for attempt in (store.append, lambda each: store.append_batch([message(), each])):
+            with pytest.raises(MessageRefused, match=names):
+                attempt(refused)
+        store.append(message(2))
+        assert bodies(store) == [b"body 1", b"body 2"]
+        assert store.max_offset(refused.topic, refused.queue_id) == (
+            2 if refused.topic == TOPIC and refused.queue_id == 0 else 0
+        )
+
+
+def test_closed_store_refuses(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    with pytest.raises(StoreNotWritable, match="not open"):
+        store.append(message())
+    store.open()
+    store.close()
+    with pytest.raises(StoreNotWritable, match="closed"):
+        store.append(message())
+    store.close()
+
+
+def test_views_outlive_the_store(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        sent = fill(store, 2, queues=1)
+        records = store.read(TOPIC, 0, 0, 32).records
+    assert sum(map(len, records)) == sum(each.size for each in sent)
+    assert sent[0].body in bytes(records[0])
+
+
+def test_deleted_topic_begins_anew_and_stays_deleted(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 10)
+        store.append(message(topic="other"))
+        store.delete_topic(TOPIC)
+        assert store.topics() == ["other"]
+        assert not (tmp_path / "consumequeue" / TOPIC).exists()
+    with opened(tmp_path) as store:
+        assert store.topics() == ["other"]
+        store.append(message(7))
+        assert bodies(store) == [b"body 7"]
+
+
+def test_offset_by_time_is_the_first_of_that_time_or_the_nearer_neighbour(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        for ms in (0, 10, 10, 10, 20, 31):
+            clock.ms = NOON_MS + ms
+            store.append(message())
+        asked = {-5: 0, 0: 0, 4: 0, 5: 0, 6: 1, 10: 1, 15: 3, 16: 4, 25: 4, 26: 5, 31: 5, 99: 5}
+        assert {ms: store.offset_by_time(TOPIC, 0, NOON_MS + ms) for ms in asked} == asked
+        assert store.offset_by_time("unknown", 0, NOON_MS) == 0
+        assert store.earliest_store_time(TOPIC, 0) == store.earliest_store_time_of_log() == NOON_MS
+        assert store.earliest_store_time("unknown", 0) == -1
+
+
+def test_record_at_gives_records_only(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        sent = fill(store, 30)
+        begins = {each.log_offset for each in sent}
+        found = {at for at in range(-10, store.max_log_offset + 10) if store.record_at(at) is not None}
+        assert found == begins
+        assert store.message_at(1) is None
+
+
+def test_unknown_queue_is_empty(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        assert (store.min_offset("x", 0), store.max_offset("x", 0)) == (0, 0)
+        assert store.entries("x", 0, 0, 10) == []
+        assert store.queue_ids("x") == []
+        assert store.read("x", 0, 0, 32).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE

@@ -1,0 +1,5 @@
+"""For tests, yours and ours: a whole cluster in this process, and a clock that stands still until it is told to go."""
+
+from pyromq.testing.clock import FakeClock
+
+__all__ = ["FakeClock"]

@@ -1,0 +1,59 @@
+"""A clock for tests: time passes only by `advance`."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from itertools import count
+
+SETTLE_TURNS = 20  # turns of the event loop given to those whose time has come
+
+
+class FakeClock:
+    """Time that a test moves; who sleeps wakes in order of the time due."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = float(now_ms)
+        self._seconds = 1_000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = count()
+
+    def now_ms(self) -> int:
+        return int(self._now_ms)
+
+    def monotonic(self) -> float:
+        return self._seconds
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._seconds + seconds, next(self._order), future))
+        await future
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass; whoever's sleep ends meanwhile wakes at its moment and may go to sleep again."""
+        end = self._seconds + seconds
+        while self._sleepers and self._sleepers[0][0] <= end:
+            due, _, future = heapq.heappop(self._sleepers)
+            self._move_to(due)
+            if not future.done():
+                future.set_result(None)
+                await settle()
+        self._move_to(end)
+        await settle()
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock, as an operator does: durations do not notice."""
+        self._now_ms += seconds * 1000
+
+    def _move_to(self, seconds: float) -> None:
+        self._now_ms += (seconds - self._seconds) * 1000
+        self._seconds = seconds
+
+
+async def settle() -> None:
+    """Let the event loop turn a few times, so that what is ready runs."""
+    for _ in range(SETTLE_TURNS):
+        await asyncio.sleep(0)

@@ -1,0 +1,135 @@
+"""A name server and brokers in this process: real ones, on free ports, with a temporary folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.client.admin import AsyncAdmin
+from pyromq.client.producer import AsyncProducer
+from pyromq.client.pull_consumer import AsyncPullConsumer
+from pyromq.clock import Clock
+from pyromq.nameserver.config import NameServerConfig
+from pyromq.nameserver.nameserver import NameServer
+from pyromq.store.config import StoreConfig
+from pyromq.testing.clock import FakeClock
+
+# Small files: a test makes many stores, and some want to see a log roll.
+SEGMENT_BYTES = 4 << 20
+QUEUE_ENTRIES = 3_000
+INDEX_SLOTS = 5_000
+INDEX_ENTRIES = 20_000
+
+
+class Cluster:
+    """A cluster for tests, an async context manager.
+
+        async with Cluster() as cluster:
+            producer = await cluster.producer()
+            await producer.send(Message("orders", b"1"))
+
+    `clock` is the servers' clock, a `FakeClock` unless another is given; clients live by the real one. `settings`
+    are fields of `BrokerConfig` for every broker. With `data`, the folder stays; otherwise it is temporary.
+    """
+
+    def __init__(
+        self, brokers: int = 1, *, clock: Clock | None = None, data: Path | None = None, **settings: Any
+    ) -> None:
+        self.clock: Any = clock or FakeClock()
+        self.brokers: list[Broker] = []
+        self._count = brokers
+        self._data = data
+        self._settings = settings
+        self._names: NameServer
+        self._stack = AsyncExitStack()
+
+    @property
+    def namesrv(self) -> str:
+        """The name server's address."""
+        return self._names.address
+
+    @property
+    def name_server(self) -> NameServer:
+        return self._names
+
+    @property
+    def broker(self) -> Broker:
+        """The first broker."""
+        return self.brokers[0]
+
+    async def __aenter__(self) -> Self:
+        try:
+            if self._data is None:
+                self._data = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pyromq-")))
+            self._names = await self._stack.enter_async_context(NameServer(NameServerConfig(port=0), self.clock))
+            self._stack.push_async_callback(self._stop_brokers)
+            for number in range(self._count):
+                self.brokers.append(await self._start(self._config(number)))
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    async def producer(self, group: str = "test-producer", **options: Any) -> AsyncProducer:
+        """Return a started producer that is closed with the cluster."""
+        return await self._client(AsyncProducer, group, **options)  # type: ignore[no-any-return]
+
+    async def consumer(self, group: str = "test-consumer", **options: Any) -> AsyncPullConsumer:
+        """Return a started pull consumer that is closed with the cluster."""
+        return await self._client(AsyncPullConsumer, group, **options)  # type: ignore[no-any-return]
+
+    async def admin(self) -> AsyncAdmin:
+        """Return a started admin client that is closed with the cluster."""
+        return await self._stack.enter_async_context(AsyncAdmin(self.namesrv))
+
+    async def _client(self, kind: Callable[..., Any], group: str, **options: Any) -> Any:
+        return await self._stack.enter_async_context(kind(group, self.namesrv, **options))
+
+    async def stop_broker(self, number: int = 0) -> None:
+        """Stop a broker cleanly; its port and folder stay reserved for `start_broker`."""
+        await self.brokers[number].__aexit__(None, None, None)
+
+    async def kill_broker(self, number: int = 0) -> None:
+        """Drop a broker as SIGKILL would: connections break, nothing is flushed, the abort mark stays."""
+        await self.brokers[number].kill()
+
+    async def start_broker(self, number: int = 0) -> Broker:
+        """Start a stopped or killed broker again, on the same port and folder."""
+        config = replace(self.brokers[number].config)
+        self.brokers[number] = await self._start(config)
+        return self.brokers[number]
+
+    async def restart_broker(self, number: int = 0) -> Broker:
+        """Stop a broker cleanly and start it again."""
+        await self.stop_broker(number)
+        return await self.start_broker(number)
+
+    async def _start(self, config: BrokerConfig) -> Broker:
+        return await Broker(config, self.clock).__aenter__()
+
+    async def _stop_brokers(self) -> None:
+        for broker in self.brokers:
+            await broker.__aexit__(None, None, None)
+
+    def _config(self, number: int) -> BrokerConfig:
+        assert self._data is not None
+        name = f"broker-{chr(ord('a') + number)}"
+        folder = self._data / name
+        store = StoreConfig(
+            folder,
+            segment_bytes=SEGMENT_BYTES,
+            consume_queue_entries=QUEUE_ENTRIES,
+            index_slots=INDEX_SLOTS,
+            index_entries=INDEX_ENTRIES,
+        )
+        settings: dict[str, Any] = {"name": name, "port": 0, "namesrv": (self.namesrv,), "store": store}
+        return BrokerConfig(folder, **(settings | self._settings))

@@ -22,6 +22,8 @@ DATA = Path("data")
         ("cluster", "x" * 116),
         ("namesrv", ("localhost",)),
         ("max_message_bytes", 1 << 30),
+        ("advertised_host", "0.0.0.0"),
+        ("advertised_host", "localhost"),
         ("register_interval_ms", 120_000),
     ],
 )

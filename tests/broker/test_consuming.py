@@ -1,5 +1,6 @@
 """Stored offsets and bounds of queues, as consumers ask for them."""
 
+from pyromq.broker.broker import Broker
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.headers import (
     EarliestStoreTime,
@@ -14,6 +15,7 @@ from pyromq.remoting.headers import (
     UnlockQueues,
     UpdateConsumerOffset,
 )
+from pyromq.store.config import StoreConfig
 
 
 async def offset(caller, header):
@@ -40,9 +42,15 @@ async def test_without_an_offset_a_queue_that_begins_at_0_is_read_from_0(caller)
     assert await offset(caller, stored(queue_id=99)) == 0
 
 
-async def test_without_an_offset_a_queue_that_lost_its_begin_has_none(caller, broker, monkeypatch):
-    monkeypatch.setattr(broker.store, "min_offset", lambda topic, queue_id: 5)
-    response = await caller.ask(stored(), code=22)
+async def test_without_an_offset_a_queue_that_lost_its_begin_has_none(config, clock, caller_to):
+    config.store = StoreConfig(config.data, segment_bytes=4096, consume_queue_entries=10)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        for _ in range(30):
+            await caller.send("orders", bytes(500))
+    min((config.data / "commitlog").iterdir()).unlink()
+    async with Broker(config, clock) as broker:
+        response = await (await caller_to(broker)).ask(stored(), code=22)
     assert response.remark == "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class BrokerConfig:
     cluster: str = "DefaultCluster"
     broker_id: int = 0  # 0 is the master; others are its replicas
     host: str = "127.0.0.1"  # where to listen; loopback, because there is no access control by default
-    advertised_host: str | None = None  # what clients are told to connect to; None: `host`
+    advertised_host: str | None = None  # the IP address clients are told to connect to; None: `host`
     port: int = 10911  # 0: any free one
     namesrv: tuple[str, ...] = ()  # `host:port` of every name server to register at
     permission: int = 6  # 4 read, 2 write: without write the routes show no queue to send to
@@ -58,6 +59,7 @@ class BrokerConfig:
         self.data = Path(self.data)
         self.namesrv = tuple(self.namesrv)
         self._check_names()
+        self._check_addresses()
         for field, (least, most) in _RANGES.items():
             value = getattr(self, field)
             if not isinstance(value, int) or not least <= value <= most:
@@ -72,6 +74,18 @@ class BrokerConfig:
                 raise UsageError(f"broker setting {field} is {value!r}: {error}") from error
         if len(self.cluster) > MAX_TOPIC_LENGTH - len("_REPLY_TOPIC"):
             raise UsageError(f"broker setting cluster is {self.cluster!r}: longer than 115 characters")
+
+    def _check_addresses(self) -> None:
+        host = self.advertised_host or self.host
+        try:
+            unusable = ip_address(host).is_unspecified
+        except ValueError:  # records and message ids hold the address in binary form
+            unusable = True
+        if unusable:
+            raise UsageError(
+                f"broker setting advertised_host is {host!r}; it must be the IP address by which clients reach this "
+                "machine (brokerIP1 in properties)"
+            )
         for address in self.namesrv:
             host, _, port = address.rpartition(":")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:

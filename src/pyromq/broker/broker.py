@@ -135,6 +135,11 @@ class Broker:
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
+    def cut_connections(self) -> None:
+        """Break every connection at once: what clients see of a crash. For tests of clients."""
+        self._server.stop_accepting()
+        self._server.cut()
+
     async def _stop(self) -> None:
         self._server.stop_accepting()
         await self.registering.stop()

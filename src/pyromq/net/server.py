@@ -79,6 +79,11 @@ class Server:
         for _ in range(3):  # transports report the closing in a later turn of the loop
             await asyncio.sleep(0)
 
+    def cut(self) -> None:
+        """Break every connection at once, whatever is unwritten: what clients see of a crash."""
+        for connection in list(self._connections):
+            connection.cut()
+
     def _close_idle(self) -> None:
         oldest = self._clock.monotonic() - IDLE_SECONDS
         for connection in list(self._connections):
@@ -148,6 +153,9 @@ class _Connection(asyncio.Protocol):
         """Write what is ready, then close."""
         self._flush()
         self._transport.close()
+
+    def cut(self) -> None:
+        self._transport.abort()
 
     def _flush(self) -> None:
         self._flush_asked = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -47,6 +48,7 @@ class Cluster:
         self._data = data
         self._settings = settings
         self._names: NameServer
+        self._running: set[int] = set()
         self._stack = AsyncExitStack()
 
     @property
@@ -70,7 +72,7 @@ class Cluster:
             self._names = await self._stack.enter_async_context(NameServer(NameServerConfig(port=0), self.clock))
             self._stack.push_async_callback(self._stop_brokers)
             for number in range(self._count):
-                self.brokers.append(await self._start(self._config(number)))
+                self.brokers.append(await self._start(number, self._config(number)))
         except BaseException:
             await self._stack.aclose()
             raise
@@ -96,16 +98,27 @@ class Cluster:
 
     async def stop_broker(self, number: int = 0) -> None:
         """Stop a broker cleanly; its port and folder stay reserved for `start_broker`."""
-        await self.brokers[number].__aexit__(None, None, None)
+        if number in self._running:
+            self._running.discard(number)
+            await self.brokers[number].__aexit__(None, None, None)
 
     async def kill_broker(self, number: int = 0) -> None:
-        """Drop a broker as SIGKILL would: connections break, nothing is flushed, the abort mark stays."""
-        await self.brokers[number].kill()
+        """End a broker as SIGKILL would: connections break, and its folder stays as it was at that moment.
+
+        What the killed process wrote is in the files, whether flushed or not, as the kernel keeps it.
+        """
+        broker = self.brokers[number]
+        folder = broker.config.data
+        left = folder.with_name(folder.name + ".killed")
+        broker.cut_connections()
+        shutil.copytree(folder, left)
+        await self.stop_broker(number)
+        shutil.rmtree(folder)
+        left.rename(folder)
 
     async def start_broker(self, number: int = 0) -> Broker:
         """Start a stopped or killed broker again, on the same port and folder."""
-        config = replace(self.brokers[number].config)
-        self.brokers[number] = await self._start(config)
+        self.brokers[number] = await self._start(number, replace(self.brokers[number].config))
         return self.brokers[number]
 
     async def restart_broker(self, number: int = 0) -> Broker:
@@ -113,12 +126,14 @@ class Cluster:
         await self.stop_broker(number)
         return await self.start_broker(number)
 
-    async def _start(self, config: BrokerConfig) -> Broker:
-        return await Broker(config, self.clock).__aenter__()
+    async def _start(self, number: int, config: BrokerConfig) -> Broker:
+        broker = await Broker(config, self.clock).__aenter__()
+        self._running.add(number)
+        return broker
 
     async def _stop_brokers(self) -> None:
-        for broker in self.brokers:
-            await broker.__aexit__(None, None, None)
+        for number in range(len(self.brokers)):
+            await self.stop_broker(number)
 
     def _config(self, number: int) -> BrokerConfig:
         assert self._data is not None

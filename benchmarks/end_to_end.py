@@ -94,8 +94,13 @@ def _servers(cserver: str | None, java: Path | None) -> dict[str, Start]:
 def _print_machine() -> None:
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ": ?")
-    print(f"{model.partition(':')[2].strip()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-          f"Python {platform.python_version()}, commit {commit.stdout.strip() or '?'}\n")  # fmt: skip
+    facts = (
+        f"{model.partition(':')[2].strip()}, {os.cpu_count()} cores",
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        f"commit {commit.stdout.strip() or '?'}",
+        f"load before the run {os.getloadavg()[0]:.1f}",  # beside other work the figures mean little
+    )
+    print("; ".join(facts) + "\n")
 
 
 Rates = dict[str, dict[str, list[Outcome]]]  # measurement -> server -> one outcome a round
@@ -133,7 +138,7 @@ def _rate(outcomes: list[Outcome] | None) -> str:
     if not outcomes:
         return "-"
     rate, p99 = (statistics.median(values) for values in zip(*((o.rate, o.p99_ms) for o in outcomes), strict=True))
-    return f"{rate:,.0f} ({p99:.2g} ms)"
+    return f"{rate:,.0f} ({p99:.1f} ms)"
 
 
 def _ratio(ours: list[Outcome] | None, theirs: list[Outcome] | None) -> str:

@@ -95,13 +95,6 @@ class Registering:
         await self._tasks.stop()
         await asyncio.gather(*(self._leave(name_server) for name_server in self._name_servers))
 
-    async def drop(self) -> None:
-        """Close the connections without leaving, as a crash would."""
-        await self._tasks.stop()
-        for name_server in self._name_servers:
-            if name_server.channel is not None:
-                await name_server.channel.close()
-
     def announce(self, topic: TopicConfig) -> Future[None]:
         """Tell one topic to the name servers that know us; the future ends when all have answered or failed."""
         told: Future[None] = Future()

@@ -76,6 +76,17 @@ class BatchMember(NamedTuple):
     property_text: str
 
 
+class Labels(NamedTuple):
+    """What an index needs of a record."""
+
+    size: int
+    log_offset: int
+    sys_flag: int
+    store_ms: int
+    topic: str
+    property_text: str
+
+
 @lru_cache(maxsize=8192)
 def _topic_field(topic: str) -> bytes:
     encoded = topic.encode()
@@ -169,6 +180,23 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
         prepared_offset=fields[13],
         size=size,
         body_crc=crc,
+    )
+
+
+def decode_labels(buffer: Buffer, position: int) -> Labels:
+    """Return by what the record at `position`, known to be sound, is found again."""
+    flags = _INT.unpack_from(buffer, position + 36)[0]
+    head = _HEADS[flags & _HOST_FLAGS]
+    fields = head.unpack_from(buffer, position)
+    topic_at = position + head.size + fields[14]
+    properties_at = topic_at + 1 + buffer[topic_at]
+    return Labels(
+        fields[0],
+        fields[6],
+        flags,
+        fields[10],
+        str(buffer[topic_at + 1 : properties_at], "utf-8"),
+        str(buffer[properties_at + 2 : position + fields[0]], "utf-8"),
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
-from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, decode, encode
+from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Labels, decode, decode_labels, encode
 from pyromq.store.room_ahead import RoomAhead
 from pyromq.store.segmented_log import SegmentedLog
 
@@ -30,6 +30,7 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _LOG_OFFSET = struct.Struct(">q")  # at byte 28
 _SYS_FLAG = struct.Struct(">i")  # at byte 36
 _STORE_MS = struct.Struct(">q")  # at byte 56, 12 later behind an IPv6 born address
+_NOTHING = memoryview(b"")
 _NEVER = -1  # a limit that every append exceeds
 
 
@@ -164,13 +165,33 @@ class CommitLog:
 
     # -- reading
 
-    def view(self, log_offset: int, size: int) -> memoryview | None:
-        """Return a record whose place is known from a queue; None where its segment is gone."""
-        segment = self.files.find(log_offset)
-        if segment is None or log_offset + size > self.end:
-            return None
-        position = log_offset - segment.base
-        return segment.memory[position : position + size]
+    def views(self, starts: list[int], ends: list[int]) -> list[memoryview]:
+        """Return what lies between each start and end: known places before `end`, none over a segment's end."""
+        views = []
+        base = segment_end = 0
+        memory = _NOTHING
+        for start, end in zip(starts, ends, strict=True):
+            if not base <= start < segment_end:
+                segment = self.files.find(start)
+                assert segment is not None  # every file from `min_offset` to `end` is there
+                base, memory = segment.base, segment.memory
+                segment_end = base + segment.size
+            views.append(memory[start - base : end - base])
+        return views
+
+    def labels_from(self, start: int) -> Iterator[Labels]:
+        """Yield the labels of the records from `start` (a record's begin) to `end`: all known to be sound."""
+        while start < self.end:
+            segment = self.files.find(start)
+            assert segment is not None  # every file from `min_offset` to `end` is there
+            memory, base = segment.memory, segment.base
+            last = min(self.end - base, segment.size) - BLANK_SIZE
+            position = start - base
+            while position <= last and _SIZE_AND_MAGIC.unpack_from(memory, position)[1] == MAGIC:
+                labels = decode_labels(memory, position)
+                position += labels.size
+                yield labels
+            start = base + segment.size
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the record that begins there; None where none does. For offsets that come from outside."""

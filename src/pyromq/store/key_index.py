@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import NamedTuple
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.java_hash import java_hash
-from pyromq.message import Property, StoredMessage, SysFlag
+from pyromq.message import Property, SysFlag, decode_properties
+from pyromq.record import Labels
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.index_file import IndexFile, index_file_bytes
 
@@ -98,30 +98,27 @@ class KeyIndex:
             return True
         monotonic = self._clock.monotonic
         deadline = None if budget_seconds is None else monotonic() + budget_seconds
-        scan = log.scan(max(self.position, log.min_offset), check_crc=False)
-        for count, message in enumerate(scan, 1):
-            self.put(message)
-            self.position = scan.position
-            if scan.position >= log.end or (count % _SLICE == 0 and deadline is not None and monotonic() >= deadline):
+        for count, labels in enumerate(log.labels_from(max(self.position, log.min_offset)), 1):
+            self._put(labels)
+            self.position = labels.log_offset + labels.size
+            if count % _SLICE == 0 and deadline is not None and monotonic() >= deadline:
                 break
         else:
-            self.position = log.end  # nothing but a blank record is left
+            self.position = log.end
         return self.position >= log.end
 
-    def put(self, message: StoredMessage) -> None:
+    def _put(self, labels: Labels) -> None:
         """Enter a record under its unique id and each of its keys; not a rolled back one."""
-        if message.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
+        if labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
             return
-        if self.files and message.log_offset < self.files[-1].end_log_offset:
-            return
-        for key_hash in key_hashes(message):
-            file = self._writable()
-            file.put(key_hash, message.log_offset, message.store_ms)
+        for key_hash in key_hashes(labels.topic, labels.property_text):
+            file = self.files[-1] if self.files else None
+            if file is None or file.is_full:
+                file = self._add_file()
+            file.put(key_hash, labels.log_offset, labels.store_ms)
             file.write_header()
 
-    def _writable(self) -> IndexFile:
-        if self.files and not self.files[-1].is_full:
-            return self.files[-1]
+    def _add_file(self) -> IndexFile:
         last = self.files[-1] if self.files else None
         if last is not None:
             self.unflushed.append(last)
@@ -165,15 +162,15 @@ class KeyIndex:
         return KeyMatches(found, last.end_ms if last else 0, last.end_log_offset if last else 0)
 
 
-def key_hashes(message: StoredMessage) -> Iterator[int]:
-    """Yield the hash of each key of a message: its unique id first, then the words of KEYS."""
-    properties = message.properties
+def key_hashes(topic: str, property_text: str) -> list[int]:
+    """Return the hash of each key of a message: its unique id first, then the words of KEYS."""
+    properties = decode_properties(property_text)
+    hashes = []
     if unique := properties.get(Property.UNIQUE_KEY):
-        yield _index_hash(_hash_of_unique(f"{message.topic}#{unique}"))
+        hashes.append(_index_hash(_joined_hash(f"{topic}#{unique[:-_TAIL]}", unique[-_TAIL:])))
     if keys := properties.get(Property.KEYS):
-        for key in keys.split(" "):
-            if key:
-                yield _index_hash(java_hash(f"{message.topic}#{key}"))
+        hashes += [_index_hash(_joined_hash(f"{topic}#", key)) for key in keys.split(" ") if key]
+    return hashes
 
 
 def _index_hash(value: int) -> int:
@@ -182,13 +179,17 @@ def _index_hash(value: int) -> int:
     return value if value <= 0x7FFFFFFF else 0
 
 
-def _hash_of_unique(text: str) -> int:
-    """`java_hash`, by a remembered start: h(a + b) = h(a) 31^len(b) + h(b), and ids differ at their end only."""
-    if not text.isascii():
-        return java_hash(text)
-    value = (_hash_of_start(text[:-_TAIL]) * _TAIL_POWER + java_hash(text[-_TAIL:])) & 0xFFFFFFFF
+def _joined_hash(start: str, end: str) -> int:
+    """Return `java_hash(start + end)`, by a remembered start: h(a + b) = h(a) 31^len(b) + h(b)."""
+    if not end.isascii():
+        return java_hash(start + end)
+    value = (_hash_of_start(start) * _power(len(end)) + java_hash(end)) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value
 
 
-_TAIL_POWER: int = 31**_TAIL
 _hash_of_start = lru_cache(maxsize=1024)(java_hash)
+
+
+@lru_cache(maxsize=1024)
+def _power(exponent: int) -> int:
+    return pow(31, exponent, 1 << 32)

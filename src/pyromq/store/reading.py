@@ -107,11 +107,11 @@ class Reading:
         if limits[0] is not None:
             max_bytes = limits[0]
         max_count = min(max_count, limits[1])
-        view = self._log.view
         status = ReadStatus.NO_MATCHED_MESSAGE
-        records: list[memoryview | None] = []
         scanned = count = total = 0
         run_start = run_end = -1  # records back to back become one view
+        starts: list[int] = []
+        ends: list[int] = []
         for log_offset, size, tags_code in _unpack_entries(content):
             if count and (count >= max_count or total + size > max_bytes):
                 break
@@ -130,21 +130,16 @@ class Reading:
                 run_end += size
                 continue
             if run_end > 0:
-                records.append(view(run_start, run_end - run_start))
+                starts.append(run_start)
+                ends.append(run_end)
             run_start = log_offset
             run_end = log_offset + size
         if count:
             status = ReadStatus.FOUND
-            records.append(view(run_start, run_end - run_start))
-        return ReadResult(
-            status,
-            queue_offset + scanned,
-            queue.min_offset,
-            queue.max_offset,
-            [record for record in records if record is not None],
-            count,
-            total,
-        )
+            starts.append(run_start)
+            ends.append(run_end)
+        records = self._log.views(starts, ends)
+        return ReadResult(status, queue_offset + scanned, queue.min_offset, queue.max_offset, records, count, total)
 
 
 def _outside(queue: ConsumeQueue, queue_offset: int) -> ReadResult:

@@ -7,7 +7,7 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.errors import StoreLocked, UsageError
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.headers import EndTransaction, MaxOffset, OffsetResponse, UpdateConsumerOffset
+from pyromq.remoting.headers import EndTransaction, MaxOffset, OffsetResponse, PullMessage, UpdateConsumerOffset
 
 
 async def test_messages_topics_groups_and_offsets_outlast_a_restart(config, clock, caller_to):
@@ -57,8 +57,6 @@ async def test_the_address_is_the_advertised_one(config, clock):
 
 
 async def test_a_parked_pull_is_answered_when_the_broker_stops(config, clock, caller_to):
-    from pyromq.remoting.headers import PullMessage
-
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders")

@@ -1,8 +1,10 @@
 """Heartbeats: who is a member, who is told, who is forgotten."""
 
 import asyncio
+from dataclasses import replace
 
-from pyromq.remoting.bodies import ClientCheck, Subscription, encode_body
+from pyromq.broker.broker import Broker
+from pyromq.remoting.bodies import ClientCheck, GroupConfig, Subscription, encode_body
 from pyromq.remoting.headers import CheckClient, ConsumerConnections, ConsumerList, Heartbeat, UnregisterClient
 
 
@@ -70,10 +72,18 @@ async def test_an_older_subscription_does_not_replace_a_newer_one(caller, broker
 
 
 async def test_nobody_is_told_where_the_group_has_it_switched_off(caller, broker):
-    from pyromq.remoting.bodies import GroupConfig
-
     broker.groups.put(GroupConfig(name="g", notify_changes=False))
     await caller.beat("one", group="g")
+    assert await members(caller) == ["one"]
+    assert caller.notices.empty()
+
+
+async def test_nobody_is_told_where_the_broker_has_it_switched_off(caller, broker, caller_to):
+    broker.config.notify_members = False
+    other = await caller_to(broker)
+    await caller.beat("one", group="g")
+    await other.beat("two", group="g")
+    await other.ask(UnregisterClient(client_id="two", consumer_group="g"))
     assert await members(caller) == ["one"]
     assert caller.notices.empty()
 
@@ -109,10 +119,6 @@ async def test_a_silent_member_is_forgotten_after_two_minutes(caller, broker, cl
 
 
 async def test_a_group_that_may_not_be_created_is_registered_all_the_same(config, clock, caller_to):
-    from dataclasses import replace
-
-    from pyromq.broker.broker import Broker
-
     async with Broker(replace(config, auto_create_group=False), clock) as broker:
         caller = await caller_to(broker)
         await caller.beat("one", group="g")
@@ -142,6 +148,6 @@ async def test_a_tag_subscription_passes_the_check_and_sql_does_not(caller):
         return encode_body(ClientCheck(client_id="one", group="g", subscription=subscription))
 
     await caller.ask(CheckClient(), check("a || b", "TAG"))
-    await caller.ask(CheckClient(), check(" || ", "TAG"), code=23)
+    await caller.ask(CheckClient(), encode_body(ClientCheck()))
     refused = await caller.ask(CheckClient(), check("a > 1", "SQL92"), code=1)
     assert refused.remark == "The broker does not support consumer to filter message by SQL92"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -22,6 +23,8 @@ from pyromq.remoting.headers import (
     TopicSettings,
 )
 from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
 
 MAX_QUEUES = 65_536  # of a topic at one broker; guards against a mistyped number, upstream has no limit
 
@@ -61,6 +64,7 @@ class Administering:
             order=known is not None and known.order,
         )
         self._topics.put(topic)
+        logger.info("topic %s %s by %s", topic.name, "changed" if known else "created", call.peer.address)
         answered: Future[Reply] = Future()
         self._announce(topic).add_done_callback(lambda announced: answered.set_result(Reply()))
         return answered
@@ -69,7 +73,8 @@ class Administering:
     def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
         """Forget the topic and remove its queues; its records stay in the log until that is cleaned."""
         check_changeable(self._topics, header.topic)
-        self._topics.delete(header.topic)
+        if self._topics.delete(header.topic):
+            logger.info("topic %s deleted by %s", header.topic, call.peer.address)
         self._store.delete_topic(header.topic)
         self._statistics.forget_topic(header.topic)
         return Reply()
@@ -80,7 +85,7 @@ class Administering:
 
     @answers(TopicSettings)
     def topic(self, header: TopicSettings, call: Call) -> Reply:
-        """RocketMQ 5's clients ask for a topic's settings before others things; without an answer they fail."""
+        """RocketMQ 5's clients ask for a topic's settings first; without an answer they fail."""
         topic = self._topics.find(header.topic)
         if topic is None:
             raise TopicNotFound(f"No topic in this broker! topic: {header.topic}")

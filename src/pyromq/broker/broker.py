@@ -66,7 +66,7 @@ class Broker:
         self.topics = Topics(self.config, JsonFile(folder / "topics.json"), self._clock)
         self.groups = Groups(self.config, JsonFile(folder / "subscriptionGroup.json"), self._clock)
         self.offsets = Offsets(JsonFile(folder / "consumerOffset.json"))
-        self.connections = Connections(self._clock)
+        self.connections = Connections(self.config, self._clock)
         self.statistics = Statistics(self.config.cluster, self._clock)
         self.long_polls = LongPolls(self._clock)
         self.registering = Registering(self.config, self.topics, self._clock)
@@ -95,7 +95,7 @@ class Broker:
             Consuming(store, offsets, connections),
             Locking(QueueLocks(clock)),
             Querying(store, connections),
-            Heartbeating(connections, groups, topics, config=config, clock=clock),
+            Heartbeating(connections, groups, topics=topics, clock=clock),
             Administering(store, topics, statistics=statistics, announce=self.registering.announce),
             Grouping(groups, offsets, statistics=statistics),
             Configuring(config, settings, topics=topics, announce_all=self.registering.announce_all, clock=clock),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
 from pyromq.remoting.bodies import ConsumerEntry, Subscription
 from pyromq.remoting.exchange import Exchange
@@ -58,9 +59,10 @@ class ConsumerGroup:
 
 
 class Connections:
-    """The connected clients, by group."""
+    """The connected clients, by group. `config.notify_members` false keeps members in the dark."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
         self._clock = clock
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Exchange, Member]] = {}
@@ -93,7 +95,10 @@ class Connections:
         return None
 
     def register_consumer(self, entry: ConsumerEntry, member: Member, *, notify: bool) -> None:
-        """Note a consumer's heartbeat; tells the group if this member or one of its topics is new, or a topic left."""
+        """Note a consumer's heartbeat; tells the group if this member or one of its topics is new, or a topic left.
+
+        `notify` is the group's own setting, here and below.
+        """
         group = self._consumers.get(entry.group)
         if group is None:
             group = self._consumers[entry.group] = ConsumerGroup(entry.group)
@@ -105,7 +110,7 @@ class Connections:
         changed = group.subscribe(entry.subscriptions)
         self._watch(member.exchange, entry.group)
         if (is_new or changed) and notify:
-            _tell_members(group)
+            self._tell_members(group)
 
     def register_producer(self, group: str, member: Member) -> None:
         """Note a producer's heartbeat."""
@@ -120,7 +125,7 @@ class Connections:
         if not consumers.by_exchange:
             del self._consumers[group]
         elif notify:
-            _tell_members(consumers)
+            self._tell_members(consumers)
 
     def unregister_producer(self, group: str, exchange: Exchange) -> None:
         """The client leaves the group."""
@@ -154,7 +159,7 @@ class Connections:
             self.unregister_consumer(group, exchange, notify=True)
             self.unregister_producer(group, exchange)
 
-
-def _tell_members(group: ConsumerGroup) -> None:
-    for exchange in list(group.by_exchange):
-        exchange.notify(ConsumerIdsChanged(consumer_group=group.name))
+    def _tell_members(self, group: ConsumerGroup) -> None:
+        if self._config.notify_members:
+            for exchange in list(group.by_exchange):
+                exchange.notify(ConsumerIdsChanged(consumer_group=group.name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from pyromq.broker.groups import Groups
 from pyromq.broker.offsets import Offsets
 from pyromq.broker.statistics import Statistics
@@ -19,6 +21,8 @@ from pyromq.remoting.headers import (
     SaveGroup,
 )
 
+logger = logging.getLogger(__name__)
+
 MAX_LONG = (1 << 63) - 1
 
 
@@ -32,13 +36,16 @@ class Grouping:
 
     @answers(SaveGroup)
     def save_group(self, header: SaveGroup, call: Call) -> Reply:
-        self._groups.put(decode_body(GroupConfig, call.body))
+        group = decode_body(GroupConfig, call.body)
+        self._groups.put(group)
+        logger.info("group %s saved by %s", group.name, call.peer.address)
         return Reply()
 
     @answers(DeleteGroup)
     def delete_group(self, header: DeleteGroup, call: Call) -> Reply:
         """Forget the group; where groups are created automatically, a running member brings it back."""
-        self._groups.delete(header.group)
+        if self._groups.delete(header.group):
+            logger.info("group %s deleted by %s", header.group, call.peer.address)
         self._statistics.forget_group(header.group)
         if header.remove_offsets:
             self._offsets.remove_group(header.group)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.connections import Connections, Member
 from pyromq.broker.groups import Groups
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError
-from pyromq.filter.tags import parse_tags
 from pyromq.names import retry_topic
 from pyromq.remoting.bodies import ClientCheck, ConsumerEntry, HeartbeatBody, decode_body
 from pyromq.remoting.command import Call, Reply
@@ -19,13 +17,10 @@ from pyromq.remoting.headers import CheckClient, Heartbeat, UnregisterClient
 class Heartbeating:
     """Keeps the registry of clients true."""
 
-    def __init__(
-        self, connections: Connections, groups: Groups, topics: Topics, *, config: BrokerConfig, clock: Clock
-    ) -> None:
+    def __init__(self, connections: Connections, groups: Groups, *, topics: Topics, clock: Clock) -> None:
         self._connections = connections
         self._groups = groups
         self._topics = topics
-        self._config = config
         self._clock = clock
 
     @answers(Heartbeat)
@@ -51,8 +46,7 @@ class Heartbeating:
         # A group that may not be created is registered all the same; its pulls are refused.
         if group is not None and group.retry_queues > 0:
             self._topics.for_group_retry(retry_topic(entry.group), group.retry_queues)
-        notify = self._config.notify_members and (group is None or group.notify_changes)
-        self._connections.register_consumer(entry, member, notify=notify)
+        self._connections.register_consumer(entry, member, notify=group is None or group.notify_changes)
 
     @answers(UnregisterClient)
     def leave(self, header: UnregisterClient, call: Call) -> Reply:
@@ -60,13 +54,13 @@ class Heartbeating:
             self._connections.unregister_producer(header.producer_group, call.peer)
         if header.consumer_group is not None:
             group = self._groups.find(header.consumer_group)
-            notify = self._config.notify_members and (group is None or group.notify_changes)
+            notify = group is None or group.notify_changes
             self._connections.unregister_consumer(header.consumer_group, call.peer, notify=notify)
         return Reply()
 
     @answers(CheckClient)
     def check(self, header: CheckClient, call: Call) -> Reply:
-        """Refuse a subscription that pulls would fail with."""
+        """Refuse kinds of subscriptions that are not served; tags always pass, as upstream."""
         subscription = decode_body(ClientCheck, call.body).subscription
         if subscription is None:
             return Reply()
@@ -74,5 +68,4 @@ class Heartbeating:
             raise BrokerError(
                 f"The broker does not support consumer to filter message by {subscription.expression_type}"
             )
-        parse_tags(subscription.expression)
         return Reply()

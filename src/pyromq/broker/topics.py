@@ -6,6 +6,7 @@ Source: RocketMQ 4.9.8, TopicConfigManager.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
@@ -30,6 +31,8 @@ from pyromq.names import (
 from pyromq.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.store.json_file import JsonFile
+
+logger = logging.getLogger(__name__)
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."  # upstream ends several texts with it
 DELAY_QUEUES = 18  # one per default delay level
@@ -124,6 +127,7 @@ class Topics:
             sys_flag=sys_flag,
         )
         self.put(topic, Change.AUTOMATIC)
+        logger.info("topic %s created with %d queues for %s", name, queues, peer_address)
         return topic
 
     def _may_inherit(self, pattern: TopicConfig) -> bool:

@@ -13,10 +13,6 @@ from .java import Driver, JavaMissing, build
 from .servers import GenuineServers, OurServers
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "interop_short: the part of the interop tests that fits into a minute")
-
-
 @pytest.fixture(scope="session")
 def jars() -> None:
     try:
@@ -39,7 +35,7 @@ def genuine(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ge
         servers.start()
         yield servers
     finally:
-        servers.stop()
+        servers.kill()  # an orderly end takes the genuine broker seconds, and nobody opens this store again
 
 
 @pytest.fixture(scope="session")

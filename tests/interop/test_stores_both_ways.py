@@ -68,8 +68,8 @@ TOPIC = "handed-over"
 HANDOVERS = (
     "ours-then-genuine-stop",
     pytest.param("ours-then-genuine-kill", marks=short),
-    pytest.param("genuine-then-ours-stop", marks=short),
-    "genuine-then-ours-kill",
+    "genuine-then-ours-stop",
+    pytest.param("genuine-then-ours-kill", marks=short),
 )
 
 

@@ -24,12 +24,13 @@ class Querying:
 
     @answers(QueryMessage)
     def by_key(self, header: QueryMessage, call: Call) -> Reply:
-        """The records whose key has the asked key's hash; whoever asked compares the keys themselves."""
+        """The newest records whose key has the asked key's hash, in log order; whoever asked compares the keys."""
         wanted = UNIQUE_KEY_MATCHES if header.by_unique_key else header.max_count
         found = self._store.find_by_key(
             header.topic, header.key, min(wanted, MAX_MATCHES), header.begin_ms, header.end_ms
         )
-        records = [record for offset in found.log_offsets if (record := self._store.record_at(offset)) is not None]
+        found_at = sorted(found.log_offsets)
+        records = [record for offset in found_at if (record := self._store.record_at(offset)) is not None]
         if not records:
             raise QueryNotFound("can not find message, maybe time range not correct")
         answer = QueryMessageResponse(

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pyromq.errors import ProtocolError
 from pyromq.remoting.bodies import (
     BrokerRegistration,
     compress_registration,
@@ -149,7 +152,7 @@ def test_bodies_survive_reading_and_writing(folder):
         declared = frame.declared_body()
         if declared is None:
             continue
-        body = _read_body(frame, declared)
+        body = _read_body(frame, declared, frame.body)
         again = encode_body(body)
         assert decode_body(declared, again) == body, frame.exchange
         if not _is_compressed(frame):
@@ -166,15 +169,33 @@ def test_compressed_registration_survives_reading_and_writing():
         assert decompress_registration(compress_registration(registration)) == registration
 
 
+ALL = [frame for folder in FOLDERS for frame in recorded(folder)]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(ALL), st.data())
+def test_a_changed_byte_is_at_worst_a_protocol_error(frame, data):
+    changed = bytearray(frame.raw)
+    changed[data.draw(st.integers(0, len(changed) - 1))] ^= data.draw(st.integers(1, 255))
+    declared = frame.declared_body()
+    try:
+        for serialization, header, body in FrameSplitter().split(bytes(changed)):
+            (decode_request if frame.is_request else decode_response)(serialization, header, body)
+            if declared is not None:
+                _read_body(frame, declared, body)
+    except ProtocolError:
+        pass
+
+
 def _is_compressed(frame: Recorded) -> bool:
     return frame.asked == RequestCode.REGISTER_BROKER and frame.fields.get("compressed") == "true"
 
 
-def _read_body(frame: Recorded, declared: type[Any]) -> Any:
+def _read_body(frame: Recorded, declared: type[Any], raw: bytes) -> Any:
     if _is_compressed(frame):
         assert declared is BrokerRegistration
-        return decompress_registration(frame.body)
-    return decode_body(declared, frame.body)
+        return decompress_registration(raw)
+    return decode_body(declared, raw)
 
 
 def _lost(theirs: Any, ours: Any, path: str = "$") -> list[str]:

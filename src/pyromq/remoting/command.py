@@ -127,6 +127,7 @@ class FilledReply(msgspec.Struct, gc=False):
 Answered = Reply | FilledReply
 
 _HEADERS = request_headers()
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last two: no UTF-8, endless nesting
 
 
 def _call_class(header: type[Header]) -> type[Call]:
@@ -160,7 +161,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
         if decode is not None:
             try:
                 call: Call = decode(header)
-            except msgspec.DecodeError:
+            except _UNREADABLE:
                 pass  # a value of another type, a missing field, or no JSON: the tolerant way finds out
             else:
                 if not call.flag & RESPONSE:
@@ -175,7 +176,7 @@ def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Re
     if serialization == JSON:
         try:
             raw = _RAW.decode(header)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return _decode_tolerantly(serialization, header, body)
         if raw.flag & RESPONSE:
             return Response(raw.code, raw.opaque, raw.flag, raw.version, raw.remark, raw.extFields or {}, body)
@@ -223,7 +224,7 @@ def _decode_tolerantly(serialization: int, header: bytes, body: bytes) -> Call |
 def _decode_json(header: bytes) -> _Raw:
     try:
         return _RAW.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError(f"JSON header of {len(header)} bytes cannot be read: {error}") from error
 
 

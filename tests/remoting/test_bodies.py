@@ -1,0 +1,233 @@
+"""The declared bodies: texts as upstream writes them, defaults, and the compressed registration."""
+
+import struct
+import zlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyromq.errors import ProtocolError
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import (
+    BrokerAddresses,
+    BrokerRegistration,
+    BrokerStats,
+    ClusterTable,
+    ConsumeDirectlyResult,
+    ConsumedQueue,
+    ConsumerConnection,
+    ConsumerEntry,
+    ConsumerIds,
+    ConsumerOffsetTable,
+    ConsumerRunning,
+    ConsumerStatus,
+    ConsumeStats,
+    CorrectionOffsetTable,
+    DataVersion,
+    DelayOffsetTable,
+    GroupConfig,
+    HeartbeatBody,
+    LockedQueues,
+    OffsetMoved,
+    ProducerTable,
+    PulledQueue,
+    QueueOffset,
+    QueuesAtBroker,
+    QueueTimeSpan,
+    ResetOffsets,
+    TopicConfig,
+    TopicConfigTable,
+    TopicOffset,
+    TopicRoute,
+    TopicStats,
+    WireQueue,
+    compress_registration,
+    decode_body,
+    decompress_registration,
+    encode_body,
+)
+from pyromq.remoting.bodies.body import Body
+from pyromq.remoting.bodies.registration import MAX_REGISTRATION_BYTES
+
+QUEUE = MessageQueue("t", "b", 0)
+MQ = '{"brokerName":"b","queueId":0,"topic":"t"}'
+
+UPSTREAM = [
+    (
+        TopicRoute(
+            brokers=[BrokerAddresses(broker_name="b", cluster="c", addresses={0: "h:1", 1: "h:2"})],
+            order_conf="b:4",
+            queues=[QueuesAtBroker(broker_name="b", permission=6, read_queues=4, write_queues=4)],
+        ),
+        '{"brokerDatas":[{"brokerAddrs":{"0":"h:1","1":"h:2"},"brokerName":"b","cluster":"c"}],"filterServerTable":{},'
+        '"orderTopicConf":"b:4","queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":4,"topicSysFlag":0,'
+        '"writeQueueNums":4}]}',
+    ),
+    (
+        TopicConfig(name="t"),
+        '{"order":false,"perm":6,"readQueueNums":16,"topicFilterType":"SINGLE_TAG","topicName":"t","topicSysFlag":0,'
+        '"writeQueueNums":16}',
+    ),
+    (
+        GroupConfig(name="g"),
+        '{"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"groupName":"g",'
+        '"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,"whichBrokerWhenConsumeSlowly":1}',
+    ),
+    (DataVersion(counter=1, timestamp=2), '{"counter":1,"timestamp":2}'),
+    (DataVersion(counter=1, timestamp=2, state_version=3), '{"counter":1,"stateVersion":3,"timestamp":2}'),
+    (LockedQueues(queues=[WireQueue.of(QUEUE)]), f'{{"lockOKMQSet":[{MQ}]}}'),
+    (ConsumerIds(client_ids=["1@2"]), '{"consumerIdList":["1@2"]}'),
+    (ResetOffsets(offsets={QUEUE: 7}), f'{{"offsetTable":{{{MQ}:7}}}}'),
+    (
+        ResetOffsets(offsets=[QueueOffset(topic="t", broker_name="b", queue_id=0, offset=7)]),
+        '{"offsetTable":[{"brokerName":"b","offset":7,"queueId":0,"topic":"t"}]}',
+    ),
+    (ConsumerStatus(queues={QUEUE: 7}), f'{{"consumerTable":{{}},"messageQueueTable":{{{MQ}:7}}}}'),
+    (
+        ConsumeStats(queues={QUEUE: ConsumedQueue(broker_offset=3, consumer_offset=2, last_ms=1)}),
+        f'{{"consumeTps":0.0,"offsetTable":{{{MQ}:{{"brokerOffset":3,"consumerOffset":2,"lastTimestamp":1}}}}}}',
+    ),
+    (
+        TopicStats(queues={QUEUE: TopicOffset(min_offset=1, max_offset=2, last_update_ms=3)}),
+        f'{{"offsetTable":{{{MQ}:{{"lastUpdateTimestamp":3,"maxOffset":2,"minOffset":1}}}}}}',
+    ),
+    (
+        OffsetMoved(group="g", queue=WireQueue.of(QUEUE), asked_offset=9, new_offset=5),
+        f'{{"consumerGroup":"g","messageQueue":{MQ},"offsetNew":5,"offsetRequest":9}}',
+    ),
+    (
+        QueueTimeSpan(queue=WireQueue.of(QUEUE)),
+        f'{{"consumeTimeStamp":0,"consumeTimeStampStr":"","delayTime":0,"maxTimeStamp":0,"maxTimeStampStr":"",'
+        f'"messageQueue":{MQ},"minTimeStamp":0,"minTimeStampStr":""}}',
+    ),
+    (
+        ConsumerRunning(queues={QUEUE: PulledQueue()}),
+        f'{{"mqTable":{{{MQ}:{{"cachedMsgCount":0,"cachedMsgMaxOffset":0,"cachedMsgMinOffset":0,'
+        f'"cachedMsgSizeInMiB":0,"commitOffset":0,"droped":false,"lastConsumeTimestamp":0,"lastLockTimestamp":0,'
+        f'"lastPullTimestamp":0,"locked":false,"transactionMsgCount":0,"transactionMsgMaxOffset":0,'
+        f'"transactionMsgMinOffset":0,"tryUnlockTimes":0}}}},"properties":{{}},"statusTable":{{}},'
+        f'"subscriptionSet":[]}}',
+    ),
+    (
+        ConsumeDirectlyResult(result="CR_SUCCESS", spent_ms=4),
+        '{"autoCommit":true,"consumeResult":"CR_SUCCESS","order":false,"spentTimeMills":4}',
+    ),
+    (
+        BrokerStats(),
+        '{"statsDay":{"avgpt":0.0,"sum":0,"tps":0.0},"statsHour":{"avgpt":0.0,"sum":0,"tps":0.0},'
+        '"statsMinute":{"avgpt":0.0,"sum":0,"tps":0.0}}',
+    ),
+    (
+        ConsumerConnection(),
+        '{"connectionSet":[],"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY",'
+        '"messageModel":"CLUSTERING","subscriptionTable":{}}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "text"), UPSTREAM)
+def test_bodies_have_upstreams_text(body, text):
+    assert encode_body(body).decode() == text
+    assert decode_body(type(body), text.encode()) == body
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "body"),
+    [
+        (
+            ClusterTable,
+            '{"brokerAddrTable":{"b":{"brokerAddrs":{0:"h:1"},"brokerName":"b","cluster":"c"}},'
+            '"clusterAddrTable":{"c":["b"]}}',
+            ClusterTable(
+                brokers={"b": BrokerAddresses(broker_name="b", cluster="c", addresses={0: "h:1"})},
+                clusters={"c": ["b"]},
+            ),
+        ),
+        (ConsumerOffsetTable, '{"offsetTable":{"t@g":{0:7,1:8}}}', ConsumerOffsetTable(offsets={"t@g": {0: 7, 1: 8}})),
+        (DelayOffsetTable, '{"offsetTable":{1:7}}', DelayOffsetTable(offsets={1: 7})),
+        (CorrectionOffsetTable, '{"correctionOffsets":{0:7}}', CorrectionOffsetTable(offsets={0: 7})),
+    ],
+)
+def test_number_keys_may_come_without_quotes(declared, text, body):
+    assert decode_body(declared, text.encode()) == body
+    assert decode_body(declared, encode_body(body)) == body
+
+
+def test_additions_of_rocketmq_5_are_read_over():
+    text = '{"attributes":{"+message.type":"FIFO"},"topicName":"t"}'
+    assert decode_body(TopicConfig, text.encode()) == TopicConfig(name="t")
+    text = '{"clientID":"c","heartbeatFingerprint":7,"withoutSub":true,"consumerDataSet":[]}'
+    assert decode_body(HeartbeatBody, text.encode()) == HeartbeatBody(client_id="c")
+
+
+def test_subscription_without_expression_type_is_by_tag():
+    text = (
+        '{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"subString":"*","topic":"t"}]}]}'
+    )
+    (consumer,) = decode_body(HeartbeatBody, text.encode()).consumers
+    assert isinstance(consumer, ConsumerEntry)
+    assert consumer.subscriptions[0].expression_type == "TAG"
+
+
+def test_unknown_language_is_kept_as_it_came():
+    text = '{"data":{"g":[{"clientId":"c","language":"COBOL","remoteIP":"/h:1","version":409}]}}'
+    assert decode_body(ProducerTable, text.encode()).groups["g"][0].language == "COBOL"
+
+
+@pytest.mark.parametrize("declared", Body.__subclasses__(), ids=lambda declared: declared.__name__)
+def test_wire_names_of_a_body_differ(declared):
+    names = [f.encode_name for f in msgspec.structs.fields(declared)]
+    assert len(names) == len(set(names))
+
+
+REGISTRATION = BrokerRegistration(
+    filter_servers=["h:1"],
+    topics=TopicConfigTable(
+        data_version=DataVersion(counter=3, timestamp=4),
+        topics={"t": TopicConfig(name="t", read_queues=4, write_queues=8, permission=4), "u": TopicConfig(name="u")},
+    ),
+)
+
+
+def sized(text: bytes) -> bytes:
+    return struct.pack(">i", len(text)) + text
+
+
+def test_compressed_registration_has_upstreams_layout():
+    assert zlib.decompress(compress_registration(REGISTRATION)) == (
+        sized(b'{"counter":3,"timestamp":4}')
+        + struct.pack(">i", 2)
+        + sized(b"t 4 8 4 SINGLE_TAG")
+        + sized(b"u 16 16 6 SINGLE_TAG")
+        + sized(b'["h:1"]')
+    )
+
+
+def test_compressed_registration_is_read_back():
+    assert decompress_registration(compress_registration(REGISTRATION)) == REGISTRATION
+
+
+def test_topic_attributes_of_rocketmq_5_are_read_over():
+    parts = [sized(b"{}"), struct.pack(">i", 1), sized(b't 4 8 6 SINGLE_TAG {"+a":"b c"}'), sized(b"[]")]
+    topics = decompress_registration(zlib.compress(b"".join(parts))).topics.topics
+    assert topics == {"t": TopicConfig(name="t", read_queues=4, write_queues=8)}
+
+
+def test_registration_that_unfolds_to_gigabytes_is_cut_off():
+    servers = struct.pack(">i", MAX_REGISTRATION_BYTES) + b"[]" + b" " * (MAX_REGISTRATION_BYTES - 2)
+    bomb = zlib.compress(sized(b"{}") + struct.pack(">i", 0) + servers, 1)
+    with pytest.raises(ProtocolError, match="bytes at"):
+        decompress_registration(bomb)
+
+
+@given(st.data())
+def test_changed_registration_gives_a_value_or_a_protocol_error(data):
+    plain = bytearray(zlib.decompress(compress_registration(REGISTRATION)))
+    plain[data.draw(st.integers(0, len(plain) - 1))] ^= data.draw(st.integers(1, 255))
+    for raw in (zlib.compress(plain), bytes(plain)):
+        try:
+            decompress_registration(raw)
+        except ProtocolError:
+            pass

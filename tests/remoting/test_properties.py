@@ -4,7 +4,8 @@ from pyromq.remoting.properties import parse_properties, write_properties
 
 
 def test_names_and_values_are_read_as_java_reads_them():
-    text = "# note\n! note\nplain=1\n  spaced = a b \r\ncolon: x\nblank y\nempty=\n\npath=C\\:\\\\x\\u00e9\nlong=a,\\\n   b"
+    text = "# note\n! note\nplain=1\n  spaced = a b \r\ncolon: x\nblank y\nempty=\n"
+    text += "\npath=C\\:\\\\x\\u00e9\nlong=a,\\\n   b"
     assert parse_properties(text) == {
         "plain": "1",
         "spaced": "a b ",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -178,6 +179,16 @@ def test_views_outlive_the_store(tmp_path: Path) -> None:
         records = store.read(TOPIC, 0, 0, 32).records
     assert sum(map(len, records)) == sum(each.size for each in sent)
     assert sent[0].body in bytes(records[0])
+
+
+def test_queues_keep_no_descriptors(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 20) as store:
+        store.append(message())
+        before = len(os.listdir("/proc/self/fd"))
+        for queue_id in range(1, 200):
+            store.append(message(queue_id=queue_id))
+            store.read(TOPIC, queue_id, 0, 32)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_deleted_topic_begins_anew_and_stays_deleted(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ Behind the last record everything is zero. Source: RocketMQ 4.9.8, CommitLog and
 from __future__ import annotations
 
 import logging
-import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,7 +47,7 @@ class CommitLog:
         self._max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
         self._refusal = "the store is not open"
         self._room = RoomAhead(self.files)
-        self._map: mmap.mmap | None = None
+        self._memory: memoryview | None = None
         self._base = 0
         self._limit = _NEVER  # an append that would end behind it takes the slow way
         self._room_mark = 0
@@ -83,7 +82,7 @@ class CommitLog:
                 record = encode(message)
                 end = start + len(record)
         base = self._base
-        self._map[start - base : end - base] = record  # type: ignore[index]  # mapped: the limit was not exceeded
+        self._memory[start - base : end - base] = record  # type: ignore[index]  # mapped: the limit was not exceeded
         self.end = end
         self.last_store_ms = now
 
@@ -97,8 +96,8 @@ class CommitLog:
             if self.end != start:
                 start = self.end
                 records = _encode_all(messages, start, now)
-        assert self._map is not None
-        self._map[start - self._base : start - self._base + len(records)] = records
+        assert self._memory is not None
+        self._memory[start - self._base : start - self._base + len(records)] = records
         self.end = start + len(records)
         self.last_store_ms = now
 
@@ -115,7 +114,7 @@ class CommitLog:
             raise MessageRefused(f"message takes {size} bytes in the log, the limit is {self._max_record_bytes}")
         segment_end = self._base + self.files.segment_bytes
         try:
-            if self._map is None or self.end + size > segment_end - BLANK_SIZE:
+            if self._memory is None or self.end + size > segment_end - BLANK_SIZE:
                 self._roll()
             while self.end + size > self._room_mark:
                 self._room_mark = self._room.extend(self.files.segments[-1])
@@ -126,10 +125,10 @@ class CommitLog:
     def _roll(self) -> None:
         base = self.files.capacity_end
         segment = self._room.next_segment(base)
-        if self._map is not None:
-            _SIZE_AND_MAGIC.pack_into(self._map, self.end - self._base, base - self.end, BLANK_MAGIC)
+        if self._memory is not None:
+            _SIZE_AND_MAGIC.pack_into(self._memory, self.end - self._base, base - self.end, BLANK_MAGIC)
         self.files.add(segment)
-        self._map = segment.map
+        self._memory = segment.memory
         self._base = self.end = base
         self._room_mark = self._room.start(base)
 
@@ -151,7 +150,7 @@ class CommitLog:
         self._refusal = ""
         segment = self.files.find(end)
         if segment is not None:
-            self._map = segment.map
+            self._memory = segment.memory
             self._base = segment.base
             self._room_mark = self._room.start(end)
             self._set_limit()
@@ -160,7 +159,7 @@ class CommitLog:
         """Refuse appends and end the helper's thread; views stay valid."""
         self.refuse("the store is closed")
         self._room.close()
-        self._map = None
+        self._memory = None
         self.files.release()
 
     # -- reading

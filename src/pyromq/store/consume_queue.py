@@ -11,7 +11,6 @@ before its first one. Source: RocketMQ 4.9.8, ConsumeQueue.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +43,7 @@ class ConsumeQueue:
     `flushed_offset` belongs to the flusher: entries before it are on disk.
     """
 
-    __slots__ = ("_base", "_end", "_map", "files", "flushed_offset", "max_offset", "min_offset")
+    __slots__ = ("_base", "_end", "_memory", "files", "flushed_offset", "max_offset", "min_offset")
 
     def __init__(self, folder: Path, entries_per_file: int) -> None:
         self.files = SegmentedLog(
@@ -53,7 +52,7 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.flushed_offset = 0
-        self._map: mmap.mmap | None = None
+        self._memory: memoryview | None = None
         self._base = self._end = 0  # queue offsets of the file that is written
 
     # -- writing
@@ -63,7 +62,7 @@ class ConsumeQueue:
         offset = self.max_offset
         if offset >= self._end:
             self._open_file(offset)
-        _pack_into(self._map, (offset - self._base) * ENTRY_BYTES, log_offset, size, tags_code)  # type: ignore[arg-type]
+        _pack_into(self._memory, (offset - self._base) * ENTRY_BYTES, log_offset, size, tags_code)  # type: ignore[arg-type]
         self.max_offset = offset + 1
 
     def begin_at(self, queue_offset: int) -> None:
@@ -81,16 +80,16 @@ class ConsumeQueue:
         position = offset * ENTRY_BYTES
         segment = self.files.find(position)
         if segment is None:
-            self.files.release()  # the full file is mapped again if it is read; each mapping keeps a descriptor
+            self.files.release()  # the full file is mapped again if it is read
             segment = self.files.create(position - position % self.files.segment_bytes)
             self.files.add(segment)
-        self._map = segment.map
+        self._memory = segment.memory
         self._base = segment.base // ENTRY_BYTES
         self._end = self._base + segment.size // ENTRY_BYTES
 
     def release(self) -> None:
         """Give up the mappings; they come back when used."""
-        self._map = None
+        self._memory = None
         self._end = 0
         self.files.release()
 
@@ -108,7 +107,7 @@ class ConsumeQueue:
         segment = self.files.find(queue_offset * ENTRY_BYTES) if 0 <= queue_offset < self.max_offset else None
         if segment is None:
             return None
-        return QueueEntry._make(_ENTRY.unpack_from(segment.map, queue_offset * ENTRY_BYTES - segment.base))
+        return QueueEntry._make(_ENTRY.unpack_from(segment.memory, queue_offset * ENTRY_BYTES - segment.base))
 
     def content(self, queue_offset: int, count: int) -> memoryview | None:
         """Return up to `count` entries from one file as bytes; None where that file is gone.

@@ -78,13 +78,13 @@ class IndexFile:
         self.write_header()
 
     def load(self) -> None:
-        header = _HEADER.unpack_from(self.file.map)
+        header = _HEADER.unpack_from(self.file.memory)
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
         self.next_entry = max(next_entry, 1)
 
     def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
         """Add an entry; the file must not be full. Called for every key of every message."""
-        memory = self.file.map
+        memory = self.file.memory
         number = self.next_entry
         slot_at = _HEADER.size + key_hash % self._slots * _SLOT.size
         previous = _SLOT.unpack_from(memory, slot_at)[0]
@@ -103,7 +103,7 @@ class IndexFile:
 
     def write_header(self) -> None:
         _HEADER.pack_into(
-            self.file.map,
+            self.file.memory,
             0,
             self.begin_ms,
             self.end_ms,
@@ -120,7 +120,7 @@ class IndexFile:
     def find(self, key_hash: int, max_count: int, *, begin_ms: int, end_ms: int) -> list[int]:
         """Return log offsets of records whose key has that hash, newest first."""
         found: list[int] = []
-        memory = self.file.map
+        memory = self.file.memory
         number = _SLOT.unpack_from(memory, _HEADER.size + key_hash % self._slots * _SLOT.size)[0]
         while 0 < number < self.next_entry and len(found) < max_count:
             entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(

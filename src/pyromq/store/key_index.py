@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\d{17}\Z")
 _SLICE = 64  # records between two looks at the clock
-_TAIL = 8  # characters at the end of a unique id that differ from message to message
+_COUNTER = 4  # hex digits at the end of a unique id; what is before them changes once a millisecond
 
 
 class KeyMatches(NamedTuple):
@@ -167,7 +167,7 @@ def key_hashes(topic: str, property_text: str) -> list[int]:
     properties = decode_properties(property_text)
     hashes = []
     if unique := properties.get(Property.UNIQUE_KEY):
-        hashes.append(_index_hash(_joined_hash(f"{topic}#{unique[:-_TAIL]}", unique[-_TAIL:])))
+        hashes.append(_index_hash(_joined_hash(f"{topic}#{unique[:-_COUNTER]}", unique[-_COUNTER:])))
     if keys := properties.get(Property.KEYS):
         hashes += [_index_hash(_joined_hash(f"{topic}#", key)) for key in keys.split(" ") if key]
     return hashes
@@ -183,13 +183,9 @@ def _joined_hash(start: str, end: str) -> int:
     """Return `java_hash(start + end)`, by a remembered start: h(a + b) = h(a) 31^len(b) + h(b)."""
     if not end.isascii():
         return java_hash(start + end)
-    value = (_hash_of_start(start) * _power(len(end)) + java_hash(end)) & 0xFFFFFFFF
+    value: int = (_hash_of_start(start) * 31 ** len(end) + _hash_of_end(end)) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value
 
 
 _hash_of_start = lru_cache(maxsize=1024)(java_hash)
-
-
-@lru_cache(maxsize=1024)
-def _power(exponent: int) -> int:
-    return pow(31, exponent, 1 << 32)
+_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # all counters

@@ -1,7 +1,7 @@
 """One file of fixed size, mapped into memory when first used; it knows no records.
 
-Flushing and populating go through system calls that release the interpreter's lock: `mmap.flush` and `mmap.madvise`
-keep it for tenths of a second.
+Mapping, flushing and populating are system calls that release the interpreter's lock; `mmap.flush` and `mmap.madvise`
+keep it for tenths of a second, and every `mmap` keeps a file descriptor, which thousands of queues would use up.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
+import weakref
 from pathlib import Path
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
-_PAGE = mmap.PAGESIZE
+_FAILED = ctypes.c_void_p(-1).value
 _libc = ctypes.CDLL(None, use_errno=True)
-_madvise = _libc.madvise
-_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_map = _libc.mmap
+_map.restype = ctypes.c_void_p
+_map.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_unmap = _libc.munmap
+_unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_advise = _libc.madvise
+_advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Segment:
@@ -25,31 +30,19 @@ class Segment:
     A dropped segment is unlinked at once and stays mapped until the last view of it is gone.
     """
 
-    __slots__ = ("_map", "_memory", "base", "path", "size")
+    __slots__ = ("_memory", "base", "path", "size")
 
     def __init__(self, path: Path, size: int, base: int = 0) -> None:
         self.path = path
         self.size = size
         self.base = base
-        self._map: mmap.mmap | None = None
         self._memory: memoryview | None = None
 
     @property
-    def map(self) -> mmap.mmap:
-        """The mapped file, to write into."""
-        if self._map is None:
-            descriptor = os.open(self.path, os.O_RDWR)
-            try:
-                self._map = _mapped(descriptor, self.size)
-            finally:
-                os.close(descriptor)
-        return self._map
-
-    @property
     def memory(self) -> memoryview:
-        """The mapped file, to take views of."""
+        """The mapped file, to write into and to take views of."""
         if self._memory is None:
-            self._memory = memoryview(self.map)
+            self._memory = _mapped(self.path, self.size)
         return self._memory
 
     def create(self) -> None:
@@ -76,12 +69,12 @@ class Segment:
 
         Takes up to a millisecond per MiB and is for a helper's thread: appends then never wait for a page.
         """
-        start -= start % _PAGE
+        start -= start % mmap.PAGESIZE
         length = min(end, self.size) - start
         if length <= 0:
             return True
-        anchor = ctypes.c_char.from_buffer(self.map, start)
-        return bool(_madvise(ctypes.addressof(anchor), length, _MADV_POPULATE_WRITE) == 0)
+        first = ctypes.c_char.from_buffer(self.memory, start)  # keeps the mapping meanwhile
+        return bool(_advise(ctypes.addressof(first), length, _MADV_POPULATE_WRITE) == 0)
 
     def clear_from(self, position: int) -> None:
         """Make everything from `position` on zero, and sparse."""
@@ -95,14 +88,23 @@ class Segment:
     def release(self) -> None:
         """Give up the mapping; it comes back when used again."""
         self._memory = None
-        self._map = None
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
         self.release()
 
 
-def _mapped(descriptor: int, size: int) -> mmap.mmap:
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, size, trackfd=False)  # thousands of queues need no descriptors then
-    return mmap.mmap(descriptor, size)
+def _mapped(path: Path, size: int) -> memoryview:
+    """Map a file; it is unmapped when the last view is gone."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        address = _map(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    finally:
+        os.close(descriptor)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+    content = (ctypes.c_ubyte * size).from_address(address)
+    # Not at the interpreter's exit: a thread may still be writing, and the process ends all mappings anyway.
+    weakref.finalize(content, _unmap, address, size).atexit = False
+    return memoryview(content).cast("B")

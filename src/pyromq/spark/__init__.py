@@ -1,0 +1,1 @@
+"""RocketMQ as a PySpark data source. The only package that imports pyspark."""

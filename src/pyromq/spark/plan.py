@@ -1,0 +1,63 @@
+"""Dividing queues' offset ranges into tasks: split what is long, pack what is short. Pure arithmetic, no Spark."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pyromq.message import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Offsets of one queue, from `start` up to and without `end`."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return max(self.end - self.start, 0)
+
+
+def partition(
+    ranges: list[QueueRange],
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    max_records: int | None = None,
+) -> list[list[QueueRange]]:
+    """Return the ranges of each task; a queue's ranges in one task stay in order. Empty ranges need no task.
+
+    A task costs tens of ms, so by default at most two a core are made, whatever the number of queues.
+    """
+    ranges = [r for r in ranges if len(r)]
+    if not ranges:
+        return []
+    pieces = _split(ranges, least, max_records)
+    most = most or max(2 * (os.cpu_count() or 1), least or 1, len(pieces) if max_records or least else 1)
+    return _pack(pieces, min(most, len(pieces)))
+
+
+def _split(ranges: list[QueueRange], least: int | None, max_records: int | None) -> list[QueueRange]:
+    total = sum(map(len, ranges))
+    size = max_records or total
+    if least:
+        size = min(size, max(-(-total // least), 1))
+    pieces = []
+    for r in ranges:
+        count = -(-len(r) // size)
+        cuts = [r.start + len(r) * number // count for number in range(count + 1)]
+        pieces += [QueueRange(r.queue, a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return pieces
+
+
+def _pack(pieces: list[QueueRange], count: int) -> list[list[QueueRange]]:
+    """Give the longest piece to the task that has least, and so on."""
+    tasks: list[list[QueueRange]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for piece in sorted(pieces, key=len, reverse=True):
+        lightest = loads.index(min(loads))
+        tasks[lightest].append(piece)
+        loads[lightest] += len(piece)
+    return [sorted(task, key=lambda piece: (piece.queue, piece.start)) for task in tasks if task]

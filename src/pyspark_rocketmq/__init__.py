@@ -1,0 +1,9 @@
+"""Spark looks for data sources in top-level modules named `pyspark_*`; this one leads it to ours.
+
+Imports nothing heavy by itself and never fails: one such module that does not load hides all others from Spark.
+"""
+
+try:
+    from pyromq.spark.source import RocketMQDataSource as DefaultSource
+except ImportError:  # without pyspark or pyarrow there is nobody to use it
+    pass

@@ -1,0 +1,76 @@
+"""RocketMQ in Python: clients here; servers in `pyromq.nameserver` and `pyromq.broker`, a test cluster in
+`pyromq.testing`. Names are loaded when first used, so that `import pyromq` costs next to nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pyromq.client.admin import AsyncAdmin as AsyncAdmin
+    from pyromq.client.blocking import Admin as Admin
+    from pyromq.client.blocking import Producer as Producer
+    from pyromq.client.blocking import PullConsumer as PullConsumer
+    from pyromq.client.config import ConsumeFrom as ConsumeFrom
+    from pyromq.client.config import ConsumerConfig as ConsumerConfig
+    from pyromq.client.config import ProducerConfig as ProducerConfig
+    from pyromq.client.producer import AsyncProducer as AsyncProducer
+    from pyromq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
+    from pyromq.client.pulling import PullResult as PullResult
+    from pyromq.client.pulling import PullStatus as PullStatus
+    from pyromq.errors import BrokerError as BrokerError
+    from pyromq.errors import DeadlineExceeded as DeadlineExceeded
+    from pyromq.errors import IllegalMessage as IllegalMessage
+    from pyromq.errors import IllegalName as IllegalName
+    from pyromq.errors import MQError as MQError
+    from pyromq.errors import NoNameServer as NoNameServer
+    from pyromq.errors import NotRunning as NotRunning
+    from pyromq.errors import ProtocolError as ProtocolError
+    from pyromq.errors import TopicNotFound as TopicNotFound
+    from pyromq.errors import Unavailable as Unavailable
+    from pyromq.errors import UsageError as UsageError
+    from pyromq.message import Message as Message
+    from pyromq.message import MessageQueue as MessageQueue
+    from pyromq.message import SendResult as SendResult
+    from pyromq.message import SendStatus as SendStatus
+    from pyromq.message import StoredMessage as StoredMessage
+
+_MODULES = {
+    "pyromq.client.admin": ("AsyncAdmin",),
+    "pyromq.client.blocking": ("Admin", "Producer", "PullConsumer"),
+    "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "ProducerConfig"),
+    "pyromq.client.producer": ("AsyncProducer",),
+    "pyromq.client.pull_consumer": ("AsyncPullConsumer",),
+    "pyromq.client.pulling": ("PullResult", "PullStatus"),
+    "pyromq.errors": (
+        "BrokerError",
+        "DeadlineExceeded",
+        "IllegalMessage",
+        "IllegalName",
+        "MQError",
+        "NoNameServer",
+        "NotRunning",
+        "ProtocolError",
+        "TopicNotFound",
+        "Unavailable",
+        "UsageError",
+    ),
+    "pyromq.message": ("Message", "MessageQueue", "SendResult", "SendStatus", "StoredMessage"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605  spelled out above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pyromq' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -27,6 +27,7 @@ from pyromq.record import MAX_PROPERTIES_SIZE, BatchMember, encode_batch
 from pyromq.remoting.header import json_text
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
 
 # Answers that mean "stored", and how safely.
 STATUSES = {
@@ -52,7 +53,8 @@ class Delivery:
     future: asyncio.Future[SendResult]
     is_batch: bool = False
     fixed_queue: MessageQueue | None = None
-    choose: Callable[[Sequence[MessageQueue]], MessageQueue] | None = None
+    choose: QueueChooser | None = None
+    at_once: bool = False  # written when asked, not at the end of the turn
     queue: MessageQueue | None = None  # of the latest attempt
     started: float = 0.0
     attempts: int = 0
@@ -130,7 +132,7 @@ def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMe
 
 def queue_chooser(
     message: Message, queue: MessageQueue | None, ordering_key: str | None, selector: Selector | None
-) -> Callable[[Sequence[MessageQueue]], MessageQueue] | None:
+) -> QueueChooser | None:
     """Return how the caller wants the queue chosen; None: in turns. Raises `UsageError` for two wishes at once."""
     if (queue is not None) + (ordering_key is not None) + (selector is not None) > 1:
         raise UsageError("give one of queue, ordering_key and selector, not several")

@@ -13,20 +13,25 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from pyromq.client.name_servers import NameServers, parse_addresses
-from pyromq.client.routes import Route, Routes, read_route, route_for_new_topic
+from pyromq.client.routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.clock import Clock
-from pyromq.errors import MQError, NotRunning, TopicNotFound, Unavailable
+from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
+from pyromq.message import MessageQueue
 from pyromq.net.channel import Channel
 from pyromq.net.pool import Pool
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.bodies import HeartbeatBody, TopicRoute
+from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.header import Header
 from pyromq.remoting.headers import Heartbeat, RouteOfTopic, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
 logger = logging.getLogger(__name__)
 
 API_SECONDS = 3.0  # for heartbeats and routes. Source: ClientConfig.mqClientApiTimeout
+FIRST_PAUSE = 0.02  # before a broker that could not be reached is tried again; doubles up to
+LONGEST_PAUSE = 0.5
 REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its route
 
 
@@ -123,6 +128,39 @@ class Membership:
     async def refresh_all(self) -> None:
         for topic in self.routes.topics:
             await self.refresh(topic)
+
+    async def ask(self, address: str, header: Header, body: bytes = b"", *, timeout: float = API_SECONDS) -> Response:
+        """Ask the broker at an address; return its answer whatever the code. Raises `Unavailable`. Seconds."""
+        self.check_running()
+        try:
+            async with asyncio.timeout(timeout):
+                channel = await self.channel(address)
+                return await channel.call(header, body, timeout=timeout)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{address} did not answer within {timeout:g} s") from error
+
+    async def ask_queue(
+        self, queue: MessageQueue, header: Header, *, timeout: float, broker_id: int = MASTER
+    ) -> Response:
+        """Ask a broker that has the queue; tries until `timeout` (seconds), so that a restarted broker is found.
+
+        Only for questions that may be asked twice. Returns the answer whatever its code.
+        """
+        deadline = self._clock.monotonic() + timeout
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                route = await self.route(queue.topic)
+                address = route.replica(queue.broker_name, broker_id)
+                if address is None:
+                    raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
+                return await self.ask(address, header, timeout=max(0.001, deadline - self._clock.monotonic()))
+            except Unavailable:
+                if self._clock.monotonic() + pause >= deadline:
+                    raise
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                await self.refresh(queue.topic)
 
     async def heartbeat(self) -> None:
         """Tell every broker of the known routes who is here; masters only where nothing is consumed."""

@@ -17,13 +17,14 @@ from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import (
     STATUSES,
     Delivery,
+    QueueChooser,
     Selector,
     check_topic_for_sending,
     prepare,
     prepare_batch,
     queue_chooser,
 )
-from pyromq.client.membership import Membership
+from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE, Membership
 from pyromq.client.queue_choice import QueueChoice
 from pyromq.client.routes import Route
 from pyromq.clock import Clock, SystemClock
@@ -44,9 +45,6 @@ from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import SendBatchMessage, SendMessageResponse, SendMessageV2
-
-FIRST_PAUSE = 0.02  # before a broker that refused the connection is tried again; doubles up to
-LONGEST_PAUSE = 0.5
 
 _VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
@@ -131,13 +129,8 @@ class AsyncProducer:
         Retried at another broker: network failures, and the answers in `ProducerConfig.retry_codes`; with a chosen
         queue only network failures, at the same broker.
         """
-        await self._room_below(self.config.max_in_flight)
-        choose = queue_chooser(message, queue, ordering_key, selector)
-        delivery = self._prepare(message, choose, timeout)
-        if choose is None:
-            delivery.retry_codes = self.config.retry_codes
-        self._dispatch(delivery)
-        return await delivery.future
+        await self.room_below(self.config.max_in_flight)
+        return await self.begin(message, queue_chooser(message, queue, ordering_key, selector), timeout)
 
     def send_soon(
         self,
@@ -162,6 +155,17 @@ class AsyncProducer:
         self._dispatch(delivery)
         return delivery.future
 
+    def begin(
+        self, message: Message, choose: QueueChooser | None, timeout: float | None, *, at_once: bool = False
+    ) -> asyncio.Future[SendResult]:
+        """Begin what `send` waits for. `at_once` writes in this call instead of with what else this turn brings."""
+        delivery = self._prepare(message, choose, timeout)
+        delivery.at_once = at_once
+        if choose is None:
+            delivery.retry_codes = self.config.retry_codes
+        self._dispatch(delivery)
+        return delivery.future
+
     async def send_batch(
         self,
         messages: Sequence[Message],
@@ -174,7 +178,7 @@ class AsyncProducer:
 
         They must agree in `wait_stored`, have no delay, and be at most `max_message_bytes` together.
         """
-        await self._room_below(self.config.max_in_flight)
+        await self.room_below(self.config.max_in_flight)
         self._membership.check_running()
         body, ids, text = prepare_batch(messages, self.config, self._ids)
         topic = self._checked(messages[0].topic)
@@ -200,9 +204,19 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Wait until every message sent so far has its answer or has failed."""
-        await self._room_below(1)
+        await self.room_below(1)
 
-    def _prepare(self, message: Message, choose: object, timeout: float | None) -> Delivery:
+    async def room_below(self, limit: int) -> None:
+        """Wait until fewer than `limit` messages have no answer."""
+        while self.in_flight >= limit:
+            waiter = (limit, asyncio.get_running_loop().create_future())
+            self._room.append(waiter)
+            try:
+                await waiter[1]
+            finally:
+                self._room.remove(waiter)
+
+    def _prepare(self, message: Message, choose: QueueChooser | None, timeout: float | None) -> Delivery:
         self._membership.check_running()
         topic = message.topic
         if topic not in self._checked_topics:
@@ -221,7 +235,7 @@ class AsyncProducer:
             self._new_future(),
             False,
             None,
-            choose,  # type: ignore[arg-type]  # what `queue_chooser` returned
+            choose,
         )
 
     def _checked(self, topic: str) -> str:
@@ -312,7 +326,8 @@ class AsyncProducer:
         delivery.queue = queue
         delivery.started = now
         delivery.attempts += 1
-        channel.ask(
+        ask = channel.ask_at_once if delivery.at_once else channel.ask
+        ask(
             self._header(delivery, queue),
             delivery.body,
             timeout=delivery.deadline - now,
@@ -413,6 +428,8 @@ class AsyncProducer:
             else:
                 self._ask(channel, delivery, queue)
                 return
+        if isinstance(error, Unavailable):
+            error = type(error)(f"no broker took the message to topic {delivery.topic!r} in time: {error}")
         self._fail(delivery, error)
 
     def _fail(self, delivery: Delivery, error: MQError) -> None:
@@ -430,13 +447,3 @@ class AsyncProducer:
             limit, future = waiter
             if self.in_flight < limit and not future.done():
                 future.set_result(None)
-
-    async def _room_below(self, limit: int) -> None:
-        """Wait until fewer than `limit` messages have no answer."""
-        while self.in_flight >= limit:
-            waiter = (limit, asyncio.get_running_loop().create_future())
-            self._room.append(waiter)
-            try:
-                await waiter[1]
-            finally:
-                self._room.remove(waiter)

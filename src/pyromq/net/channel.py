@@ -78,10 +78,11 @@ class Channel(asyncio.Protocol):
         if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
 
-    def flush(self) -> None:
-        """Write what was asked in this turn now, instead of at its end."""
-        if self._flush_asked:
-            self._flush()
+    def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
+        """Like `ask`, written before this returns: for a caller that is about to wait for nothing else."""
+        self._flush_asked = True  # so that no flush is scheduled: it comes right now
+        self.ask(header, body, timeout=timeout, answered=answered)
+        self._flush()
 
     async def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> Response:
         """Ask and wait; waits also while the peer does not read what was written before."""

@@ -1,0 +1,79 @@
+"""One queue assigned to a pull consumer: what is fetched and not yet handed out, and how far the application is.
+
+    fetched ahead          handed out              finished
+    `fetch_offset` >= ...  `position` >= ...       `finished`  (what may be committed without being asked)
+
+Plain state without tasks; the consumer fetches into it and hands out of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pyromq.message import MessageQueue, StoredMessage
+
+
+class Batch:
+    """What one pull brought; handed out whole, or message by message."""
+
+    def __init__(self, assigned: AssignedQueue, messages: list[StoredMessage], next_offset: int) -> None:
+        self.assigned = assigned
+        self.messages = deque(messages)
+        self.next_offset = next_offset
+        self.count = len(messages)
+        self.size = sum(len(message.stored_body) for message in messages)
+
+    def hand_out_all(self) -> list[StoredMessage]:
+        """Return the messages left; the queue's position is behind them."""
+        messages = list(self.messages)
+        self.messages.clear()
+        self.assigned.position = self.next_offset
+        return messages
+
+    def hand_out_one(self) -> StoredMessage:
+        """Return the next message; the queue's position is behind it."""
+        message = self.messages.popleft()
+        self.assigned.position = message.queue_offset + 1 if self.messages else self.next_offset
+        return message
+
+
+class AssignedQueue:
+    """The state of one assigned queue; offsets are queue offsets."""
+
+    def __init__(self, queue: MessageQueue, tags: str) -> None:
+        self.queue = queue
+        self.tags = tags
+        self.paused = False
+        self.broker_id = 0  # the one the broker suggested with its last answer
+        self.position = 0
+        self.finished = 0
+        self.committed = -1  # what we last told the broker; -1: nothing yet
+        self.fetch_offset = 0
+        self.ready: deque[Batch] = deque()
+        self.ready_count = 0
+        self.ready_bytes = 0
+
+    def restart(self, offset: int) -> None:
+        """Forget what is fetched and go on at `offset`."""
+        self.position = self.finished = self.fetch_offset = offset
+        self.ready.clear()
+        self.ready_count = self.ready_bytes = 0
+
+    def add(self, messages: list[StoredMessage], next_offset: int) -> bool:
+        """Take what a pull brought; return whether there is something to hand out."""
+        self.fetch_offset = next_offset
+        if messages:
+            batch = Batch(self, messages, next_offset)
+            self.ready.append(batch)
+            self.ready_count += batch.count
+            self.ready_bytes += batch.size
+        elif not self.ready and self.position < next_offset:
+            self.position = next_offset  # nothing wanted on the way: filtered queues make progress too
+        return bool(messages)
+
+    def take(self) -> Batch:
+        """Return the oldest batch, which the caller hands out."""
+        batch = self.ready.popleft()
+        self.ready_count -= batch.count
+        self.ready_bytes -= batch.size
+        return batch

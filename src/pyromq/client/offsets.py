@@ -1,0 +1,67 @@
+"""Questions about queue offsets: bounds, offset by time, a group's stored offset. Used by consumers and admins."""
+
+from __future__ import annotations
+
+from pyromq.client.membership import Membership
+from pyromq.errors import ResponseCode
+from pyromq.message import MessageQueue
+from pyromq.remoting.headers import (
+    MaxOffset,
+    MinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+
+
+class QueueOffsets:
+    """Asks the brokers that hold the queues. Each question takes at most `timeout` seconds, retries included."""
+
+    def __init__(self, membership: Membership, *, timeout: float) -> None:
+        self._membership = membership
+        self._timeout = timeout
+
+    async def least(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that is still there."""
+        return await self._ask(
+            queue, MinOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        )
+
+    async def end(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        return await self._ask(
+            queue, MaxOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        )
+
+    async def by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a time (ms since 1970)."""
+        question = SearchOffset(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
+        )
+        return await self._ask(queue, question)
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """Return where a group goes on; None if nothing is stored and the broker does not say 0 by itself."""
+        question = QueryConsumerOffset(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        response = await self._membership.ask_queue(queue, question, timeout=self._timeout)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return response.check().header(OffsetResponse).offset
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store where a group goes on; true at the broker when this returns."""
+        order = UpdateConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        (await self._membership.ask_queue(queue, order, timeout=self._timeout)).check()
+
+    async def _ask(self, queue: MessageQueue, question: MinOffset | MaxOffset | SearchOffset) -> int:
+        response = await self._membership.ask_queue(queue, question, timeout=self._timeout)
+        return response.check().header(OffsetResponse).offset

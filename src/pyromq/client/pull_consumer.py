@@ -1,0 +1,419 @@
+"""The async pull consumer: the application assigns queues, asks for messages and says how far it is.
+
+For each assigned queue one task pulls ahead, within bounds; `poll` and iteration hand out what it brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from pyromq.client.assigned_queue import AssignedQueue, Batch
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.membership import Membership
+from pyromq.client.offsets import QueueOffsets
+from pyromq.client.pulling import PullRequest, PullResult, pull
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
+from pyromq.filter.tags import parse_tags
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0  # how long iteration waits before it looks again whether the consumer was closed
+
+
+class AsyncPullConsumer:
+    """Pulls messages from queues the application chooses, for programs with an event loop; see also `PullConsumer`.
+
+        async with AsyncPullConsumer("billing") as consumer:
+            await consumer.assign(await consumer.queues("orders"))
+            async for message in consumer:
+                ...
+
+    A queue begins where the group has committed, else where `ConsumerConfig.consume_from` says. Messages come at least
+    once: those not committed come again to the next member that gets the queue. With `auto_commit` each `poll` commits
+    what earlier polls handed out, and closing commits everything handed out - except, when an exception ends the
+    `async with`, what came last.
+
+    `namesrv` is `host:port`, several joined by `;`. Times are seconds unless a name says ms. Entering raises
+    `NoNameServer` at once when no name server can be reached; other methods raise `Unavailable` when no broker answers
+    within `ConsumerConfig.timeout`, a `BrokerError` for an answer that says no, `NotRunning` before start and after
+    close. While a broker is away, polls find nothing of its queues; pulling resumes by itself.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "127.0.0.1:9876",
+        *,
+        config: ConsumerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group(group)
+        if group == DEFAULT_CONSUMER_GROUP:
+            raise IllegalName(f"consumerGroup can not equal {DEFAULT_CONSUMER_GROUP}, please specify another one.")
+        self.group = group
+        self.config = config or ConsumerConfig()
+        self._clock = clock or SystemClock()
+        self._membership = Membership(
+            namesrv,
+            self._clock,
+            announce=self._announcement,
+            heartbeat_seconds=self.config.heartbeat_seconds,
+            route_refresh_seconds=self.config.route_refresh_seconds,
+        )
+        self._offsets = QueueOffsets(self._membership, timeout=self.config.timeout)
+        self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._fetchers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()  # something to hand out, or an error to tell
+        self._room = asyncio.Event()  # something was handed out, or a queue resumed
+        self._turns: list[AssignedQueue] = []
+        self._open: Batch | None = None  # being handed out message by message
+        self._failure: MQError | None = None
+        self._auto_committed = 0.0
+        self._troubled: set[MessageQueue] = set()
+
+    async def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        await self._membership.start()
+        self._auto_committed = self._clock.monotonic()
+
+    async def close(self) -> None:
+        """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
+        if not self._membership.running:
+            return
+        try:
+            if self.config.auto_commit:
+                self._finish_handed_out()
+                await self._commit_finished()
+        except MQError as error:
+            logger.warning("closing: offsets of group %s are not committed: %s", self.group, error)
+        finally:
+            await self._membership.close()
+            self._changed.set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.hand_back_latest()
+        await self.close()
+
+    def hand_back_latest(self) -> None:
+        """Take what the latest poll, or iteration step, handed out as not consumed: closing will not commit it."""
+        for assigned in self._assigned.values():
+            assigned.position = assigned.finished
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read now, in order of broker name and queue id."""
+        check_topic(topic)
+        self._membership.check_running()
+        await self._membership.refresh(topic)
+        return list((await self._membership.route(topic)).readable)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The assigned queues, in order."""
+        return sorted(self._assigned)
+
+    async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+        """Pull from exactly these queues from now on; `tags` is `*` or `a || b`, for all of them.
+
+        Queues assigned before with the same tags go on where they are; others are let go, after their commit.
+        """
+        self._membership.check_running()
+        parse_tags(tags)
+        wanted = dict.fromkeys(queues)
+        for queue in wanted:
+            check_topic(queue.topic)
+        dropped = [a for queue, a in self._assigned.items() if queue not in wanted or a.tags != tags]
+        if self.config.auto_commit:
+            self._finish_handed_out()
+            await self._commit_finished(dropped)
+        for assigned in dropped:
+            self._drop(assigned)
+        added = [AssignedQueue(queue, tags) for queue in wanted if queue not in self._assigned]
+        self._assigned.update((assigned.queue, assigned) for assigned in added)
+        starts = await asyncio.gather(*(self._start_offset(assigned.queue) for assigned in added))
+        for assigned, offset in zip(added, starts, strict=True):
+            assigned.restart(offset)
+            assigned.committed = offset  # nothing to tell the broker before the position moves
+            self._fetch_from_now(assigned)
+        self._turns = list(self._assigned.values())
+        await self._membership.heartbeat()
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at a queue offset; `UsageError` unless it is between the queue's bounds."""
+        assigned = self._find(queue)
+        least, end = await asyncio.gather(self._offsets.least(queue), self._offsets.end(queue))
+        if not least <= offset <= end:
+            raise UsageError(f"offset {offset} of {queue} is outside the queue: {least} to {end}")
+        self._go_on_at(assigned, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the first message that is still there."""
+        assigned = self._find(queue)
+        self._go_on_at(assigned, await self._offsets.least(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the next message that arrives."""
+        assigned = self._find(queue)
+        self._go_on_at(assigned, await self._offsets.end(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the message stored nearest to a time (ms since 1970)."""
+        assigned = self._find(queue)
+        self._go_on_at(assigned, await self._offsets.by_time(queue, timestamp_ms))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these assigned queues until they are resumed."""
+        for queue in queues:
+            self._find(queue).paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            self._find(queue).paused = False
+        self._room.set()
+        self._changed.set()
+
+    async def poll(self, timeout: float = 1.0) -> list[StoredMessage]:
+        """Return the next messages of one queue, in order; [] when there is none within `timeout` seconds.
+
+        Raises an answer that says no to a pull, such as `NoPermission`, once for each time it came.
+        """
+        self._membership.check_running()
+        self._finish_handed_out()
+        await self._auto_commit()
+        batch, self._open = self._open, None
+        if batch is None or not batch.messages:
+            batch = await self._next_batch(timeout)
+        return batch.hand_out_all() if batch is not None else []
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredMessage:
+        """Return the next message of any assigned queue, however long it takes; ends when the consumer is closed."""
+        message = self.next_buffered()
+        while message is None:
+            if not self._membership.running:
+                raise StopAsyncIteration
+            await self._auto_commit()
+            self._open = await self._next_batch(POLL_SECONDS)
+            message = self.next_buffered()
+        return message
+
+    def next_buffered(self) -> StoredMessage | None:
+        """Return the next message of the batch that iteration is in; None when it is used up. Never waits."""
+        batch = self._open
+        if batch is None:
+            return None
+        batch.assigned.finished = batch.assigned.position
+        return batch.hand_out_one() if batch.messages else None
+
+    async def commit(self) -> None:
+        """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers."""
+        self._membership.check_running()
+        self._finish_handed_out()
+        await self._commit_finished()
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's stored offset of a queue; None if there is none."""
+        self._membership.check_running()
+        return await self._offsets.committed(self.group, queue)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message that will be handed out of an assigned queue."""
+        return self._find(queue).position
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", wait_seconds: float = 0.0
+    ) -> PullResult:
+        """Pull once from any queue, without touching assignment and positions.
+
+        With `wait_seconds` the broker holds the request until a message comes, at most so long.
+        """
+        self._membership.check_running()
+        request = PullRequest(max_count, tags, wait_seconds, self.config.timeout)
+        return await pull(self._membership, self.group, queue, offset, request=request)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that is still there."""
+        self._membership.check_running()
+        return await self._offsets.least(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        self._membership.check_running()
+        return await self._offsets.end(queue)
+
+    async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a time (ms since 1970)."""
+        self._membership.check_running()
+        return await self._offsets.by_time(queue, timestamp_ms)
+
+    def _announcement(self, client_id: str) -> HeartbeatBody:
+        subscriptions = [
+            Subscription(topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes))
+            for topic, tags in sorted(
+                {a.queue.topic: parse_tags(a.tags) for a in self._assigned.values()}.items(), key=lambda item: item[0]
+            )
+        ]
+        entry = ConsumerEntry(
+            self.group,
+            consume_type="CONSUME_ACTIVELY",
+            consume_from=self.config.consume_from.value,
+            subscriptions=subscriptions,
+        )
+        return HeartbeatBody(client_id, consumers=[entry])
+
+    def _find(self, queue: MessageQueue) -> AssignedQueue:
+        if not self._membership.running:
+            raise NotRunning("the consumer is not running: start it with `with` or start()")
+        assigned = self._assigned.get(queue)
+        if assigned is None:
+            raise UsageError(f"{queue} is not assigned to this consumer; assign() it first")
+        return assigned
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        """Return where a queue begins. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere."""
+        stored = await self._offsets.committed(self.group, queue)
+        if stored is not None:
+            return stored
+        retry = queue.topic.startswith(RETRY_PREFIX)
+        if self.config.consume_from is ConsumeFrom.TIME:
+            if retry:
+                return await self._offsets.end(queue)
+            return await self._offsets.by_time(queue, self.config.consume_from_ms)
+        if self.config.consume_from is ConsumeFrom.LAST and not retry:
+            return await self._offsets.end(queue)
+        return 0
+
+    def _go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
+        """Forget what is fetched and pull from `offset` on; an answer on its way is never looked at."""
+        if self._open is not None and self._open.assigned is assigned:
+            self._open = None
+        assigned.restart(offset)
+        self._fetch_from_now(assigned)
+
+    def _drop(self, assigned: AssignedQueue) -> None:
+        del self._assigned[assigned.queue]
+        self._fetchers.pop(assigned.queue).cancel()
+        if self._open is not None and self._open.assigned is assigned:
+            self._open = None
+
+    def _fetch_from_now(self, assigned: AssignedQueue) -> None:
+        running = self._fetchers.pop(assigned.queue, None)
+        if running is not None:
+            running.cancel()
+        self._fetchers[assigned.queue] = self._membership.tasks.start(
+            self._fetch_for_ever(assigned), name=f"pull {assigned.queue}"
+        )
+
+    async def _fetch_for_ever(self, assigned: AssignedQueue) -> None:
+        while True:
+            while self._is_full(assigned):
+                self._room.clear()
+                await self._room.wait()
+            try:
+                await self._fetch(assigned)
+            except MQError as error:
+                self._tell(assigned.queue, error)
+                await self._clock.sleep(self.config.retry_seconds)
+
+    def _is_full(self, assigned: AssignedQueue) -> bool:
+        config = self.config
+        return (
+            assigned.paused
+            or assigned.ready_count >= config.buffered_messages
+            or assigned.ready_bytes >= config.buffered_bytes
+        )
+
+    async def _fetch(self, assigned: AssignedQueue) -> None:
+        config = self.config
+        result = await pull(
+            self._membership,
+            self.group,
+            assigned.queue,
+            assigned.fetch_offset,
+            request=PullRequest(
+                config.pull_count, assigned.tags, config.long_poll_seconds, config.timeout, assigned.broker_id
+            ),
+        )
+        assigned.broker_id = result.suggested_broker_id
+        if assigned.add(result.messages, result.next_offset):
+            self._changed.set()
+        if assigned.queue in self._troubled:
+            self._troubled.discard(assigned.queue)
+            logger.info("pulling %s works again", assigned.queue)
+
+    def _tell(self, queue: MessageQueue, error: MQError) -> None:
+        """A passing trouble is logged once, until the queue works again; an answer that says no goes to the caller."""
+        if not error.retriable:
+            self._failure = error
+            self._changed.set()
+        elif queue not in self._troubled:
+            self._troubled.add(queue)
+            logger.warning("pulling %s fails, trying again: %s", queue, error)
+
+    async def _next_batch(self, timeout: float) -> Batch | None:
+        """Wait for a batch of a queue that is not paused; queues take turns."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    self._changed.clear()
+                    if (batch := self._take_ready()) is not None:
+                        return batch
+                    if self._failure is not None:
+                        failure, self._failure = self._failure, None
+                        raise failure
+                    if not self._membership.running:
+                        return None
+                    await self._changed.wait()
+        except TimeoutError:
+            return None
+
+    def _take_ready(self) -> Batch | None:
+        for index, assigned in enumerate(self._turns):
+            if assigned.ready and not assigned.paused:
+                self._turns.append(self._turns.pop(index))
+                batch = assigned.take()
+                self._room.set()
+                return batch
+        return None
+
+    def _finish_handed_out(self) -> None:
+        for assigned in self._assigned.values():
+            assigned.finished = assigned.position
+
+    async def _auto_commit(self) -> None:
+        now = self._clock.monotonic()
+        if not self.config.auto_commit or now - self._auto_committed < self.config.auto_commit_seconds:
+            return
+        self._auto_committed = now
+        try:
+            await self._commit_finished()
+        except MQError as error:
+            logger.warning("offsets of group %s are not committed, trying again: %s", self.group, error)
+
+    async def _commit_finished(self, only: Iterable[AssignedQueue] | None = None) -> None:
+        changed = [
+            assigned
+            for assigned in (self._assigned.values() if only is None else only)
+            if assigned.finished != assigned.committed
+        ]
+        await asyncio.gather(*(self._commit(assigned, assigned.finished) for assigned in changed))
+
+    async def _commit(self, assigned: AssignedQueue, offset: int) -> None:
+        await self._offsets.commit(self.group, assigned.queue, offset)
+        assigned.committed = offset

@@ -4,6 +4,6 @@ Imports nothing heavy by itself and never fails: one such module that does not l
 """
 
 try:
-    from pyromq.spark.source import RocketMQDataSource as DefaultSource
+    from pyromq.spark.source import RocketMQDataSource as DefaultSource  # noqa: F401  Spark looks it up by name
 except ImportError:  # without pyspark or pyarrow there is nobody to use it
     pass

@@ -259,7 +259,8 @@ def _with_ipv4(raw: bytes) -> bytes:
 
 
 def _block(data: npt.NDArray[np.uint8], at: Ints, width: int) -> npt.NDArray[np.uint8]:
-    return data[at[:, None] + np.arange(width)]
+    block: npt.NDArray[np.uint8] = data[at[:, None] + np.arange(width)]
+    return block
 
 
 def _gather(data: npt.NDArray[np.uint8], at: Ints, form: str) -> npt.NDArray[np.int64]:

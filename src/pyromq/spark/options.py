@@ -111,7 +111,7 @@ class ReadOptions:
         "startingOffsets",
         _place,
         "earliest",
-        'where each queue begins: `earliest`, `latest`, or `{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest)',
+        'where queues begin: `earliest`, `latest`, `{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest)',
     )
     starting_ms: int | None = _option(
         "startingTimestamp", _time, None, "begin with messages stored at this time or later; ms or ISO text"
@@ -124,7 +124,7 @@ class ReadOptions:
         "failOnDataLoss",
         _truth,
         True,
-        "fail when offsets asked for are no longer (or not yet) there; else read the rest",
+        "fail when offsets asked for are not there; else read the rest",
     )
     tag_filter: str = _option("tagFilter", _text, "*", "only messages with these tags: `a || b`")
     min_partitions: int | None = _option("minPartitions", _number(1), None, "split queues into at least so many tasks")
@@ -132,7 +132,7 @@ class ReadOptions:
         "maxPartitions",
         _number(1),
         None,
-        "pack queues into at most so many tasks; default: one a queue, at most 2 x CPUs",
+        "pack queues into at most so many tasks; default: two a CPU",
     )
     max_records: int | None = _option(
         "maxRecordsPerPartition", _number(1), None, "split queues so that no task has more offsets than this"
@@ -148,9 +148,7 @@ class ReadOptions:
     deadline_ms: int = _option(
         "deadlineMs", _number(1), 60_000, "how long a task tries to reach a broker before it fails"
     )
-    group: str = _option(
-        "group", _text, "pyromq-spark", "the name brokers see; its offsets are neither read nor written"
-    )
+    group: str = _option("group", _text, "pyromq-spark", "the name brokers see; its offsets are not used")
 
     def __post_init__(self) -> None:
         if bool(self.subscribe) == bool(self.assign):

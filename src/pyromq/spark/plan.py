@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pyromq.message import MessageQueue
 
@@ -48,7 +49,7 @@ def _split(ranges: list[QueueRange], least: int | None, max_records: int | None)
     for r in ranges:
         count = -(-len(r) // size)
         cuts = [r.start + len(r) * number // count for number in range(count + 1)]
-        pieces += [QueueRange(r.queue, a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        pieces += [QueueRange(r.queue, a, b) for a, b in pairwise(cuts)]
     return pieces
 
 

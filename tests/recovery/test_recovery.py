@@ -65,6 +65,8 @@ def test_clean_stop_leaves_no_segment_made_ahead(tmp_path: Path) -> None:
         for each in big:
             each.stored_body = bytes(15_000)
             store.append(each)
+        assert store._log._room._next is not None
+        store._log._room._next.result(timeout=5)  # made by the helper's thread
         ahead = len(list((tmp_path / "commitlog").iterdir()))
         copy = crashed_copy(tmp_path, tmp_path.with_name("copy"))
     assert ahead == 2

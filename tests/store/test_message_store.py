@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -184,11 +183,11 @@ def test_views_outlive_the_store(tmp_path: Path) -> None:
 def test_queues_keep_no_descriptors(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=1 << 20) as store:
         store.append(message())
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(list(Path("/proc/self/fd").iterdir()))
         for queue_id in range(1, 200):
             store.append(message(queue_id=queue_id))
             store.read(TOPIC, queue_id, 0, 32)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_deleted_topic_begins_anew_and_stays_deleted(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ _ENTRY = struct.Struct(">qiq")
 _FILLER = _ENTRY.pack(0, FILLER_SIZE, 0)
 _LOADED_FILES = 3  # what is walked after a crash: earlier files were flushed long ago. Source: ConsumeQueue.recover
 _WALK_ENTRIES = 1024
+_SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
 _pack_into = _ENTRY.pack_into  # bound once: called for every message
 
@@ -46,9 +47,7 @@ class ConsumeQueue:
     __slots__ = ("_base", "_end", "_memory", "files", "flushed_offset", "max_offset", "min_offset")
 
     def __init__(self, folder: Path, entries_per_file: int) -> None:
-        self.files = SegmentedLog(
-            folder, entries_per_file * ENTRY_BYTES, "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
-        )
+        self.files = SegmentedLog(folder, entries_per_file * ENTRY_BYTES, _SETTING, scattered=True)
         self.min_offset = 0
         self.max_offset = 0
         self.flushed_offset = 0

@@ -54,7 +54,7 @@ class IndexFile:
     )
 
     def __init__(self, path: Path, slots: int, entries: int) -> None:
-        self.file = Segment(path, index_file_bytes(slots, entries))
+        self.file = Segment(path, index_file_bytes(slots, entries), scattered=True)
         self._slots = slots
         self._entries = entries
         self._entries_at = _HEADER.size + slots * _SLOT.size

@@ -27,22 +27,26 @@ _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 class Segment:
     """`size` is in bytes; `base` is the offset of the first byte in the whole that the file is part of.
 
+    `scattered` is for files that are written a little here, a little there: else the first touch of a hole takes
+    milliseconds, since the file system then makes and clears up to 2 MiB at once.
+
     A dropped segment is unlinked at once and stays mapped until the last view of it is gone.
     """
 
-    __slots__ = ("_memory", "base", "path", "size")
+    __slots__ = ("_memory", "base", "path", "scattered", "size")
 
-    def __init__(self, path: Path, size: int, base: int = 0) -> None:
+    def __init__(self, path: Path, size: int, base: int = 0, *, scattered: bool = False) -> None:
         self.path = path
         self.size = size
         self.base = base
+        self.scattered = scattered
         self._memory: memoryview | None = None
 
     @property
     def memory(self) -> memoryview:
         """The mapped file, to write into and to take views of."""
         if self._memory is None:
-            self._memory = _mapped(self.path, self.size)
+            self._memory = _mapped(self.path, self.size, scattered=self.scattered)
         return self._memory
 
     def create(self) -> None:
@@ -94,7 +98,7 @@ class Segment:
         self.release()
 
 
-def _mapped(path: Path, size: int) -> memoryview:
+def _mapped(path: Path, size: int, *, scattered: bool) -> memoryview:
     """Map a file; it is unmapped when the last view is gone."""
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -104,6 +108,8 @@ def _mapped(path: Path, size: int) -> memoryview:
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(path))
+    if scattered:
+        _advise(address, size, mmap.MADV_RANDOM)  # only advice: it may fail
     content = (ctypes.c_ubyte * size).from_address(address)
     # Not at the interpreter's exit: a thread may still be writing, and the process ends all mappings anyway.
     weakref.finalize(content, _unmap, address, size).atexit = False

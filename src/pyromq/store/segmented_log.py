@@ -16,12 +16,13 @@ class SegmentedLog:
     `setting` is how messages name the file size to whoever has to correct it.
     """
 
-    __slots__ = ("folder", "segment_bytes", "segments", "setting")
+    __slots__ = ("_scattered", "folder", "segment_bytes", "segments", "setting")
 
-    def __init__(self, folder: Path, segment_bytes: int, setting: str) -> None:
+    def __init__(self, folder: Path, segment_bytes: int, setting: str, *, scattered: bool = False) -> None:
         self.folder = folder
         self.segment_bytes = segment_bytes
         self.setting = setting
+        self._scattered = scattered
         self.segments: list[Segment] = []
 
     def load(self) -> None:
@@ -91,7 +92,8 @@ class SegmentedLog:
         return segment
 
     def _segment(self, base: int) -> Segment:
-        return Segment(self.folder / f"{base:0{_NAME_DIGITS}}", self.segment_bytes, base)
+        path = self.folder / f"{base:0{_NAME_DIGITS}}"
+        return Segment(path, self.segment_bytes, base, scattered=self._scattered)
 
     def add(self, segment: Segment) -> None:
         assert not self.segments or segment.base == self.capacity_end  # `find` computes positions

@@ -1,0 +1,52 @@
+"""Options of a read: what is understood, and what is said about mistakes."""
+
+from dataclasses import fields
+
+import pytest
+
+from pyromq.errors import SubscriptionParseFailed, UsageError
+from pyromq.spark.options import ReadOptions, documentation, read_options
+
+
+def test_names_are_read_in_any_case_as_spark_hands_them_over():
+    options = read_options(
+        {"namesrvaddr": "a:1", "SUBSCRIBE": "x, y", "arrowBatchBytes": "2m", "failondataloss": "false"}
+    )
+    assert (options.namesrv, options.subscribe) == ("a:1", ("x", "y"))
+    assert (options.arrow_bytes, options.fail_on_data_loss) == (2 << 20, False)
+
+
+def test_offsets_are_given_by_topic_broker_and_queue():
+    options = read_options({"subscribe": "x", "startingOffsets": '{"x":{"b":{"0":23,"1":-2}}}'})
+    assert options.starting_offsets == {"x": {"b": {"0": 23, "1": -2}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"subscribe": "x", "startingOfsets": "latest"}, "did you mean startingOffsets"),
+        ({"subscribe": "x", "maxPartitions": "0"}, "maxPartitions is '0'"),
+        ({"subscribe": "x", "startingOffsets": "begin"}, "startingOffsets is 'begin'"),
+        ({"subscribe": "x", "failOnDataLoss": "no"}, "write true or false"),
+        ({"subscribe": "x", "endingTimestamp": "soon"}, "endingTimestamp is 'soon'"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"assign": "[1]"}, "option assign is"),
+        ({}, "subscribe"),
+        ({"subscribe": "x", "assign": '{"x":{"b":[0]}}'}, "one of them"),
+        ({"subscribe": "x", "minPartitions": "3", "maxPartitions": "2"}, "more than maxPartitions"),
+    ],
+)
+def test_a_mistake_is_named_with_what_to_write(given, text):
+    with pytest.raises(UsageError, match=text):
+        read_options(given)
+
+
+def test_a_tag_expression_is_checked_before_anything_is_opened():
+    with pytest.raises(SubscriptionParseFailed):
+        read_options({"subscribe": "x", "tagFilter": "||"})
+
+
+def test_every_option_is_documented():
+    table = documentation()
+    assert "| `startingOffsets` | `earliest` |" in table
+    assert all(f"| `{option.metadata['name']}` |" in table for option in fields(ReadOptions))

@@ -61,7 +61,7 @@ _MODULES = {
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = sorted(_HOME)  # noqa: PLE0605  spelled out above
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,13 +9,23 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from pyromq.client.admin import AsyncAdmin, QueueProgress, QueueStatus
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.delivery import Selector, queue_chooser
+from pyromq.client.diagnosis import Finding, diagnose
 from pyromq.client.portal import Outcome, Portal
 from pyromq.client.producer import AsyncProducer
 from pyromq.client.pull_consumer import AsyncPullConsumer
 from pyromq.client.pulling import PullResult
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
+from pyromq.remoting.bodies import (
+    ClusterTable,
+    ConsumerConnection,
+    GroupConfig,
+    ProducerConnection,
+    TopicConfig,
+    TopicRoute,
+)
 
 
 class Producer:
@@ -230,3 +240,171 @@ class PullConsumer:
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a time (ms since 1970)."""
         return self._portal.run(self._async.offset_by_time, queue, timestamp_ms)
+
+
+class Admin:
+    """Administers a cluster; blocking, for programs without an event loop.
+
+        with Admin() as admin:
+            admin.create_topic("orders", queues=8)
+
+    Arguments, units and errors are those of `AsyncAdmin`.
+    """
+
+    def __init__(self, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0) -> None:
+        self._async = AsyncAdmin(namesrv, timeout=timeout)
+        self._portal = Portal(self.close)
+
+    @staticmethod
+    def diagnose(namesrv: str = "127.0.0.1:9876", topic: str | None = None) -> list[Finding]:
+        """Check step by step why sending or consuming does not work; needs no started client."""
+        portal = Portal(lambda: None)
+        portal.start(_nothing)
+        try:
+            return portal.run(diagnose, namesrv, topic)
+        finally:
+            portal.close(_nothing)
+
+    def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        self._portal.start(self._async.start)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._portal.close(self._async.close)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create_topic(
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str = "rw",
+        order: bool = False,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Create a topic, or change its settings; see `AsyncAdmin.create_topic`."""
+        self._portal.run(
+            self._async.create_topic,
+            name,
+            queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            order=order,
+            cluster=cluster,
+            broker=broker,
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its queues at every broker that has it, and at the name servers."""
+        self._portal.run(self._async.delete_topic, name)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, reserved ones included, in order."""
+        return self._portal.run(self._async.topics)
+
+    def topic_route(self, name: str) -> TopicRoute:
+        """Return which brokers hold a topic, asked now. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.topic_route, name)
+
+    def topic_status(self, name: str) -> list[QueueStatus]:
+        """Return the bounds of every queue of a topic, in order. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.topic_status, name)
+
+    def topic_config(self, name: str) -> TopicConfig:
+        """Return a topic's settings as the first of its brokers has them. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.topic_config, name)
+
+    def create_group(self, config: GroupConfig) -> None:
+        """Create a consumer group, or change its settings, at every master."""
+        self._portal.run(self._async.create_group, config)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a consumer group with its offsets, retry topic and dead-letter topic at every master."""
+        self._portal.run(self._async.delete_group, name)
+
+    def groups(self) -> list[GroupConfig]:
+        """Return the settings of all consumer groups, by name."""
+        return self._portal.run(self._async.groups)
+
+    def group_progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
+        """Return how far a group is in each queue it has consumed from, in order; [] where nothing is known."""
+        return self._portal.run(self._async.group_progress, group, topic)
+
+    def consumer_connection(self, group: str) -> ConsumerConnection:
+        """Return a group's members and subscriptions. Raises `ConsumerNotOnline` when it has no member."""
+        return self._portal.run(self._async.consumer_connection, group)
+
+    def producer_connection(self, group: str, topic: str) -> ProducerConnection:
+        """Return the clients of a producer group at the brokers of a topic. Raises `BrokerError` when there is none."""
+        return self._portal.run(self._async.producer_connection, group, topic)
+
+    def reset_offset(self, group: str, topic: str, timestamp_ms: int | None) -> dict[MessageQueue, int]:
+        """Let a group go on at a time (ms since 1970; None: the end) and return the new offset of each queue."""
+        return self._portal.run(self._async.reset_offset, group, topic, timestamp_ms)
+
+    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store where a group goes on in one queue. Members that are online do not notice."""
+        self._portal.run(self._async.commit_offset, group, queue, offset)
+
+    def cluster(self) -> ClusterTable:
+        """Return all registered brokers by name, and the broker names of each cluster."""
+        return self._portal.run(self._async.cluster)
+
+    def broker_runtime(self, address: str) -> dict[str, str]:
+        """Return the runtime figures of the broker at `host:port`."""
+        return self._portal.run(self._async.broker_runtime, address)
+
+    def broker_config(self, address: str) -> dict[str, str]:
+        """Return the settings of the broker at `host:port`, by the names of RocketMQ's configuration files."""
+        return self._portal.run(self._async.broker_config, address)
+
+    def wipe_write_permission(self, broker: str) -> int:
+        """Take a broker, by name, out of producers' routes; return how many topics changed."""
+        return self._portal.run(self._async.wipe_write_permission, broker)
+
+    def add_write_permission(self, broker: str) -> int:
+        """Put a broker, by name, back into producers' routes; return how many topics changed."""
+        return self._portal.run(self._async.add_write_permission, broker)
+
+    def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Store a value at every name server."""
+        self._portal.run(self._async.put_kv, namespace, key, value)
+
+    def kv(self, namespace: str, key: str) -> str | None:
+        """Return a stored value; None if there is none."""
+        return self._portal.run(self._async.kv, namespace, key)
+
+    def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete a value at every name server."""
+        self._portal.run(self._async.delete_kv, namespace, key)
+
+    def kv_namespace(self, namespace: str) -> dict[str, str]:
+        """Return all values of a namespace; {} if there are none."""
+        return self._portal.run(self._async.kv_namespace, namespace)
+
+    def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
+        """Return one message: by the broker's offset id, or with `topic` by either id. Raises `QueryNotFound`."""
+        return self._portal.run(self._async.view, message_id, topic)
+
+    def query_by_key(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int | None = None
+    ) -> list[StoredMessage]:
+        """Return the messages of a topic that carry a key, newest first; see `AsyncAdmin.query_by_key`."""
+        return self._portal.run(self._async.query_by_key, topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+
+
+async def _nothing() -> None:
+    pass

@@ -62,6 +62,14 @@ class NameServers:
                 self._current += 1
         raise self._nobody() from failure
 
+    async def ask_each(self, header: Header) -> list[Response]:
+        """Return the answers of all, asked one after the other. Raises `Unavailable` at the first that gives none."""
+        responses = []
+        for address in self.addresses:
+            channel = await self._pool.channel(address)
+            responses.append(await channel.call(header, timeout=self._timeout))
+        return responses
+
     @property
     def _address(self) -> str:
         return self.addresses[self._current % len(self.addresses)]

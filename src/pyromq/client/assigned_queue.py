@@ -18,6 +18,7 @@ class Batch:
 
     def __init__(self, assigned: AssignedQueue, messages: list[StoredMessage], next_offset: int) -> None:
         self.assigned = assigned
+        self._epoch = assigned.epoch
         self.messages = deque(messages)
         self.next_offset = next_offset
         self.count = len(messages)
@@ -27,14 +28,18 @@ class Batch:
         """Return the messages left; the queue's position is behind them."""
         messages = list(self.messages)
         self.messages.clear()
-        self.assigned.position = self.next_offset
+        self._advance(self.next_offset)
         return messages
 
     def hand_out_one(self) -> StoredMessage:
         """Return the next message; the queue's position is behind it."""
         message = self.messages.popleft()
-        self.assigned.position = message.queue_offset + 1 if self.messages else self.next_offset
+        self._advance(message.queue_offset + 1 if self.messages else self.next_offset)
         return message
+
+    def _advance(self, position: int) -> None:
+        if self._epoch == self.assigned.epoch:  # else the queue was moved while this batch was looked through
+            self.assigned.position = position
 
 
 class AssignedQueue:
@@ -44,6 +49,7 @@ class AssignedQueue:
         self.queue = queue
         self.tags = tags
         self.paused = False
+        self.epoch = 0  # counts the moves to another offset
         self.broker_id = 0  # the one the broker suggested with its last answer
         self.position = 0
         self.finished = 0
@@ -55,6 +61,7 @@ class AssignedQueue:
 
     def restart(self, offset: int) -> None:
         """Forget what is fetched and go on at `offset`."""
+        self.epoch += 1
         self.position = self.finished = self.fetch_offset = offset
         self.ready.clear()
         self.ready_count = self.ready_bytes = 0

@@ -38,7 +38,8 @@ REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its r
 class Membership:
     """Between `start` and `close` a client can ask for routes and connections here.
 
-    `announce` gives what heartbeats say, or None for a client that needs none.
+    `announce` gives what heartbeats say, or None for a client that needs none; `answerer` has the answers to what
+    brokers ask.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Membership:
         clock: Clock,
         *,
         announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
+        answerer: object = None,
         heartbeat_seconds: float = 30.0,
         route_refresh_seconds: float = 30.0,
     ) -> None:
@@ -60,7 +62,7 @@ class Membership:
         self._announce = announce
         self._heartbeat_seconds = heartbeat_seconds
         self._route_refresh_seconds = route_refresh_seconds
-        self._pool = Pool(Dispatcher(), clock)
+        self._pool = Pool(Dispatcher(answerer), clock)
         self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}

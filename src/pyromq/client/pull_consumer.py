@@ -16,6 +16,7 @@ from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.pulling import PullRequest, PullResult, pull
+from pyromq.client.reporting import Reporting
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
 from pyromq.filter.tags import parse_tags
@@ -61,15 +62,16 @@ class AsyncPullConsumer:
         self.group = group
         self.config = config or ConsumerConfig()
         self._clock = clock or SystemClock()
+        self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._membership = Membership(
             namesrv,
             self._clock,
-            announce=self._announcement,
+            announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
+            answerer=Reporting(self._assigned, self._entry, self._reset),
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
         self._offsets = QueueOffsets(self._membership, timeout=self.config.timeout)
-        self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._fetchers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()  # something to hand out, or an error to tell
         self._room = asyncio.Event()  # something was handed out, or a queue resumed
@@ -262,20 +264,18 @@ class AsyncPullConsumer:
         self._membership.check_running()
         return await self._offsets.by_time(queue, timestamp_ms)
 
-    def _announcement(self, client_id: str) -> HeartbeatBody:
-        subscriptions = [
-            Subscription(topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes))
-            for topic, tags in sorted(
-                {a.queue.topic: parse_tags(a.tags) for a in self._assigned.values()}.items(), key=lambda item: item[0]
-            )
-        ]
-        entry = ConsumerEntry(
+    def _entry(self) -> ConsumerEntry:
+        """What heartbeats say about this consumer."""
+        expressions = {assigned.queue.topic: parse_tags(assigned.tags) for assigned in self._assigned.values()}
+        return ConsumerEntry(
             self.group,
             consume_type="CONSUME_ACTIVELY",
             consume_from=self.config.consume_from.value,
-            subscriptions=subscriptions,
+            subscriptions=[
+                Subscription(topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes))
+                for topic, tags in sorted(expressions.items(), key=lambda item: item[0])
+            ],
         )
-        return HeartbeatBody(client_id, consumers=[entry])
 
     def _find(self, queue: MessageQueue) -> AssignedQueue:
         if not self._membership.running:
@@ -305,6 +305,11 @@ class AsyncPullConsumer:
             self._open = None
         assigned.restart(offset)
         self._fetch_from_now(assigned)
+
+    def _reset(self, assigned: AssignedQueue, offset: int) -> None:
+        """An administrator moves the group: go there and store it, as all members do."""
+        self._go_on_at(assigned, offset)
+        self._membership.tasks.start(self._commit(assigned, offset), name=f"reset {assigned.queue}")
 
     def _drop(self, assigned: AssignedQueue) -> None:
         del self._assigned[assigned.queue]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,14 @@ def main() -> None:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir()
     counts: dict[str, int] = {}
-    with step("start name server and broker"), serve() as namesrv:
+    with ExitStack() as running:
+        with step("start name server and broker"):
+            namesrv = running.enter_context(serve())
         with step("load flights"):
             lanes = load_flights()
         with step("send"):
+            with Admin(namesrv) as admin:
+                admin.create_topic(TOPIC, QUEUES)
             counts["sent"] = asyncio.run(send(namesrv, lanes))
         with step("ask the broker"):
             counts["stored"] = stored(namesrv)
@@ -127,8 +131,6 @@ async def send(namesrv: str, lanes: list[list[Message]]) -> int:
 
     The next batch of a queue waits until the one before is confirmed: so order holds even where a send is repeated.
     """
-    with Admin(namesrv) as admin:
-        admin.create_topic(TOPIC, QUEUES)
     total = sum(map(len, lanes))
     with progress_bar() as progress:
         task = progress.add_task("send", total=total)

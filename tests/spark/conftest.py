@@ -1,13 +1,20 @@
 """Golden records for the codec; one Spark session for the tests that need one."""
 
+import asyncio
 import gzip
 import json
 import os
+import shutil
 import sys
 import tarfile
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 
 import pytest
+
+from pyromq.clock import SystemClock
+from pyromq.testing import Cluster
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 
@@ -32,6 +39,8 @@ def java_store_records(tmp_path_factory):
 def spark():
     """A local session, small and quiet."""
     sql = pytest.importorskip("pyspark.sql")
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        pytest.skip("no Java")
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     builder = (
         sql.SparkSession.builder.master("local[2]")
@@ -44,3 +53,25 @@ def spark():
     session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def namesrv():
+    """A cluster in a thread of this process; Spark's workers reach it over loopback."""
+    ready: Future[str] = Future()
+    stopping: Future[asyncio.Event] = Future()
+
+    async def serve():
+        async with Cluster(clock=SystemClock()) as cluster:
+            stop = asyncio.Event()
+            stopping.set_result(stop)
+            ready.set_result(cluster.namesrv)
+            await stop.wait()
+
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    yield ready.result(10)
+    loop.call_soon_threadsafe(stopping.result().set)
+    thread.join()
+    loop.close()

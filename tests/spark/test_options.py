@@ -1,6 +1,7 @@
 """Options of a read: what is understood, and what is said about mistakes."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,8 @@ def test_every_option_is_documented():
     table = documentation()
     assert "| `startingOffsets` | `earliest` |" in table
     assert all(f"| `{option.metadata['name']}` |" in table for option in fields(ReadOptions))
+
+
+def test_the_page_for_users_has_the_options_as_they_are():
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    assert documentation() in page.read_text()

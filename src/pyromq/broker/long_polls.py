@@ -42,12 +42,16 @@ class LongPolls:
         self._deadlines: list[tuple[float, int, LongPoll]] = []
         self._order = count()
         self._woken: list[LongPoll] = []
+        self._stopping = False
 
     def __len__(self) -> int:
         return sum(map(len, self._parked.values()))
 
     def park(self, poll: LongPoll, seconds: float) -> Future[Answered]:
         """Keep a pull for at most `seconds`. Raises `SystemBusy` when too many wait."""
+        if self._stopping:  # consumers pull again as soon as `answer_all` has answered them
+            _resume(poll)
+            return poll.future
         if len(self._deadlines) >= MAX_PARKED:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         self._parked.setdefault((poll.topic, poll.queue_id), []).append(poll)
@@ -91,6 +95,7 @@ class LongPolls:
 
     def answer_all(self) -> None:
         """The broker stops: nobody waits any longer."""
+        self._stopping = True
         for poll in [poll for parked in self._parked.values() for poll in parked]:
             _resume(poll)
         self._parked.clear()

@@ -55,6 +55,7 @@ class Delivery:
     fixed_queue: MessageQueue | None = None
     choose: QueueChooser | None = None
     at_once: bool = False  # written when asked, not at the end of the turn
+    planned: MessageQueue | None = None  # chosen, but not connected yet
     queue: MessageQueue | None = None  # of the latest attempt
     started: float = 0.0
     attempts: int = 0

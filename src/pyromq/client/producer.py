@@ -262,6 +262,7 @@ class AsyncProducer:
             if channel is not None:
                 self._ask(channel, delivery, queue)
                 return
+            delivery.planned = queue
         if topic not in self._stalled:
             self._stalled[topic] = deque()
             self._membership.tasks.start(self._unstall(topic), name=f"first messages of {topic}")
@@ -289,13 +290,21 @@ class AsyncProducer:
         try:
             async with asyncio.timeout(remaining):
                 route = await self._route(delivery.topic)
-                queue = self._pick(route, delivery)
-                address = route.master(queue.broker_name)
-                if address is None:
-                    raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {delivery.topic!r}")
-                return await self._membership.channel(address), queue
+                queue = delivery.planned or self._pick(route, delivery)
+                delivery.planned, delivery.queue = None, queue  # if this fails, the next pick avoids its broker
+                return await self._channel(route, queue), queue
         except TimeoutError as error:
             raise DeadlineExceeded(f"no connection for a message to topic {delivery.topic!r} in time") from error
+
+    async def _channel(self, route: Route, queue: MessageQueue) -> Channel:
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {route.topic!r}")
+        try:
+            return await self._membership.channel(address)
+        except Unavailable:
+            self._choice.report(queue.broker_name, 0.0, failed=True)
+            raise
 
     async def _route(self, topic: str) -> Route:
         self._membership.check_running()

@@ -129,10 +129,10 @@ class OurClient:
     """Our blocking clients, a new one for every verb as the Java side has it."""
 
     def __init__(self, namesrv: str) -> None:
-        self._namesrv = namesrv
+        self.namesrv = namesrv
 
     def send(self, way: str, messages: Sequence[Message]) -> list[Sent]:
-        with Producer("our-sends", self._namesrv) as producer:
+        with Producer("our-sends", self.namesrv) as producer:
             return [_sent(result) for result in self._send(producer, way, messages)]
 
     @staticmethod
@@ -152,7 +152,7 @@ class OurClient:
 
     def pull(self, topic: str, group: str, tags: str = "*") -> list[Received]:
         """Read from the group's committed offsets (else the start) to the present end and commit."""
-        with PullConsumer(group, self._namesrv) as consumer:
+        with PullConsumer(group, self.namesrv) as consumer:
             queues = consumer.queues(topic)
             consumer.assign(queues, tags=tags)
             ends = {queue: consumer.max_offset(queue) for queue in queues}
@@ -196,7 +196,8 @@ Client = JavaClient | OurClient
 
 
 def read(client: Client, topic: str, group: str, count: int) -> list[Received]:
-    """Pull until `count` messages came: one-way sends may still be on their way."""
+    """Pull until `count` messages came: one-way sends may still be on their way, and the genuine broker answers a
+    send up to 0.1 s before it can be pulled."""
     messages: list[Received] = []
     for _ in range(20):
         messages += client.pull(topic, group)

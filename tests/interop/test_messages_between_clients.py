@@ -115,6 +115,7 @@ def test_a_batch_lies_in_one_queue_in_its_order(journey: Journey, topic: str) ->
 
 def test_tags_choose_messages(journey: Journey, topic: str) -> None:
     journey.sender.send("sync", samples(topic))
+    read(journey.reader, topic, "looks", len(samples(topic)))
     wanted = ["TagA", "TagA || TagB", "标签", "TagNone"]
 
     arrived = [journey.reader.pull(topic, f"reads-{number}", tags) for number, tags in enumerate(wanted)]

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from pyromq import Admin, Message, MessageQueue, Producer, PullConsumer
-from pyromq.errors import MQError
+from pyromq.errors import TopicNotFound
+from pyromq.remoting.bodies import GroupConfig
 
-from .clients import JavaClient, OurClient
+from .clients import JavaClient, OurClient, read
 from .java import Driver
 from .samples import ordered_samples, samples
 from .servers import GenuineServers
@@ -57,6 +58,7 @@ def test_route_names_the_broker(admin: Admin, genuine: GenuineServers, topic: st
 
 def test_topic_status_counts_what_was_sent(admin: Admin, python: OurClient, topic: str) -> None:
     sent = python.send("ordered", ordered_samples(topic))
+    read(python, topic, "looks", len(sent))
 
     status = admin.topic_status(topic)
 
@@ -67,6 +69,69 @@ def test_cluster_names_the_broker(admin: Admin, genuine: GenuineServers) -> None
     assert genuine.broker in repr(admin.cluster())
     assert admin.broker_runtime(genuine.broker)
     assert admin.broker_config(genuine.broker)["brokerName"] == "broker-a"
+
+
+def test_topic_settings_are_the_broker_s(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, read_queues=5, write_queues=3, permission="w", order=True)
+
+    config = admin.topic_config(topic)
+
+    assert (config.read_queues, config.write_queues, config.permission) == (5, 3, 2)
+    assert admin.kv("ORDER_TOPIC_CONFIG", topic) == "broker-a:3"  # a 4.x broker hears of the order from there only
+
+
+def test_group_is_created_changed_and_deleted(admin: Admin, topic: str) -> None:
+    admin.create_group(GroupConfig(f"group-{topic}", retry_max_times=3))
+    admin.create_group(GroupConfig(f"group-{topic}", retry_max_times=5))
+    assert [g.retry_max_times for g in admin.groups() if g.name == f"group-{topic}"] == [5]
+
+    admin.delete_group(f"group-{topic}")
+
+    assert f"group-{topic}" not in {group.name for group in admin.groups()}
+
+
+def test_connected_clients_are_seen(
+    admin: Admin, genuine: GenuineServers, consumer: PullConsumer, python: OurClient, topic: str
+) -> None:
+    python.send("sync", samples(topic)[:1])
+    with Producer(f"sends-{topic}", genuine.namesrv) as producer:
+        producer.send(samples(topic)[1])
+        consumer.assign(consumer.queues(topic), tags="TagA || TagB")
+
+        members = admin.consumer_connection(f"reads-{topic}")
+        senders = admin.producer_connection(f"sends-{topic}", topic)
+
+    assert len(members.connections) == len(senders.connections) == 1
+    assert set(members.subscriptions[topic].tags) == {"TagA", "TagB"}
+
+
+def test_name_server_keeps_values(admin: Admin, topic: str) -> None:
+    admin.put_kv(topic, "größe", "naïve 🚀")
+    assert admin.kv(topic, "größe") == "naïve 🚀"
+    assert admin.kv_namespace(topic) == {"größe": "naïve 🚀"}
+
+    admin.delete_kv(topic, "größe")
+
+    assert admin.kv(topic, "größe") is None
+
+
+def test_write_permission_is_taken_and_given_back(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    assert admin.wipe_write_permission("broker-a") > 0
+    assert [queues.permission for queues in admin.topic_route(topic).queues] == [4]
+
+    assert admin.add_write_permission("broker-a") > 0
+
+    assert [queues.permission for queues in admin.topic_route(topic).queues] == [6]
+
+
+def test_healthy_servers_are_found_healthy(genuine: GenuineServers, python: OurClient, topic: str) -> None:
+    python.send("sync", samples(topic)[:1])
+
+    findings = Admin.diagnose(genuine.namesrv, topic)
+
+    assert findings
+    assert [finding for finding in findings if not finding.ok] == []
 
 
 def test_message_is_found_by_both_ids(admin: Admin, python: OurClient, topic: str) -> None:
@@ -82,6 +147,7 @@ def test_message_is_found_by_both_ids(admin: Admin, python: OurClient, topic: st
 @pytest.mark.parametrize("key", ["k1", "k2", "k3", "schlüssel"])
 def test_messages_are_found_by_key(admin: Admin, python: OurClient, topic: str, key: str) -> None:
     python.send("batch", samples(topic))
+    read(python, topic, "looks", len(samples(topic)))
 
     [found] = admin.query_by_key(topic, key)
 
@@ -90,8 +156,9 @@ def test_messages_are_found_by_key(admin: Admin, python: OurClient, topic: str, 
 
 def test_progress_of_a_group_follows_its_commits(admin: Admin, python: OurClient, topic: str) -> None:
     python.send("sync", samples(topic))
-    python.pull(topic, f"reads-{topic}")
+    read(python, topic, f"reads-{topic}", len(samples(topic)))
     python.send("sync", samples(topic)[:3])
+    read(python, topic, "looks", len(samples(topic)) + 3)
 
     progress = admin.group_progress(f"reads-{topic}", topic)
 
@@ -101,7 +168,7 @@ def test_progress_of_a_group_follows_its_commits(admin: Admin, python: OurClient
 
 def test_group_is_reset_to_a_time(admin: Admin, python: OurClient, topic: str) -> None:
     python.send("sync", samples(topic)[:5])
-    first = python.pull(topic, f"reads-{topic}")
+    first = read(python, topic, f"reads-{topic}", 5)
 
     admin.reset_offset(f"reads-{topic}", topic, 0)
 
@@ -112,7 +179,7 @@ def test_offset_committed_here_is_the_java_client_s_start(
     admin: Admin, python: OurClient, java_reader: JavaClient, topic: str
 ) -> None:
     python.send("batch", samples(topic))
-    queue = MessageQueue(topic, "broker-a", java_reader.pull(topic, "looks")[0].queue_id)
+    queue = MessageQueue(topic, "broker-a", read(python, topic, "looks", len(samples(topic)))[0].queue_id)
 
     admin.commit_offset(f"reads-{topic}", queue, 7)
 
@@ -122,7 +189,7 @@ def test_offset_committed_here_is_the_java_client_s_start(
 
 def test_positions_are_found_by_time(consumer: PullConsumer, python: OurClient, topic: str) -> None:
     python.send("batch", samples(topic)[:4])
-    stored = python.pull(topic, "looks")
+    stored = read(python, topic, "looks", 4)
     queue = MessageQueue(topic, "broker-a", stored[0].queue_id)
 
     assert consumer.offset_by_time(queue, 0) == 0
@@ -134,7 +201,7 @@ def test_positions_are_found_by_time(consumer: PullConsumer, python: OurClient, 
 
 def test_held_pull_is_answered_by_a_new_message(consumer: PullConsumer, python: OurClient, topic: str) -> None:
     python.send("batch", samples(topic)[:1])
-    queue = MessageQueue(topic, "broker-a", python.pull(topic, "looks")[0].queue_id)
+    queue = MessageQueue(topic, "broker-a", read(python, topic, "looks", 1)[0].queue_id)
     consumer.assign([queue])
     consumer.seek_to_end(queue)
     assert consumer.poll(timeout=0.2) == []
@@ -146,7 +213,7 @@ def test_held_pull_is_answered_by_a_new_message(consumer: PullConsumer, python: 
 
 
 def test_refusals_carry_the_broker_s_words(admin: Admin) -> None:
-    with pytest.raises(MQError, match="NoSuchTopic"):
+    with pytest.raises(TopicNotFound, match="NoSuchTopic"):
         admin.topic_route("NoSuchTopic")
 
 

@@ -105,8 +105,8 @@ async def test_slow_brokers_are_avoided_when_wanted(pair):
     producer = await pair.producer(config=ProducerConfig(avoid_slow_brokers=True))
     await asyncio.gather(*(producer.send(Message("orders", b"1")) for _ in range(4)))
     await pair.kill_broker(0)
-    await producer.send(Message("orders", b"2"))
-    await producer.send(Message("orders", b"2"))
+    for _ in range(4):  # one of them meets the dead broker
+        await producer.send(Message("orders", b"2"))
     await pair.start_broker(0)
     results = [await producer.send(Message("orders", b"3")) for _ in range(8)]
     assert {r.queue.broker_name for r in results} == {"broker-b"}

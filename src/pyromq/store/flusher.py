@@ -58,6 +58,7 @@ class Flusher:
         self._clock = clock
         self._wake = threading.Event()
         self._stopping = False
+        self._failure: OSError | None = None
         self._thread: threading.Thread | None = None
         # The waiters are the one thing both threads change: those who ask, and the flushing thread.
         self._lock = threading.Lock()
@@ -72,7 +73,10 @@ class Flusher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, then flush everything. Raises `OSError`; whoever still waits is told False."""
+        """End the thread, then flush everything. Raises `OSError`; whoever still waits is told False.
+
+        After an error it raises that one again: a second try could succeed without the pages lost in the first.
+        """
         if self._thread is None:
             return
         self._stopping = True
@@ -80,6 +84,8 @@ class Flusher:
         self._thread.join()
         self._thread = None
         try:
+            if self._failure is not None:
+                raise self._failure
             self.flush_log()
             self.flush_queues(least_pages=0)
         finally:
@@ -136,6 +142,7 @@ class Flusher:
             try:
                 self._turn()
             except OSError as error:
+                self._failure = error
                 logger.exception("the disk refuses to store; no more messages are taken")
                 self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
                 self._answer(self._take(lambda _: True), False)
@@ -151,10 +158,9 @@ class Flusher:
                 self.flush_queues(least_pages=0)
         elif (now - self._queues_flushed_at) * 1000 >= config.queue_flush_interval_ms:
             self.flush_queues(least_pages=config.queue_flush_least_pages)
-        while self._index.unflushed:
-            file = self._index.unflushed.popleft()
+        if (file := self._index.next_unflushed()) is not None:
             file.file.sync()
-            self._checkpoint.index_ms = file.end_ms
+            self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
 
     def _log_is_due(self) -> bool:
         dirty = self._log.end - self.flushed_to

@@ -42,7 +42,7 @@ class KeyIndex:
     def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock) -> None:
         self.position = 0
         self.files: list[IndexFile] = []
-        self.unflushed: deque[IndexFile] = deque()  # full ones, for the flusher's thread to take
+        self._unflushed: deque[IndexFile] = deque()
         self._folder = folder
         self._slots = slots
         self._entries = entries
@@ -121,7 +121,7 @@ class KeyIndex:
     def _add_file(self) -> IndexFile:
         last = self.files[-1] if self.files else None
         if last is not None:
-            self.unflushed.append(last)
+            self._unflushed.append(last)
         self._folder.mkdir(parents=True, exist_ok=True)
         file = IndexFile(self._fresh_path(), self._slots, self._entries)
         file.create(end_ms=last.end_ms if last else 0, end_log_offset=last.end_log_offset if last else 0)
@@ -135,14 +135,21 @@ class KeyIndex:
             name = max(name, int(self.files[-1].file.path.name) + 1)
         return self._folder / f"{name:017}"
 
+    def next_unflushed(self) -> IndexFile | None:
+        """Hand over a full file that is to be flushed; None if there is none. Safe to call from any thread."""
+        try:
+            return self._unflushed.popleft()
+        except IndexError:
+            return None
+
     def close(self) -> int:
-        """Flush the last file. Return the store time up to which the index is complete on disk."""
+        """Flush what is not flushed. Return the store time up to which the index is complete on disk."""
         if not self.files:
             return 0
         last = self.files[-1]
-        for file in (*self.unflushed, last):
-            file.file.sync()
-        self.unflushed.clear()
+        while (full := self.next_unflushed()) is not None:
+            full.file.sync()
+        last.file.sync()
         for file in self.files:
             file.file.release()
         return last.end_ms

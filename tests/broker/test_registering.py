@@ -5,11 +5,11 @@ import logging
 from dataclasses import replace
 
 import pytest
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
 
 from pyromq.broker.broker import Broker
 from pyromq.clock import SystemClock
+from pyromq.nameserver.config import NameServerConfig
+from pyromq.nameserver.nameserver import NameServer
 from pyromq.net.channel import connect
 from pyromq.remoting.bodies import TopicRoute, decode_body
 from pyromq.remoting.dispatch import Dispatcher

@@ -104,7 +104,7 @@ def test_files_of_java_are_read(config, clock, tmp_path):
     topics.load()
     golden = topics.find("Golden")
     assert (golden.read_queues, golden.write_queues, golden.permission, golden.order) == (2, 3, 4, True)
-    assert not golden.is_single_tag
+    assert golden.filter_type == "MULTI_TAG"
     assert topics.version.counter == 7
 
 

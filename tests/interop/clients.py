@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from .java import Driver
 ORDER = "order"  # the property by which the way "ordered" chooses the queue
 WAYS = ("sync", "async", "oneway", "batch", "ordered")
 DRAIN_ROUNDS = 50
+READ_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +199,9 @@ Client = JavaClient | OurClient
 
 def read(client: Client, topic: str, group: str, count: int) -> list[Received]:
     """Pull until `count` messages came: one-way sends may still be on their way, and the genuine broker answers a
-    send up to 0.1 s before it can be pulled."""
+    send up to 0.1 s before the message can be pulled."""
     messages: list[Received] = []
-    for _ in range(20):
+    deadline = time.monotonic() + READ_SECONDS
+    while len(messages) < count and time.monotonic() < deadline:
         messages += client.pull(topic, group)
-        if len(messages) >= count:
-            break
     return messages

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from pyromq import Admin
 from pyromq.java_hash import java_hash
 
 from .clients import ORDER, WAYS, Client, JavaClient, OurClient, Received, Sent, content, contents, read
@@ -50,6 +51,9 @@ def journey(request: pytest.FixtureRequest, home: Path) -> Journey:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_sent_arrives_unchanged(journey: Journey, way: str, topic: str) -> None:
     messages = messages_for(way, topic)
+    if way == "oneway":  # nobody would wait for the topic's creation
+        with Admin(journey.servers.namesrv) as admin:
+            admin.create_topic(topic, queues=4)
 
     sent = journey.sender.send(way, messages)
     arrived = read(journey.reader, topic, "reads", len(messages))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import Future
+from typing import cast
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.groups import Groups
@@ -14,6 +15,7 @@ from pyromq.errors import (
     BrokerError,
     GroupNotFound,
     MessageRefused,
+    MQError,
     NoPermission,
     ResponseCode,
     SystemBusy,
@@ -21,10 +23,10 @@ from pyromq.errors import (
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
 from pyromq.names import MAX_TOPIC_LENGTH, NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
-from pyromq.remoting.bodies import TopicConfig
+from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, Permission
 from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.dispatch import answers, answers_runs, refusal
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
@@ -58,6 +60,7 @@ class Sending:
         self._clock = clock
         self._find_topic = topics.find
         self._append = store.append
+        self._append_batch = store.append_batch
         self._count_put = statistics.count_put
         self._checked_topics: set[str] = set()
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
@@ -73,6 +76,39 @@ class Sending:
     def send(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
         if header.batch:
             return self.send_batch(header, call)
+        message, wait = self._message(header, call)
+        self._append(message)
+        return self._stored(message, wait)
+
+    @answers_runs(SendMessage)
+    def send_run(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
+        """Store the messages of a burst by one write; each call gets its own answer, as from `send`."""
+        headers = [cast(SendMessage, call.header) for call in calls]
+        if any(header.batch for header in headers):
+            return [self._one(header, call) for header, call in zip(headers, calls, strict=True)]
+        outcomes: list[tuple[StoredMessage, bool] | Reply] = []
+        for header, call in zip(headers, calls, strict=True):
+            try:
+                outcomes.append(self._message(header, call))
+            except MQError as error:
+                outcomes.append(refusal(error))
+        try:
+            self._append_batch([outcome[0] for outcome in outcomes if type(outcome) is tuple])
+        except MessageRefused:  # too much for one write; nothing is stored yet
+            return [self._one(header, call) for header, call in zip(headers, calls, strict=True)]
+        except MQError as error:
+            refused = refusal(error)
+            return [outcome if type(outcome) is Reply else refused for outcome in outcomes]
+        return [outcome if type(outcome) is Reply else self._stored(*outcome) for outcome in outcomes]
+
+    def _one(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
+        try:
+            return self.send(header, call)
+        except MQError as error:
+            return refusal(error)
+
+    def _message(self, header: SendMessage, call: Call) -> tuple[StoredMessage, bool]:
+        """Return the message to store and whether its sender waits for the disk. Raises what refuses it."""
         if self._asked != self._confirmed:
             self._refuse_if_overloaded()
         name = header.topic
@@ -80,7 +116,6 @@ class Sending:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(topic.write_queues)
-        reconsume_times = header.reconsume_times or 0
         if name.startswith(RETRY_PREFIX):
             topic, queue_id = self._after_last_retry(header, call, topic=topic, queue_id=queue_id)
             name = topic.name
@@ -94,14 +129,17 @@ class Sending:
             text,
             queue_id,
             header.flag,
-            header.sys_flag if topic.is_single_tag else header.sys_flag | SysFlag.MULTI_TAGS,
+            header.sys_flag if topic.filter_type == SINGLE_TAG else header.sys_flag | SysFlag.MULTI_TAGS,
             header.born_ms,
             call.peer.packed_address,
-            reconsume_times,
+            header.reconsume_times or 0,
         )
-        self._append(message)
-        self._count_put(name, 1, message.size)
-        values = (message.log_offset, queue_id, message.queue_offset)
+        return message, wait
+
+    def _stored(self, message: StoredMessage, wait: bool) -> Answered | Future[Answered]:
+        """The answer to a send whose message is in the log."""
+        self._count_put(message.topic, 1, message.size)
+        values = (message.log_offset, message.queue_id, message.queue_offset)
         reply = FilledReply(self._answer or self._make_answer(), values)
         if wait and self._waits_for_flush:
             return self._when_flushed(message.log_offset + message.size, reply)
@@ -220,7 +258,7 @@ class Sending:
             raise MessageRefused(self._illegal(len(call.body)))
         own = header.properties or ""
         suffix = own + PAIRS + self._cluster_pair if own and not own.endswith(PAIRS) else own + self._cluster_pair
-        sys_flag = header.sys_flag if topic.is_single_tag else header.sys_flag | SysFlag.MULTI_TAGS
+        sys_flag = header.sys_flag if topic.filter_type == SINGLE_TAG else header.sys_flag | SysFlag.MULTI_TAGS
         messages = []
         for flag, body, text in decode_batch(call.body):
             joint = "" if not text or text.endswith(PAIRS) else PAIRS

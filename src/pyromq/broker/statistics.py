@@ -31,8 +31,8 @@ class Counter(msgspec.Struct, gc=False):
     count: int = 0
     size: int = 0
 
-    def add(self, count: int, size: int) -> None:
-        self.times += 1
+    def add(self, count: int, size: int, *, times: int = 1) -> None:
+        self.times += times
         self.count += count
         self.size += size
 
@@ -111,7 +111,8 @@ class Statistics:
     """
 
     def __init__(self, cluster: str, clock: Clock) -> None:
-        self.put_total = Counter()
+        self._put_total = Counter()
+        self._forgotten_puts = Counter()  # of deleted topics
         self.get_total = Counter()
         self.get_misses = 0
         self.failed_puts = 0
@@ -125,7 +126,7 @@ class Statistics:
             "puts": self._puts,
             "gets": {},
             "send_backs": {},
-            "broker_puts": {cluster: self.put_total},
+            "broker_puts": {cluster: self._put_total},
             "broker_gets": {cluster: self.get_total},
         }
         self._histories: dict[tuple[str, str], _History] = {}
@@ -141,10 +142,16 @@ class Statistics:
         counter.times += 1
         counter.count += count
         counter.size += size
-        total = self.put_total
-        total.times += 1
-        total.count += count
-        total.size += size
+
+    @property
+    def put_total(self) -> Counter:
+        """The puts of all topics since the start; added up when asked for, so that a send counts one thing only."""
+        counters = [self._forgotten_puts, *self._puts.values()]
+        total = self._put_total
+        total.times = sum(counter.times for counter in counters)
+        total.count = sum(counter.count for counter in counters)
+        total.size = sum(counter.size for counter in counters)
+        return total
 
     def count_get(self, group: str, topic: str, count: int, size: int) -> None:
         """Messages were read by one pull. Called for every pull that finds something."""
@@ -172,6 +179,7 @@ class Statistics:
     def sample(self) -> None:
         """Note all counters; at midnight also the day's totals."""
         now = self._clock.now_ms()
+        puts = self.put_total.count
         for table, counters in self._tables.items():
             for key, counter in counters.items():
                 history = self._histories.get((table, key))
@@ -182,7 +190,7 @@ class Statistics:
         self._totals.append(self._now())
         if (day := _day_of(now)) != self._day:
             self._day = day
-            self.puts_until = {"yesterday": self.puts_until["today"], "today": self.put_total.count}
+            self.puts_until = {"yesterday": self.puts_until["today"], "today": puts}
             self.gets_until = {"yesterday": self.gets_until["today"], "today": self.get_total.count}
 
     def course(self, name: str, key: str) -> Course | None:
@@ -211,7 +219,8 @@ class Statistics:
 
     def forget_topic(self, topic: str) -> None:
         """Drop what is known of a deleted topic; totals stay."""
-        self._puts.pop(topic, None)
+        if (puts := self._puts.pop(topic, None)) is not None:
+            self._forgotten_puts.add(puts.count, puts.size, times=puts.times)
         for counted_topic, group in [key for key in self._gets if key[0] == topic]:
             del self._gets[counted_topic, group]
             self._tables["gets"].pop(f"{topic}@{group}", None)

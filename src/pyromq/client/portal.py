@@ -322,11 +322,14 @@ class Portal:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Nobody turns the loop, but somebody waits: let one of those go on with it."""
+        """Nobody turns the loop, but somebody waits: let one of those go on with it.
+
+        Who is done is told too: the loop may have been left before it ran the callback that does.
+        """
         with self._lock:
             for visitor in self._visitors:
+                visitor.woken.set()
                 if not visitor.done:
-                    visitor.woken.set()
                     return
 
     def _visit(self, start: Callable[[], Awaitable[T]]) -> T:

@@ -78,7 +78,7 @@ class Channel(asyncio.Protocol):
         if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
 
-    def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Answered) -> None:
+    def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Like `ask`, written before this returns: for a caller that is about to wait for nothing else."""
         self._flush_asked = True  # so that no flush is scheduled: it comes right now
         self.ask(header, body, timeout=timeout, answered=answered)

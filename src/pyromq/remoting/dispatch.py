@@ -14,6 +14,7 @@ from pyromq.remoting.header import Header, request_headers
 logger = logging.getLogger(__name__)
 
 Answer = Callable[[Any, Call], "Answered | Future[Answered]"]
+RunAnswer = Callable[[list[Call]], "list[Answered | Future[Answered]]"]
 A = TypeVar("A", bound=Callable[..., Any])
 
 
@@ -30,6 +31,20 @@ def answers(*requests: type[Header]) -> Callable[[A], A]:
     return mark
 
 
+def answers_runs(*requests: type[Header]) -> Callable[[A], A]:
+    """Mark a method `(self, calls) -> list[Answered | Future[Answered]]` that answers several such requests at once.
+
+    It is given the calls of a burst when all of them ask this, and only calls whose headers fit. It must refuse
+    single calls by their answers, not by raising.
+    """
+
+    def mark(method: A) -> A:
+        method.answered_runs = requests  # type: ignore[attr-defined]  # a function takes any attribute
+        return method
+
+    return mark
+
+
 class Dispatcher:
     """The table code -> answer of one server or client, collected from the marked methods of the given objects.
 
@@ -39,17 +54,10 @@ class Dispatcher:
     def __init__(self, *answerers: object, guard: Callable[[Call], None] | None = None) -> None:
         self._guard = guard
         self._table: dict[int, Answer] = {}
+        self._run_table: dict[int, RunAnswer] = {}
         for answerer in answerers:
-            self._collect(answerer)
-
-    def _collect(self, answerer: object) -> None:
-        declared = request_headers()
-        for name in dir(type(answerer)):
-            requests = getattr(getattr(type(answerer), name), "answered_requests", ())
-            for request in requests:
-                for code, header in declared.items():
-                    if header is request or (issubclass(header, request) and code not in self._table):
-                        self._table[code] = getattr(answerer, name)
+            _collect(answerer, "answered_requests", self._table)
+            _collect(answerer, "answered_runs", self._run_table)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -77,6 +85,32 @@ class Dispatcher:
         except Exception as error:
             logger.exception("request %d from %s failed", call.code, call.peer.address)
             return Reply(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def dispatch_burst(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
+        """Answer the calls that came together, in order; at once where all ask the same and that has a run answer."""
+        answer = self._run_table.get(calls[0].code)
+        if answer is None or self._guard is not None or not _is_run(calls):
+            return [self.dispatch(call) for call in calls]
+        try:
+            return answer(calls)
+        except Exception as error:
+            logger.exception("%d requests %d from %s failed", len(calls), calls[0].code, calls[0].peer.address)
+            remark = f"{type(error).__name__}: {error}"
+            return [Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark) for _ in calls]
+
+
+def _is_run(calls: list[Call]) -> bool:
+    code = calls[0].code
+    return all(call.code == code and call.header is not None for call in calls)
+
+
+def _collect(answerer: object, mark: str, table: dict[int, Any]) -> None:
+    declared = request_headers()
+    for name in dir(type(answerer)):
+        for request in getattr(getattr(type(answerer), name), mark, ()):
+            for code, header in declared.items():
+                if header is request or (issubclass(header, request) and code not in table):
+                    table[code] = getattr(answerer, name)
 
 
 def refusal(error: MQError) -> Reply:

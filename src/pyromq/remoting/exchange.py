@@ -71,6 +71,7 @@ class Exchange:
         self.last_heard = clock.monotonic()
         self.on_close: list[Callable[[Exchange], None]] = []
         self._dispatch = dispatcher.dispatch
+        self._dispatch_burst = dispatcher.dispatch_burst
         self._clock = clock
         self._wake = wake
         self._run_soon = run_soon
@@ -88,19 +89,29 @@ class Exchange:
         Raises `ProtocolError` when the bytes are no frames: the connection must be closed.
         """
         self.last_heard = self._clock.monotonic()
-        decode, dispatch, output = self._decode, self._dispatch, self._output
-        for serialization, header, body in self._splitter.split(data):
-            command = decode(serialization, header, body)
-            if type(command) is Response:
-                self._complete(command)
-                continue
-            call = cast(Call, command)
-            call.peer = self
-            reply = dispatch(call)
-            if type(reply) is Future:
-                self._park(call, reply)
-            elif not call.flag & ONE_WAY:
-                write_reply(cast(Answered, reply), call, output)
+        decode = self._decode
+        calls: list[Call] = []
+        try:
+            for serialization, header, body in self._splitter.split(data):
+                command = decode(serialization, header, body)
+                if type(command) is Response:
+                    self._complete(command)
+                else:
+                    call = cast(Call, command)
+                    call.peer = self
+                    calls.append(call)
+        finally:  # what came before bytes that are no frame counts
+            if len(calls) == 1:
+                self._reply(calls[0], self._dispatch(calls[0]))
+            elif calls:
+                for call, reply in zip(calls, self._dispatch_burst(calls), strict=True):
+                    self._reply(call, reply)
+
+    def _reply(self, call: Call, reply: Answered | Future[Answered]) -> None:
+        if type(reply) is Future:
+            self._park(call, reply)
+        elif not call.flag & ONE_WAY:
+            write_reply(cast(Answered, reply), call, self._output)
 
     def take_output(self) -> list[bytes | memoryview]:
         """Return and forget the bytes to write, in order."""

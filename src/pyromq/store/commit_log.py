@@ -110,8 +110,9 @@ class CommitLog:
         """Have room for `size` bytes at `end`: in a new segment where they do not fit."""
         if self._refusal:
             raise StoreNotWritable(self._refusal)
-        if size > self._max_record_bytes:
-            raise MessageRefused(f"message takes {size} bytes in the log, the limit is {self._max_record_bytes}")
+        limit = min(self._max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
+        if size > limit:
+            raise MessageRefused(f"message takes {size} bytes in the log, the limit is {limit}")
         segment_end = self._base + self.files.segment_bytes
         try:
             if self._memory is None or self.end + size > segment_end - BLANK_SIZE:

@@ -149,22 +149,31 @@ class MessageStore:
         self._follow(message, queue)
 
     def append_batch(self, messages: list[StoredMessage]) -> None:
-        """Store messages back to back, never split over two segments; otherwise like `append` for each."""
+        """Store messages back to back by one write, never split over two segments; otherwise like `append` for each.
+
+        All or none: what is raised for one is raised for all. Called for every burst of sends.
+        """
+        by_topic, address = self._by_topic, self.store_address
         queues = []
-        counts: dict[ConsumeQueue, int] = {}
+        next_offsets: dict[ConsumeQueue, int] = {}
         for message in messages:
-            queue = self._queues.make(message.topic, message.queue_id)
+            try:
+                queue = by_topic[message.topic][message.queue_id]
+            except KeyError:
+                queue = self._queues.make(message.topic, message.queue_id)
             queues.append(queue)
-            message.store_address = self.store_address
-            _mark(message)
+            message.store_address = address
+            if message.sys_flag or len(message.born_address) != _IPV4_BYTES or len(address) != _IPV4_BYTES:
+                _mark(message)
             if message.sys_flag & UNQUEUED:
                 message.queue_offset = 0
             else:
-                message.queue_offset = queue.max_offset + counts.get(queue, 0)
-                counts[queue] = counts.get(queue, 0) + 1
+                message.queue_offset = offset = next_offsets.get(queue) or queue.max_offset
+                next_offsets[queue] = offset + 1
         self._log.append_batch(messages)
+        follow = self._follow
         for message, queue in zip(messages, queues, strict=True):
-            self._follow(message, queue)
+            follow(message, queue)
 
     @property
     def flushed_to(self) -> int:

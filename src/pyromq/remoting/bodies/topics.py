@@ -6,6 +6,8 @@ from msgspec import field
 
 from pyromq.remoting.bodies.body import Body, DataVersion
 
+SINGLE_TAG = "SINGLE_TAG"  # the other filter type is MULTI_TAG
+
 
 class TopicConfig(Body):
     """A topic's settings at one broker."""
@@ -14,13 +16,9 @@ class TopicConfig(Body):
     read_queues: int = field(name="readQueueNums", default=16)
     write_queues: int = field(name="writeQueueNums", default=16)
     permission: int = field(name="perm", default=6)
-    filter_type: str = field(name="topicFilterType", default="SINGLE_TAG")
+    filter_type: str = field(name="topicFilterType", default=SINGLE_TAG)
     sys_flag: int = field(name="topicSysFlag", default=0)
     order: bool = False
-
-    @property
-    def is_single_tag(self) -> bool:
-        return self.filter_type == "SINGLE_TAG"
 
 
 class TopicConfigTable(Body):

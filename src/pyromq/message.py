@@ -40,6 +40,7 @@ class Property:
     ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
     RECONSUME_TIME = "RECONSUME_TIME"
     MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    RETRY_REASON = "RETRY_REASON"  # ours: why a listener failed, `ValueError: no such order`
     UNIQUE_KEY = "UNIQ_KEY"
     REGION = "MSG_REGION"
     TRACE_ON = "TRACE_ON"

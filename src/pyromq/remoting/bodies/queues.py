@@ -30,6 +30,7 @@ class QueueLock(Body):
     group: str = field(name="consumerGroup")
     client_id: str
     queues: list[WireQueue] = field(name="mqSet", default_factory=list)
+    tied_to_connection: bool = False  # ours: the locks end with the connection they came by; Java brokers ignore it
 
 
 class LockedQueues(Body):

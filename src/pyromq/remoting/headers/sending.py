@@ -115,3 +115,4 @@ class SendMessageBack(Header):
     unit_mode: bool | None = None
     max_reconsume_times: int | None = None
     broker_name: str | None = field(name="bname", default=None)
+    reason: str | None = None  # ours: kept with the message as property RETRY_REASON; Java brokers ignore it

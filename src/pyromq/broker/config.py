@@ -92,9 +92,14 @@ class BrokerConfig:
                 raise UsageError(f"broker setting namesrv names {address!r}; write HOST:PORT")
 
     @property
+    def advertised_ip(self) -> str:
+        """The IP address clients are told, as refusals name the broker."""
+        return self.advertised_host or self.host
+
+    @property
     def advertised_address(self) -> str:
         """The address clients are told: `host:port`. The port is the real one once the broker listens."""
-        host = self.advertised_host or self.host
+        host = self.advertised_ip
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property

@@ -95,7 +95,7 @@ class Pulling:
 
     def _check(self, header: PullMessage, call: Call) -> None:
         if not self._config.permission & Permission.READ:
-            raise NoPermission(f"the broker[{self._config.advertised_address}] pulling message is forbidden")
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] pulling message is forbidden")
         group = self._groups.find(header.consumer_group)
         if group is None:
             raise GroupNotFound(f"subscription group [{header.consumer_group}] does not exist, {FAQ}")
@@ -140,7 +140,7 @@ class Pulling:
         values = (found.next_offset, found.min_offset, found.max_offset)
         if found.status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
-            return FilledReply(_ANSWERS[ReadStatus.FOUND], values, found.records)
+            return FilledReply(_ANSWERS[ReadStatus.FOUND], values, found.records, found.size)
         self._statistics.count_get_miss()
         return FilledReply(_template(found.status, header.queue_offset), values)
 

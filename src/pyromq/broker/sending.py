@@ -19,15 +19,16 @@ from pyromq.errors import (
     NoPermission,
     ResponseCode,
     SystemBusy,
+    TopicNotFound,
 )
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
-from pyromq.names import MAX_TOPIC_LENGTH, NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
+from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
-from pyromq.remoting.codes import MAX_RECONSUME_VERSION, Permission
+from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT, UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers, answers_runs, refusal
-from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse
+from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
@@ -76,8 +77,11 @@ class Sending:
     def send(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
         if header.batch:
             return self.send_batch(header, call)
-        message, wait = self._message(header, call)
-        self._append(message)
+        try:
+            message, wait = self._message(header, call)
+            self._append(message)
+        except MQError as error:
+            return self._refused(error)
         return self._stored(message, wait)
 
     @answers_runs(SendMessage)
@@ -85,27 +89,27 @@ class Sending:
         """Store the messages of a burst by one write; each call gets its own answer, as from `send`."""
         headers = [cast(SendMessage, call.header) for call in calls]
         if any(header.batch for header in headers):
-            return [self._one(header, call) for header, call in zip(headers, calls, strict=True)]
+            return [self.send(header, call) for header, call in zip(headers, calls, strict=True)]
         outcomes: list[tuple[StoredMessage, bool] | Reply] = []
         for header, call in zip(headers, calls, strict=True):
             try:
                 outcomes.append(self._message(header, call))
             except MQError as error:
-                outcomes.append(refusal(error))
+                outcomes.append(self._refused(error))
         try:
             self._append_batch([outcome[0] for outcome in outcomes if type(outcome) is tuple])
-        except MessageRefused:  # too much for one write; nothing is stored yet
-            return [self._one(header, call) for header, call in zip(headers, calls, strict=True)]
+        except MessageRefused:  # too much for one write, or one that fits no record; nothing is stored yet
+            return [self.send(header, call) for header, call in zip(headers, calls, strict=True)]
         except MQError as error:
-            refused = refusal(error)
-            return [outcome if type(outcome) is Reply else refused for outcome in outcomes]
-        return [outcome if type(outcome) is Reply else self._stored(*outcome) for outcome in outcomes]
+            refused = self._refused(error)
+            return [outcome if isinstance(outcome, Reply) else refused for outcome in outcomes]
+        return [outcome if isinstance(outcome, Reply) else self._stored(*outcome) for outcome in outcomes]
 
-    def _one(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
-        try:
-            return self.send(header, call)
-        except MQError as error:
-            return refusal(error)
+    def _refused(self, error: MQError) -> Reply:
+        """Say no; as upstream, with the fields that clients look for in every answer to a send."""
+        reply = refusal(error)
+        reply.header = SendRefusal(region=self._config.region, trace_on="true")
+        return reply
 
     def _message(self, header: SendMessage, call: Call) -> tuple[StoredMessage, bool]:
         """Return the message to store and whether its sender waits for the disk. Raises what refuses it."""
@@ -115,13 +119,13 @@ class Sending:
         topic = self._topic(header, call)
         queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = random.randrange(topic.write_queues)
+            queue_id = self._any_queue(topic)
         if name.startswith(RETRY_PREFIX):
             topic, queue_id = self._after_last_retry(header, call, topic=topic, queue_id=queue_id)
             name = topic.name
         body = call.body
         if not body or len(body) > self._config.max_message_bytes:
-            raise MessageRefused(self._illegal(len(body)))
+            raise MessageRefused(self._illegal if body else self._empty)
         text, wait = self._stored_properties(header.properties or "")
         message = StoredMessage(
             name,
@@ -148,22 +152,18 @@ class Sending:
     @answers(SendBatchMessage)
     def send_batch(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
         """Store the members in one append: consecutive queue offsets, one answer with all ids."""
-        self._refuse_if_overloaded()
-        if header.topic.startswith(RETRY_PREFIX):
-            raise MessageRefused(f"batch request does not support retry group {header.topic}")
-        if len(header.topic) > MAX_TOPIC_LENGTH:
-            raise MessageRefused(f"message topic length too long {len(header.topic)}")
-        topic = self._topic(header, call)
-        queue_id = header.queue_id if header.queue_id >= 0 else random.randrange(topic.write_queues)
-        messages, wait = self._members(header, call, topic=topic, queue_id=queue_id)
-        self._store.append_batch(messages)
+        try:
+            messages, wait = self._batch(header, call)
+            self._append_batch(messages)
+        except MQError as error:
+            return self._refused(error)
         last = messages[-1]
         end = last.log_offset + last.size
-        self._count_put(topic.name, len(messages), end - messages[0].log_offset)
+        self._count_put(last.topic, len(messages), end - messages[0].log_offset)
         reply = Reply(
             SendMessageResponse(
                 message_id=",".join(message.offset_message_id for message in messages),
-                queue_id=queue_id,
+                queue_id=last.queue_id,
                 queue_offset=messages[0].queue_offset,
                 region=self._config.region,
                 trace_on="true",
@@ -176,7 +176,7 @@ class Sending:
         name = header.topic
         topic = self._find_topic(name)
         if topic is not None and topic.order and not self._config.permission & Permission.WRITE:
-            raise NoPermission(f"the broker[{self._config.advertised_address}] sending message is forbidden")
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending message is forbidden")
         if name not in self._checked_topics:
             check_topic(name)
             if name in NOT_FOR_CLIENTS:
@@ -184,17 +184,34 @@ class Sending:
             if topic is not None:  # names of existing topics only: so the set stays as small as the table
                 self._checked_topics.add(name)
         if topic is None:
-            topic = self._topics.for_send(
-                name,
-                default_topic=header.default_topic,
-                wished_queues=header.default_topic_queue_count,
-                peer_address=call.peer.address,
-            )
+            topic = self._new_topic(header, call)
         if header.queue_id >= topic.write_queues and header.queue_id >= topic.read_queues:
             raise BrokerError(
                 f"request queueId[{header.queue_id}] is illegal, {describe(topic)} Producer: {call.peer.address}"
             )
         return topic
+
+    def _new_topic(self, header: SendMessage, call: Call) -> TopicConfig:
+        """Create the topic; one for retries also where there is no pattern to create it after."""
+        is_retry = header.topic.startswith(RETRY_PREFIX)
+        sys_flag = (UNIT_SUBSCRIPTION if is_retry else UNIT) if header.unit_mode else 0
+        try:
+            return self._topics.for_send(
+                header.topic,
+                default_topic=header.default_topic,
+                wished_queues=header.default_topic_queue_count,
+                peer_address=call.peer.address,
+                sys_flag=sys_flag,
+            )
+        except TopicNotFound:
+            if not is_retry:
+                raise
+            return self._topics.for_group_retry(header.topic, 1, sys_flag=sys_flag)
+
+    def _any_queue(self, topic: TopicConfig) -> int:
+        if topic.write_queues < 1:
+            raise BrokerError(f"there is no queue to write to, {describe(topic)}; give it one")
+        return random.randrange(topic.write_queues)
 
     def _after_last_retry(
         self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
@@ -225,37 +242,41 @@ class Sending:
             if before and before[-1] != PAIRS:
                 return self._rewritten(text)
             value, _, rest = rest.partition(PAIRS)
-            wait = value.lower() != "false"
             text = before + rest
+            if _WAIT in text:
+                return self._rewritten(before + _WAIT + value + PAIRS + rest)
+            wait = not value or value.lower() == "true"
         text += self._cluster_pair if not text or text[-1] == PAIRS else self._joined_cluster_pair
         if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
-            raise MessageRefused(self._illegal(0))
+            raise MessageRefused(self._illegal)
         return text, wait
 
     def _rewritten(self, text: str) -> tuple[str, bool]:
         """The same by parsing."""
         properties = decode_properties(text)
-        wait = properties.pop(Property.WAIT, "true").lower() != "false"
+        wait = properties.pop(Property.WAIT, "true").lower() == "true"
         properties[Property.CLUSTER] = self._config.cluster
         text = encode_properties(properties)
         if len(text.encode()) > MAX_PROPERTIES_SIZE:
-            raise MessageRefused(self._illegal(0))
+            raise MessageRefused(self._illegal)
         return text, wait
 
     def _refuse_unserved(self, properties: dict[str, str]) -> None:
         """Delayed and half messages are refused until they are served: stored, they would never be delivered."""
         if properties.get(Property.TRANSACTION, "").lower() == "true":
-            raise NoPermission(
-                f"the broker[{self._config.advertised_address}] sending transaction message is forbidden"
-            )
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
         if properties.get(Property.DELAY, "0") != "0":
             raise MessageRefused("this broker does not deliver delayed messages; send without a delay level")
 
-    def _members(
-        self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
-    ) -> tuple[list[StoredMessage], bool]:
+    def _batch(self, header: SendMessage, call: Call) -> tuple[list[StoredMessage], bool]:
+        """Return the members to store and whether their sender waits for the disk. Raises what refuses them."""
+        self._refuse_if_overloaded()
+        topic = self._topic(header, call)
+        if header.topic.startswith(RETRY_PREFIX):
+            raise MessageRefused(f"batch request does not support retry group {header.topic}")
+        queue_id = header.queue_id if header.queue_id >= 0 else self._any_queue(topic)
         if len(call.body) > self._config.max_message_bytes:
-            raise MessageRefused(self._illegal(len(call.body)))
+            raise MessageRefused(self._illegal)
         own = header.properties or ""
         suffix = own + PAIRS + self._cluster_pair if own and not own.endswith(PAIRS) else own + self._cluster_pair
         sys_flag = header.sys_flag if topic.filter_type == SINGLE_TAG else header.sys_flag | SysFlag.MULTI_TAGS
@@ -274,12 +295,12 @@ class Sending:
                 header.reconsume_times or 0,
             )
             if not body or len(message.property_text.encode()) > MAX_PROPERTIES_SIZE:
-                raise MessageRefused(self._illegal(len(body)))
+                raise MessageRefused(self._illegal if body else self._empty)
             self._refuse_unserved(message.properties)
             messages.append(message)
         if not messages:
             raise MessageRefused("the batch has no messages")
-        return messages, messages[0].properties.get(Property.WAIT, "true").lower() != "false"
+        return messages, messages[0].properties.get(Property.WAIT, "true").lower() == "true"
 
     def _make_answer(self) -> ReplyTemplate:
         """The answer's unchanging parts; the store's address is known once the broker listens."""
@@ -315,12 +336,16 @@ class Sending:
         if waiting and self._clock.monotonic() - self._last_progress > STUCK_SECONDS:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
 
-    def _illegal(self, body_size: int) -> str:
-        reason = "" if body_size else " (body is empty or properties are too long)"
+    @property
+    def _illegal(self) -> str:
         return (
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
-            f"{self._config.max_message_bytes}B, msg properties length limit 32KB.{reason}"
+            f"{self._config.max_message_bytes}B, msg properties length limit 32KB."
         )
+
+    @property
+    def _empty(self) -> str:
+        return f"{self._illegal} The body is empty."
 
 
 def _unconfirmed(reply: Answered) -> Reply:

@@ -135,11 +135,17 @@ class Topics:
             return False
         return bool(pattern.permission & Permission.INHERIT)
 
-    def for_group_retry(self, name: str, queue_count: int) -> TopicConfig:
+    def for_group_retry(self, name: str, queue_count: int, *, sys_flag: int = 0) -> TopicConfig:
         """Return a group's retry or dead-letter topic; creates it with that many queues when absent."""
         if (topic := self._table.get(name)) is not None:
             return topic
-        topic = TopicConfig(name=name, read_queues=queue_count, write_queues=queue_count, permission=int(_READ_WRITE))
+        topic = TopicConfig(
+            name=name,
+            read_queues=queue_count,
+            write_queues=queue_count,
+            permission=int(_READ_WRITE),
+            sys_flag=sys_flag,
+        )
         self.put(topic, Change.AUTOMATIC)
         return topic
 

@@ -20,8 +20,6 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.codes import Permission
 
 MASTER = 0
-UNIT = 0x1  # bits of a topic's sysFlag
-UNIT_SUBSCRIPTION = 0x2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyromq.clock import Clock
 from pyromq.errors import BrokerError, NoPermission, QueryNotFound, TopicNotFound, UsageError
 from pyromq.nameserver.config import BLACK_LIST, JAVA_NAMES, LIVE, NameServerConfig
 from pyromq.nameserver.kv import ORDER_TOPICS, KvTable
-from pyromq.nameserver.routes import MASTER, UNIT, UNIT_SUBSCRIPTION, BrokerIdentity, RouteTable
+from pyromq.nameserver.routes import MASTER, BrokerIdentity, RouteTable
 from pyromq.remoting.bodies import (
     BrokerRegistration,
     DataVersion,
@@ -22,6 +22,7 @@ from pyromq.remoting.bodies import (
     decompress_registration,
     encode_body,
 )
+from pyromq.remoting.codes import UNIT, UNIT_SUBSCRIPTION
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.exchange import Exchange

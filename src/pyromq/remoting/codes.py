@@ -37,6 +37,10 @@ class Permission(IntFlag):
     PRIORITY = 0x8
 
 
+UNIT = 0x1  # bits of a topic's sysFlag
+UNIT_SUBSCRIPTION = 0x2
+
+
 class Language(IntEnum):
     """What a command's sender is written in."""
 

@@ -17,6 +17,13 @@ class SendMessageResponse(Header):
     trace_on: str | None = field(name="TRACE_ON", default=None)
 
 
+class SendRefusal(Header):
+    """What comes with the code and text of a refused send."""
+
+    region: str | None = field(name="MSG_REGION", default=None)
+    trace_on: str | None = field(name="TRACE_ON", default=None)
+
+
 class SendMessage(Header):
     """Store one message, the body."""
 

@@ -43,7 +43,7 @@ LOOK_SECONDS = 1.0  # how soon a lost name server, or one that missed a change, 
 FIRST_SECONDS = 2.0  # the most a start waits for name servers; what is not reached by then follows later
 LEAVE_SECONDS = 3.0
 
-_READ_WRITE = int(Permission.READ | Permission.WRITE)
+_READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class _NameServer:

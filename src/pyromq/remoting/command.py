@@ -117,11 +117,12 @@ class ReplyTemplate:
 
 
 class FilledReply(msgspec.Struct, gc=False):
-    """An answer by template: the values in the template's order, and the body."""
+    """An answer by template: the values in the template's order, and the body, of `body_size` bytes in all."""
 
     template: ReplyTemplate
     values: tuple[int | bytes, ...]
     body: list[memoryview] = []
+    body_size: int = 0
 
 
 Answered = Reply | FilledReply
@@ -293,7 +294,7 @@ def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -
             size = len(header)
             body = reply.body
             if body:
-                output += (_pack_words(4 + size + sum(map(len, body)), size), header, *body)
+                output += (_pack_words(4 + size + reply.body_size, size), header, *body)
             else:
                 output += (_pack_words(4 + size, size), header)
             return

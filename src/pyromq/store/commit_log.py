@@ -21,6 +21,7 @@ from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Labels, decode, decode_labels, encode
 from pyromq.store.room_ahead import RoomAhead
+from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _LOG_OFFSET = struct.Struct(">q")  # at byte 28
 _SYS_FLAG = struct.Struct(">i")  # at byte 36
 _STORE_MS = struct.Struct(">q")  # at byte 56, 12 later behind an IPv6 born address
-_NOTHING = memoryview(b"")
 _NEVER = -1  # a limit that every append exceeds
 
 
@@ -165,25 +165,29 @@ class CommitLog:
 
     # -- reading
 
-    def views(self, starts: list[int], ends: list[int]) -> list[memoryview]:
-        """Return what lies between each start and end: known places before `end`, none over a segment's end."""
+    def views(self, starts: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
+        """Return so many bytes from each start: ascending, all before `end`, none over a segment's end."""
+        if not starts:
+            return []
+        segment = self._segment_at(starts[0])
+        memory, base = segment.memory, segment.base
+        if starts[-1] < base + segment.size:  # nearly always: one segment has them all
+            return [memory[(place := start - base) : place + size] for start, size in zip(starts, sizes, strict=True)]
         views = []
-        base = segment_end = 0
-        memory = _NOTHING
-        for start, end in zip(starts, ends, strict=True):
-            if not base <= start < segment_end:
-                segment = self.files.find(start)
-                assert segment is not None  # every file from `min_offset` to `end` is there
-                base, memory = segment.base, segment.memory
-                segment_end = base + segment.size
-            views.append(memory[start - base : end - base])
+        for start, size in zip(starts, sizes, strict=True):
+            segment = self._segment_at(start)
+            views.append(segment.memory[start - segment.base : start - segment.base + size])
         return views
+
+    def _segment_at(self, offset: int) -> Segment:
+        segment = self.files.find(offset)
+        assert segment is not None  # every file from `min_offset` to `end` is there
+        return segment
 
     def labels_from(self, start: int) -> Iterator[Labels]:
         """Yield the labels of the records from `start` (a record's begin) to `end`: all known to be sound."""
         while start < self.end:
-            segment = self.files.find(start)
-            assert segment is not None  # every file from `min_offset` to `end` is there
+            segment = self._segment_at(start)
             memory, base = segment.memory, segment.base
             last = min(self.end - base, segment.size) - BLANK_SIZE
             position = start - base

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pyromq.client.config import ConsumeFrom
 from pyromq.client.membership import Membership
 from pyromq.errors import ResponseCode
 from pyromq.message import MessageQueue
+from pyromq.names import RETRY_PREFIX
 from pyromq.remoting.headers import (
     MaxOffset,
     MinOffset,
@@ -50,6 +52,25 @@ class QueueOffsets:
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return response.check().header(OffsetResponse).offset
+
+    async def start(self, group: str, queue: MessageQueue, consume_from: ConsumeFrom, time_ms: int) -> int:
+        """Return where a group begins in a queue: at its stored offset, else where `consume_from` says.
+
+        Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
+        """
+        stored = await self.committed(group, queue)
+        if stored is not None:
+            return stored
+        return await self.start_without_stored(queue, consume_from, time_ms)
+
+    async def start_without_stored(self, queue: MessageQueue, consume_from: ConsumeFrom, time_ms: int) -> int:
+        """Return where somebody without a stored offset begins. A retry topic is consumed from its beginning."""
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if consume_from is ConsumeFrom.TIME:
+            return await (self.end(queue) if is_retry else self.by_time(queue, time_ms))
+        if consume_from is ConsumeFrom.LAST and not is_retry:
+            return await self.end(queue)
+        return 0
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Store where a group goes on; true at the broker when this returns."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.assigned_queue import AssignedQueue, Batch
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.config import ConsumerConfig
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.pulling import PullRequest, PullResult, pull
@@ -21,7 +21,7 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic
+from pyromq.names import DEFAULT_CONSUMER_GROUP, check_group, check_topic
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,12 @@ class AsyncPullConsumer:
             self._drop(assigned)
         added = [AssignedQueue(queue, tags) for queue in wanted if queue not in self._assigned]
         self._assigned.update((assigned.queue, assigned) for assigned in added)
-        starts = await asyncio.gather(*(self._start_offset(assigned.queue) for assigned in added))
+        starts = await asyncio.gather(
+            *(
+                self._offsets.start(self.group, assigned.queue, self.config.consume_from, self.config.consume_from_ms)
+                for assigned in added
+            )
+        )
         for assigned, offset in zip(added, starts, strict=True):
             assigned.restart(offset)
             assigned.committed = offset  # nothing to tell the broker before the position moves
@@ -284,20 +289,6 @@ class AsyncPullConsumer:
         if assigned is None:
             raise UsageError(f"{queue} is not assigned to this consumer; assign() it first")
         return assigned
-
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        """Return where a queue begins. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere."""
-        stored = await self._offsets.committed(self.group, queue)
-        if stored is not None:
-            return stored
-        retry = queue.topic.startswith(RETRY_PREFIX)
-        if self.config.consume_from is ConsumeFrom.TIME:
-            if retry:
-                return await self._offsets.end(queue)
-            return await self._offsets.by_time(queue, self.config.consume_from_ms)
-        if self.config.consume_from is ConsumeFrom.LAST and not retry:
-            return await self._offsets.end(queue)
-        return 0
 
     def _go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
         """Forget what is fetched and pull from `offset` on; an answer on its way is never looked at."""

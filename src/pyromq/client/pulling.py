@@ -69,7 +69,8 @@ class PullResult:
 class PullRequest:
     """What to pull: at most `max_count` messages with `tags`, waiting at the broker for up to `wait_seconds`.
 
-    `timeout` is how long the answer may take beyond that; `broker_id` 0 is the master.
+    `timeout` is how long the answer may take beyond that; `broker_id` 0 is the master. `commit_offset`, when given,
+    is stored as where the group goes on.
     """
 
     max_count: int = 32
@@ -77,6 +78,7 @@ class PullRequest:
     wait_seconds: float = 0.0
     timeout: float = 5.0
     broker_id: int = 0
+    commit_offset: int | None = None
 
 
 async def pull(
@@ -84,14 +86,19 @@ async def pull(
 ) -> PullResult:
     """Pull once. Raises what the broker answers, or `Unavailable` when no broker answers in time."""
     tags = parse_tags(request.tags)
+    flags = PullFlag.SUBSCRIPTION
+    if request.wait_seconds > 0:
+        flags |= PullFlag.SUSPEND
+    if request.commit_offset is not None:
+        flags |= PullFlag.COMMIT_OFFSET
     header = PullMessage(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_count=request.max_count,
-        sys_flag=int(PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if request.wait_seconds > 0 else 0)),
-        commit_offset=0,
+        sys_flag=int(flags),
+        commit_offset=request.commit_offset or 0,
         suspend_ms=int(request.wait_seconds * 1000),
         subscription=tags.expression,
         subscription_version=0,

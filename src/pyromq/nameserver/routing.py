@@ -217,9 +217,12 @@ class Configuring:
     @answers(SaveNamesrvSettings)
     def save_settings(self, header: SaveNamesrvSettings, call: Call) -> Reply:
         """Change what may change while the server runs; settings without meaning here are ignored, as upstream."""
-        settings = parse_properties(call.body.decode())
-        if refused := BLACK_LIST & settings.keys():
-            raise NoPermission(f"Can not update config in black list: {', '.join(sorted(refused))}")
+        try:
+            settings = parse_properties(call.body.decode())
+        except UnicodeDecodeError as error:
+            raise BrokerError(f"string2Properties error: the settings are not UTF-8: {error}") from error
+        if BLACK_LIST & settings.keys():
+            raise NoPermission("Can not update config in black list.")
         if fixed := (JAVA_NAMES.keys() - LIVE) & settings.keys():
             raise UsageError(f"{', '.join(sorted(fixed))}: cannot change while the name server runs; restart it")
         if "orderMessageEnable" in settings:

@@ -47,7 +47,10 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(_meaning, text) if "\\" in text else text
+    if "\\" not in text:
+        return text
+    # Java escapes a character beyond 16 bits as a pair of surrogates; half a pair is no character.
+    return _ESCAPE.sub(_meaning, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _meaning(match: re.Match[str]) -> str:

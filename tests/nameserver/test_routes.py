@@ -1,0 +1,218 @@
+"""The table of brokers and topics: who enters, who leaves, what is answered."""
+
+import pytest
+
+from pyromq.nameserver.routes import BrokerIdentity, RouteTable
+from pyromq.remoting.bodies import BrokerRegistration, DataVersion, TopicConfig, TopicConfigTable
+
+MASTER = BrokerIdentity("c", "a", 0, "10.0.0.1:10911")
+SLAVE = BrokerIdentity("c", "a", 1, "10.0.0.2:10911")
+OTHER = BrokerIdentity("c", "b", 0, "10.0.0.3:10911")
+
+
+def announced(*topics, version=1, filter_servers=()):
+    configs = [TopicConfig(name=topic) if isinstance(topic, str) else topic for topic in topics]
+    table = TopicConfigTable(
+        data_version=DataVersion(counter=version, timestamp=1), topics={each.name: each for each in configs}
+    )
+    return BrokerRegistration(topics=table, filter_servers=list(filter_servers))
+
+
+@pytest.fixture
+def table():
+    return RouteTable()
+
+
+def register(table, broker, *topics, version=1, now_ms=0, connection=None, ha_address=None, filter_servers=()):
+    table.register(
+        broker,
+        announced(*topics, version=version, filter_servers=filter_servers),
+        now_ms=now_ms,
+        connection=connection,
+        ha_address=ha_address,
+    )
+
+
+def addresses(table, topic):
+    return {broker.broker_name: broker.addresses for broker in table.route(topic).brokers}
+
+
+def test_a_topic_is_where_its_brokers_are(table):
+    register(table, MASTER, TopicConfig(name="t", read_queues=3, write_queues=2, permission=4, sys_flag=1))
+    register(table, SLAVE, "t")
+    register(table, OTHER, "t")
+    assert addresses(table, "t") == {
+        "a": {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"},
+        "b": {0: "10.0.0.3:10911"},
+    }
+    first = table.route("t").queues[0]
+    assert (first.broker_name, first.read_queues, first.write_queues) == ("a", 3, 2)
+    assert (first.permission, first.sys_flag) == (4, 1)
+
+
+def test_an_unknown_topic_has_no_route(table):
+    register(table, MASTER, "t")
+    assert table.route("u") is None
+
+
+def test_only_a_masters_topics_count(table):
+    register(table, SLAVE, "t")
+    assert table.route("t") is None
+    register(table, MASTER, "t")
+    register(table, SLAVE, TopicConfig(name="t", write_queues=1), "u", version=2)
+    assert table.route("t").queues[0].write_queues == 16
+    assert table.route("u") is None
+
+
+def test_topics_are_taken_over_when_their_version_is_new(table):
+    register(table, MASTER, TopicConfig(name="t", write_queues=1))
+    register(table, MASTER, TopicConfig(name="t", write_queues=2))
+    assert table.route("t").queues[0].write_queues == 1
+    register(table, MASTER, TopicConfig(name="t", write_queues=2), version=2)
+    assert table.route("t").queues[0].write_queues == 2
+
+
+def test_topics_missing_from_an_announcement_stay(table):
+    register(table, MASTER, "t", "u")
+    register(table, MASTER, "u", version=2)
+    assert table.route("t") is not None
+
+
+def test_an_address_that_comes_back_under_another_id_has_changed_its_role(table):
+    register(table, MASTER, "t")
+    register(table, SLAVE, "t")
+    register(table, BrokerIdentity("c", "a", 0, SLAVE.address), "t")
+    assert addresses(table, "t") == {"a": {0: SLAVE.address}}
+
+
+def test_a_slave_that_becomes_master_brings_its_topics(table):
+    register(table, MASTER, "t")
+    register(table, SLAVE, "t")
+    table.unregister(MASTER)
+    register(table, BrokerIdentity("c", "a", 0, SLAVE.address), TopicConfig(name="t", write_queues=5))
+    assert table.route("t").queues[0].write_queues == 5
+
+
+def test_without_its_master_a_topic_can_still_be_read_from_the_slave(table):
+    register(table, MASTER, "t")
+    register(table, SLAVE, "t")
+    table.unregister(MASTER)
+    assert addresses(table, "t") == {"a": {1: SLAVE.address}}
+
+
+def test_with_its_last_address_everything_of_a_broker_goes(table):
+    register(table, MASTER, "t", "u", filter_servers=["f:1"])
+    register(table, OTHER, "t")
+    table.unregister(MASTER)
+    assert addresses(table, "t") == {"b": {0: OTHER.address}}
+    assert table.route("u") is None
+    assert table.topics() == ["t"]
+    assert table.cluster_table().clusters == {"c": ["b"]}
+    table.unregister(OTHER)
+    assert table.cluster_table().clusters == {}
+    assert table.cluster_table().brokers == {}
+    assert table.topics() == []
+
+
+def test_a_goodbye_of_somebody_unknown_changes_nothing(table):
+    register(table, MASTER, "t")
+    table.unregister(OTHER)
+    table.unregister(BrokerIdentity("c", "a", 5, "10.9.9.9:1"))
+    assert addresses(table, "t") == {"a": {0: MASTER.address}}
+
+
+def test_silence_removes_a_broker(table):
+    register(table, MASTER, "t", now_ms=1_000)
+    register(table, OTHER, "t", now_ms=2_000)
+    assert table.expire(1_000) == []
+    assert table.expire(1_001) == [MASTER.address]
+    assert addresses(table, "t") == {"b": {0: OTHER.address}}
+    assert list(table.addresses()) == [OTHER.address]
+
+
+def test_asking_for_the_version_is_a_sign_of_life(table):
+    register(table, MASTER, "t", version=7, now_ms=1_000)
+    assert table.version_of(MASTER.address, 5_000) == DataVersion(counter=7, timestamp=1)
+    assert table.expire(5_000) == []
+    assert table.version_of(OTHER.address, 5_000) is None
+
+
+def test_the_end_of_a_connection_removes_who_registered_by_it_last(table):
+    old, new = object(), object()
+    register(table, MASTER, "t", connection=old)
+    register(table, OTHER, "t", connection=old)
+    register(table, MASTER, "t", connection=new)
+    assert table.connection_closed(old) == [OTHER.address]
+    assert addresses(table, "t") == {"a": {0: MASTER.address}}
+    assert table.connection_closed(old) == []
+
+
+def test_a_broker_that_comes_back_brings_its_topics_though_their_version_is_old(table):
+    register(table, MASTER, "t")
+    table.connection_closed(None)
+    assert table.route("t") is None
+    register(table, MASTER, "t")
+    assert table.route("t") is not None
+
+
+def test_slaves_are_told_their_master(table):
+    assert table.master_of("a") == (None, None)
+    register(table, SLAVE)
+    assert table.master_of("a") == (None, None)
+    register(table, MASTER, ha_address="10.0.0.1:10912")
+    assert table.master_of("a") == (MASTER.address, "10.0.0.1:10912")
+
+
+def test_filter_servers_are_told_with_the_route_until_they_are_gone(table):
+    register(table, MASTER, "t", filter_servers=["f:1"])
+    assert table.route("t").filter_servers == {MASTER.address: ["f:1"]}
+    register(table, MASTER, "t")
+    assert table.route("t").filter_servers == {}
+
+
+def test_write_permission_is_wiped_until_the_broker_announces_a_change(table):
+    register(table, MASTER, "t", TopicConfig(name="u", permission=4))
+    register(table, OTHER, "t")
+    assert table.wipe_write_permission("a") == 2
+    assert [queues.permission for queues in table.route("t").queues] == [4, 6]
+    register(table, MASTER, "t")
+    assert table.route("t").queues[0].permission == 4
+    register(table, MASTER, "t", version=2)
+    assert sorted(queues.permission for queues in table.route("t").queues) == [6, 6]
+    assert table.wipe_write_permission("nobody") == 0
+
+
+def test_adding_write_permission_lets_everything_be_read_and_written(table):
+    register(table, MASTER, TopicConfig(name="t", permission=7), TopicConfig(name="u", permission=0))
+    assert table.add_write_permission("a") == 2
+    assert [table.route(topic).queues[0].permission for topic in ("t", "u")] == [6, 6]
+
+
+def test_a_topic_is_forgotten_everywhere_or_in_one_cluster(table):
+    elsewhere = BrokerIdentity("d", "x", 0, "10.1.0.1:10911")
+    for broker in (MASTER, OTHER, elsewhere):
+        register(table, broker, "t", "u")
+    table.delete_topic("t", "d")
+    assert set(addresses(table, "t")) == {"a", "b"}
+    table.delete_topic("t", "c")
+    assert table.route("t") is None
+    table.delete_topic("u", None)
+    table.delete_topic("nothing", "c")
+    table.delete_topic("nothing", "nowhere")
+    assert table.topics() == []
+
+
+def test_topics_are_listed_by_cluster_and_by_flag(table):
+    register(table, MASTER, TopicConfig(name="t", sys_flag=1), TopicConfig(name="u", sys_flag=2))
+    register(table, BrokerIdentity("d", "x", 0, "10.1.0.1:10911"), "v")
+    assert table.topics() == ["t", "u", "v"]
+    assert table.topics(lambda queues: queues.sys_flag == 1) == ["t"]
+    assert table.topics_of("c") == ["t", "u"]
+    assert table.topics_of("nowhere") == []
+
+
+def test_the_names_of_clusters_and_brokers_are_topics_of_the_system(table):
+    assert table.system_topics() == ([], None)
+    register(table, MASTER)
+    register(table, OTHER)
+    assert table.system_topics() == (["c", "a", "b"], MASTER.address)

@@ -20,16 +20,14 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 
 
 @pytest.fixture(scope="session")
-def java_store_records(tmp_path_factory):
+def java_store_records():
     """All records of the store that Java wrote, back to back, and what Java said about them."""
     pytest.importorskip("lz4")
     pytest.importorskip("zstandard")
-    folder = tmp_path_factory.mktemp("golden")
     with tarfile.open(GOLDEN / "store-java.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    files = sorted(folder.rglob("commitlog/*"))
-    log = b"".join(path.read_bytes() for path in files)
-    first = int(files[0].name)
+        files = sorted((member for member in archive if "/commitlog/" in member.name), key=lambda member: member.name)
+        log = b"".join(archive.extractfile(member).read() for member in files)
+    first = int(Path(files[0].name).name)
     expected = json.loads(gzip.decompress((GOLDEN / "store-java.expected.json.gz").read_bytes()))["messages"]
     records = (log[m["commitLogOffset"] - first :][: m["storeSize"]] for m in expected)
     return b"".join(records), expected

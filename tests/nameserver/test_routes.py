@@ -155,6 +155,24 @@ def test_a_broker_that_comes_back_brings_its_topics_though_their_version_is_old(
     assert table.route("t") is not None
 
 
+def test_a_broker_gets_its_routes_back_after_another_of_its_name_has_come_and_gone(table):
+    register(table, MASTER, "t")
+    impostor = BrokerIdentity("c", "a", 0, "10.9.9.9:10911")
+    register(table, impostor, "u")
+    table.unregister(impostor)
+    assert table.route("t") is None
+    register(table, MASTER, "t")
+    assert addresses(table, "t") == {"a": {0: MASTER.address}}
+
+
+def test_a_broker_that_moves_to_another_cluster_leaves_the_old_one(table):
+    register(table, MASTER, "t")
+    register(table, BrokerIdentity("d", "a", 0, MASTER.address), "t")
+    assert table.cluster_table().clusters == {"d": ["a"]}
+    table.connection_closed(None)
+    assert table.cluster_table().clusters == {}
+
+
 def test_slaves_are_told_their_master(table):
     assert table.master_of("a") == (None, None)
     register(table, SLAVE)

@@ -64,15 +64,15 @@ class RouteTable:
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
-        """Take in an announcement. A master's topics replace its old ones when their version is new or it is new.
+        """Take in an announcement. A master's topics replace its old ones when their version or its address is new.
 
         Topics missing from the announcement stay, as upstream.
         """
         known = self._live.get(broker.address)
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
-        self._enter_address(broker)
+        is_new = self._enter_address(broker) or known is None or known.identity != broker
         version = registration.topics.data_version
-        if broker.broker_id == MASTER and (known is None or known.version != version or known.identity != broker):
+        if broker.broker_id == MASTER and (is_new or known is None or known.version != version):
             for topic in registration.topics.topics.values():
                 self._enter_topic(broker.name, topic)
         self._live[broker.address] = _LiveBroker(broker, now_ms, version, ha_address, connection)
@@ -81,15 +81,20 @@ class RouteTable:
         else:
             self._filter_servers.pop(broker.address, None)
 
-    def _enter_address(self, broker: BrokerIdentity) -> None:
+    def _enter_address(self, broker: BrokerIdentity) -> bool:
+        """Return whether the name had another address, or none, under this id: another's topics went with it."""
         known = self._brokers.get(broker.name)
         addresses = dict(known.addresses) if known is not None else {}
+        is_new = addresses.get(broker.broker_id) != broker.address
+        if known is not None and known.cluster != broker.cluster:
+            self._leave_cluster(known)
         # An address that comes back under another id has changed its role.
         addresses = {key: value for key, value in addresses.items() if value != broker.address}
         addresses[broker.broker_id] = broker.address
         self._brokers[broker.name] = BrokerAddresses(
             broker_name=broker.name, cluster=broker.cluster, addresses=dict(sorted(addresses.items()))
         )
+        return is_new
 
     def _enter_topic(self, broker_name: str, topic: TopicConfig) -> None:
         self._topics.setdefault(topic.name, {})[broker_name] = QueuesAtBroker(
@@ -135,11 +140,15 @@ class RouteTable:
             )
             return
         del self._brokers[identity.name]
-        self._clusters[known.cluster].discard(identity.name)
-        if not self._clusters[known.cluster]:
-            del self._clusters[known.cluster]
+        self._leave_cluster(known)
         for topic in [topic for topic, queues in self._topics.items() if identity.name in queues]:
             self._forget_topic_at(topic, identity.name)
+
+    def _leave_cluster(self, broker: BrokerAddresses) -> None:
+        names = self._clusters[broker.cluster]
+        names.discard(broker.broker_name)
+        if not names:
+            del self._clusters[broker.cluster]
 
     def _forget_topic_at(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]

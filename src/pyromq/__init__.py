@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from pyromq.client.blocking import Admin as Admin
     from pyromq.client.blocking import Producer as Producer
     from pyromq.client.blocking import PullConsumer as PullConsumer
+    from pyromq.client.blocking_consumer import Consumer as Consumer
     from pyromq.client.config import ConsumeFrom as ConsumeFrom
     from pyromq.client.config import ConsumerConfig as ConsumerConfig
     from pyromq.client.config import ProducerConfig as ProducerConfig
+    from pyromq.client.consumer import AsyncConsumer as AsyncConsumer
+    from pyromq.client.listener import Ack as Ack
+    from pyromq.client.listener import GiveUp as GiveUp
+    from pyromq.client.listener import RetryLater as RetryLater
     from pyromq.client.producer import AsyncProducer as AsyncProducer
     from pyromq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from pyromq.client.pulling import PullResult as PullResult
@@ -40,7 +45,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "pyromq.client.admin": ("AsyncAdmin",),
     "pyromq.client.blocking": ("Admin", "Producer", "PullConsumer"),
+    "pyromq.client.blocking_consumer": ("Consumer",),
     "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "ProducerConfig"),
+    "pyromq.client.consumer": ("AsyncConsumer",),
+    "pyromq.client.listener": ("Ack", "GiveUp", "RetryLater"),
     "pyromq.client.producer": ("AsyncProducer",),
     "pyromq.client.pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.pulling": ("PullResult", "PullStatus"),

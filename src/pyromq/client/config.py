@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from pyromq.errors import ResponseCode, UsageError
+from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
+
+# Given a group, one of its members, the queues and the members, both sorted: the queues that this member gets.
+Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 
 MAX_PULL_COUNT = 1024  # more messages than any broker gives in one answer
 
@@ -68,7 +74,10 @@ class ConsumeFrom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """How a pull consumer pulls. Times are in seconds unless the name says ms."""
+    """How consumers consume. Times are in seconds unless the name says ms.
+
+    The second half is for `Consumer` and `AsyncConsumer`, which give messages to listeners.
+    """
 
     timeout: float = 5.0  # for requests that do not wait for messages
     consume_from: ConsumeFrom = ConsumeFrom.LAST
@@ -77,11 +86,30 @@ class ConsumerConfig:
     long_poll_seconds: float = 15.0  # how long the broker may hold a pull until a message comes
     buffered_messages: int = 1000  # fetched ahead per queue before pulling pauses
     buffered_bytes: int = 16 << 20  # same, in bytes of stored bodies
-    auto_commit: bool = True  # commit what earlier polls handed out, and at close
+    # Commit what earlier polls handed out, and at close. Off, an orderly listener commits by returning `Ack.COMMIT`.
+    auto_commit: bool = True
     auto_commit_seconds: float = 5.0
     retry_seconds: float = 1.0  # pause after a failed pull
     heartbeat_seconds: float = 30.0
     route_refresh_seconds: float = 30.0
+
+    orderly: bool = False  # each queue's messages one after the other, in order, by one member at a time
+    broadcast: bool = False  # every member gets every message; offsets are kept in files, failures are not repeated
+    batch: int = 1  # messages that a listener gets at once, at most
+    concurrency: int = 20  # listener calls at once: threads for plain functions, tasks for async ones
+    strategy: Strategy | None = None  # how the group's members share queues; None: averaging
+    buffered_span: int = 2000  # distance of the first and the last message in flight in a queue
+    topic_buffered_messages: int | None = None  # of all queues of a topic together
+    topic_buffered_bytes: int | None = None
+    max_retries: int | None = None  # then the message is a dead letter; None: 16, for ever where order is kept
+    local_retry_seconds: float = 5.0  # when a message could not be sent back for its retry
+    suspend_seconds: float = 1.0  # an orderly queue waits so long after a failure; 0.01 to 30
+    consume_timeout_seconds: float = 900.0  # a listener that takes longer loses its messages to a retry
+    commit_seconds: float = 5.0  # how often offsets are stored
+    rebalance_seconds: float = 20.0  # how often queues are shared anew when nobody gives notice of a change
+    close_seconds: float = 10.0  # how long running listeners may hold up closing
+    instance: str | None = None  # part of the client id; None: unique, but stable where `broadcast`
+    offsets_folder: Path | None = None  # of a broadcast consumer; None: ~/.rocketmq_offsets
 
     def __post_init__(self) -> None:
         _check("timeout", self.timeout, 0.001, 3600)
@@ -93,6 +121,21 @@ class ConsumerConfig:
         _check("retry_seconds", self.retry_seconds, 0.001, 3600)
         _check("heartbeat_seconds", self.heartbeat_seconds, 0.01, 3600)
         _check("route_refresh_seconds", self.route_refresh_seconds, 0.01, 3600)
+        self._check_listening()
+
+    def _check_listening(self) -> None:
+        _check("batch", self.batch, 1, MAX_PULL_COUNT)
+        _check("concurrency", self.concurrency, 1, 1000)
+        _check("buffered_span", self.buffered_span, 1, 65535)
+        _check("topic_buffered_messages", self.topic_buffered_messages or 1, 1, 6_553_500)
+        _check("topic_buffered_bytes", self.topic_buffered_bytes or 1, 1, 1 << 40)
+        _check("max_retries", self.max_retries or 0, 0, (1 << 31) - 1)
+        _check("local_retry_seconds", self.local_retry_seconds, 0.001, 3600)
+        _check("suspend_seconds", self.suspend_seconds, 0.01, 30)
+        _check("consume_timeout_seconds", self.consume_timeout_seconds, 0.001, 1e9)
+        _check("commit_seconds", self.commit_seconds, 0.01, 3600)
+        _check("rebalance_seconds", self.rebalance_seconds, 0.01, 3600)
+        _check("close_seconds", self.close_seconds, 0.0, 3600)
 
 
 def _check(name: str, value: float, least: float, most: float) -> None:

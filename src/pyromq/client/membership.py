@@ -39,7 +39,7 @@ class Membership:
     """Between `start` and `close` a client can ask for routes and connections here.
 
     `announce` gives what heartbeats say, or None for a client that needs none; `answerer` has the answers to what
-    brokers ask.
+    brokers ask. `instance` is part of the client id; None gives one that no other client has.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Membership:
         *,
         announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
         answerer: object = None,
+        instance: str | None = None,
         heartbeat_seconds: float = 30.0,
         route_refresh_seconds: float = 30.0,
     ) -> None:
@@ -57,9 +58,11 @@ class Membership:
         self.ip = "127.0.0.1"
         self.tasks = Tasks()
         self.running = False
+        self.on_route_change: list[Callable[[str], None]] = []  # told the topic whose route is new or other
         self._addresses = parse_addresses(namesrv)
         self._clock = clock
         self._announce = announce
+        self._instance = instance
         self._heartbeat_seconds = heartbeat_seconds
         self._route_refresh_seconds = route_refresh_seconds
         self._pool = Pool(Dispatcher(answerer), clock)
@@ -73,8 +76,8 @@ class Membership:
         """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
         channel = await self.name_servers.connect()
         self.ip = channel.local_address[0]
-        # Different for each client of a process, as Java's own instance names are.
-        self.client_id = f"{self.ip}@{os.getpid()}#{time.monotonic_ns()}"
+        # Without a name, different for each client of a process, as Java's own instance names are.
+        self.client_id = f"{self.ip}@{self._instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
         self.running = True
         self.tasks.start(every(self._heartbeat_seconds, self.heartbeat, self._clock), name="heartbeat")
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
@@ -197,6 +200,8 @@ class Membership:
         body = await self._ask_route(topic)
         if self.routes.learn(read_route(topic, body)):
             logger.debug("route of %s: %s", topic, body)
+            for tell in self.on_route_change:
+                tell(topic)
 
     async def _fetch_or_template(self, topic: str, *, template_topic: str, wished_queues: int) -> None:
         try:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.client.admin import AsyncAdmin
+from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.producer import AsyncProducer
 from pyromq.client.pull_consumer import AsyncPullConsumer
 from pyromq.clock import Clock
@@ -88,6 +89,10 @@ class Cluster:
     async def consumer(self, group: str = "test-consumer", **options: Any) -> AsyncPullConsumer:
         """Return a started pull consumer that is closed with the cluster."""
         return await self._client(AsyncPullConsumer, group, **options)  # type: ignore[no-any-return]
+
+    async def push_consumer(self, group: str = "test-consumer", **options: Any) -> AsyncConsumer:
+        """Return a started push consumer, which still needs a `subscribe`; it is closed with the cluster."""
+        return await self._client(AsyncConsumer, group, **options)  # type: ignore[no-any-return]
 
     async def admin(self) -> AsyncAdmin:
         """Return a started admin client that is closed with the cluster."""

@@ -1,0 +1,118 @@
+"""The blocking push consumer: the async one behind a `Portal`, whose keeper turns the loop while nobody calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar, overload
+
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer import AsyncConsumer
+from pyromq.client.listener import Listener
+from pyromq.client.portal import Portal
+from pyromq.message import MessageQueue
+
+L = TypeVar("L", bound=Listener)
+
+
+class Consumer:
+    """Consumes topics as a member of a group; for programs without an event loop.
+
+        with Consumer("billing") as consumer:
+            @consumer.subscribe("orders", tags="paid || refunded")
+            def work(messages):
+                ...
+            consumer.wait()
+
+    Arguments, listeners, units and errors are those of `AsyncConsumer`. Plain listeners run in threads, `async` ones on
+    the consumer's own event loop. Called inside a running event loop, methods raise `UsageError`.
+    """
+
+    def __init__(self, group: str, namesrv: str = "127.0.0.1:9876", *, config: ConsumerConfig | None = None) -> None:
+        self._async = AsyncConsumer(group, namesrv, config=config)
+        self._portal = Portal(self.close)
+        self._started = False
+
+    def start(self) -> None:
+        """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
+        self._portal.start(self._async.start)
+        self._started = True
+
+    def close(self) -> None:
+        """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
+        self._portal.close(self._async.close)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self) -> None:
+        """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C; then close."""
+        with self:
+            try:
+                self.wait()
+            except KeyboardInterrupt:
+                pass  # the usual end of a program that consumes
+
+    def wait(self) -> None:
+        """Wait until somebody calls `stop` or `close`. Ctrl-C raises `KeyboardInterrupt`."""
+        self._portal.run(self._async.wait)
+
+    def stop(self) -> None:
+        """Let `wait` return; for listeners and other threads. Closing is left to who waits."""
+        self._async.stop()
+
+    @overload
+    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*") -> None: ...
+    @overload
+    def subscribe(self, topic: str, listener: None = None, *, tags: str = "*") -> Callable[[L], L]: ...
+    def subscribe(self, topic: str, listener: Listener | None = None, *, tags: str = "*") -> Callable[[L], L] | None:
+        """Give the topic's messages with these tags (`*`, `a`, `a || b`) to a listener, before or after the start.
+
+        Without a listener, returns a decorator for one. A topic has one listener: the latest.
+        """
+        if listener is not None:
+            self._subscribe(topic, listener, tags)
+            return None
+
+        def decorate(function: L) -> L:
+            self._subscribe(topic, function, tags)
+            return function
+
+        return decorate
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume the topic no more; its queues are given away with their offsets stored, soon."""
+        if self._started:
+            self._portal.call(self._async.unsubscribe, topic)
+        else:
+            self._async.unsubscribe(topic)
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group, known once started."""
+        return self._async.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues this member consumes now, in order; those of the retry topic are left out."""
+        return self._async.assignment
+
+    def pause(self) -> None:
+        """Pull nothing until `resume`, and keep the queues; messages fetched already are still consumed."""
+        self._portal.call(self._async.pause)
+
+    def resume(self) -> None:
+        """Pull again, and share the queues anew."""
+        self._portal.call(self._async.resume)
+
+    def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
+        if self._started:
+            self._portal.call(self._async.subscribe, topic, listener, tags=tags)
+        else:
+            self._async.subscribe(topic, listener, tags=tags)

@@ -1,0 +1,45 @@
+"""Offsets of a group that shares its queues: kept by the brokers, told every few seconds, at the end, and on pulls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.offsets import QueueOffsets
+from pyromq.client.owned_queue import OwnedQueue
+from pyromq.errors import MQError
+from pyromq.message import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+
+class GroupOffsets:
+    """Finds where queues begin, and stores how far they are consumed."""
+
+    def __init__(self, group: str, offsets: QueueOffsets, config: ConsumerConfig) -> None:
+        self._group = group
+        self._offsets = offsets
+        self._config = config
+
+    async def start(self, queue: MessageQueue) -> int:
+        """Return where to begin in a queue. Raises `MQError` when it cannot be told now."""
+        return await self._offsets.start(self._group, queue, self._config.consume_from, self._config.consume_from_ms)
+
+    async def save(self, queues: Iterable[OwnedQueue]) -> None:
+        """Store the safe offset of the queues that have moved; true at the brokers when this returns.
+
+        What cannot be stored is logged; another try comes with the next save or pull.
+        """
+        moved = [owned for owned in queues if owned.in_flight.safe_offset != owned.committed]
+        await asyncio.gather(*(self._save(owned) for owned in moved))
+
+    async def _save(self, owned: OwnedQueue) -> None:
+        offset = owned.in_flight.safe_offset
+        try:
+            await self._offsets.commit(self._group, owned.queue, offset)
+        except MQError as error:
+            logger.warning("group %s: offset %d of %s is not stored yet: %s", self._group, offset, owned.queue, error)
+        else:
+            owned.committed = offset

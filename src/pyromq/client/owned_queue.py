@@ -1,0 +1,38 @@
+"""One queue that a push consumer owns: what is in flight, where pulling stands, whether it may be worked on.
+
+Plain state; pull loop, listeners and rebalance each read and write their part of it, all on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyromq.client.in_flight import InFlight
+from pyromq.message import MessageQueue
+
+
+class OwnedQueue:
+    """The state of one owned queue.
+
+    `committed` is what the broker was told last, -1 for nothing yet.
+    """
+
+    def __init__(self, queue: MessageQueue, start_offset: int, now: Callable[[], float]) -> None:
+        self.queue = queue
+        self.in_flight = InFlight(queue, start_offset, now)
+        self.committed = -1
+        self.broker_id = 0  # the one the broker suggested with its last answer
+        self.troubled = False  # pulling fails; said once
+        self.full = False  # as much is in flight as may be: pulling waits
+        self.pulled = now()  # monotonic seconds of the latest pull
+        self.pulled_ms = 0  # wall clock, for those who look from outside
+        self.locked_until = 0.0  # monotonic seconds; only where order is kept
+        self.locked_ms = 0
+
+    @property
+    def topic(self) -> str:
+        return self.queue.topic
+
+    @property
+    def dropped(self) -> bool:
+        return self.in_flight.dropped

@@ -1,0 +1,150 @@
+"""Pulls messages of owned queues, each queue in a task of its own, within bounds, for ever.
+
+Hands what it gets to `deliver`; decides nothing about consumption. Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.in_flight import InFlight
+from pyromq.client.membership import Membership
+from pyromq.client.owned_queue import OwnedQueue
+from pyromq.client.pulling import PullRequest, PullResult, PullStatus, pull
+from pyromq.clock import Clock
+from pyromq.errors import FlowControl, MQError, StoreCorrupt
+from pyromq.message import StoredMessage
+
+logger = logging.getLogger(__name__)
+
+FLOW_CONTROL_SECONDS = 0.02  # after the broker asked to slow down. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
+MASTER = 0
+
+
+@dataclass(slots=True)
+class Limits:
+    """How much may be in flight per queue; lower than configured where a limit per topic is shared by its queues."""
+
+    count: int
+    size: int
+    span: int | None
+
+
+class PullLoops:
+    """The pull loops of one consumer. `limits(topic)` and `tags(topic)` are asked before each pull."""
+
+    def __init__(
+        self,
+        group: str,
+        membership: Membership,
+        config: ConsumerConfig,
+        *,
+        clock: Clock,
+        subscription: Callable[[str], tuple[str, Limits]],
+        deliver: Callable[[InFlight, list[StoredMessage], int], None],
+    ) -> None:
+        self._group = group
+        self._membership = membership
+        self._config = config
+        self._clock = clock
+        self._subscription = subscription
+        self._deliver = deliver
+        self._going = asyncio.Event()
+        self._going.set()
+
+    @property
+    def paused(self) -> bool:
+        return not self._going.is_set()
+
+    def pause(self) -> None:
+        """Pull nothing until `resume`; what is on its way is delivered."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        self._going.set()
+
+    async def run(self, owned: OwnedQueue) -> None:
+        """Pull one queue until it is dropped or the task is cancelled."""
+        while not owned.dropped:
+            tags, limits = self._subscription(owned.topic)
+            await self._going.wait()
+            await self._room(owned, limits)
+            try:
+                result = await self._pull(owned, tags)
+                messages = result.messages
+            except (MQError, StoreCorrupt) as error:
+                self._tell(owned, error)
+                pause = FLOW_CONTROL_SECONDS if isinstance(error, FlowControl) else self._config.retry_seconds
+                await self._clock.sleep(pause)
+                continue
+            if owned.troubled:
+                owned.troubled = False
+                logger.info("group %s: pulling %s works again", self._group, owned.queue)
+            if result.status is PullStatus.OFFSET_MOVED:
+                if not self._correct(owned, result):
+                    continue
+            elif not owned.dropped:
+                self._deliver(owned.in_flight, messages, result.next_offset)
+            owned.broker_id = result.suggested_broker_id
+
+    async def _room(self, owned: OwnedQueue, limits: Limits) -> None:
+        """Wait while as much is in flight as may be."""
+        in_flight = owned.in_flight
+        while (
+            in_flight.count >= limits.count
+            or in_flight.size >= limits.size
+            or (limits.span is not None and in_flight.span > limits.span)
+        ):
+            owned.full = True
+            in_flight.changed.clear()
+            await in_flight.changed.wait()
+        if owned.full:
+            owned.full, owned.pulled = False, self._clock.monotonic()
+
+    async def _pull(self, owned: OwnedQueue, tags: str) -> PullResult:
+        config = self._config
+        safe = owned.in_flight.safe_offset
+        commit = safe if safe > 0 and owned.broker_id == MASTER and not config.broadcast else None
+        owned.pulled, owned.pulled_ms = self._clock.monotonic(), self._clock.now_ms()
+        request = PullRequest(
+            config.pull_count,
+            tags,
+            config.long_poll_seconds,
+            config.timeout,
+            owned.broker_id,
+            commit,
+        )
+        result = await pull(self._membership, self._group, owned.queue, owned.in_flight.next_offset, request=request)
+        if commit is not None:
+            owned.committed = commit
+        return result
+
+    def _correct(self, owned: OwnedQueue, result: PullResult) -> bool:
+        """Go on where the broker says; what is in flight stays. A replica is not believed: false, the master is asked.
+
+        Done at once: messages that arrive while one waits would be taken for consumed.
+        """
+        if owned.broker_id != MASTER:
+            owned.broker_id = MASTER
+            return False
+        logger.warning(
+            "group %s: offset %d of %s is outside the queue, which has %d to %d; going on at %d",
+            self._group,
+            owned.in_flight.next_offset,
+            owned.queue,
+            result.min_offset,
+            result.max_offset,
+            result.next_offset,
+        )
+        owned.in_flight.next_offset = result.next_offset
+        return True
+
+    def _tell(self, owned: OwnedQueue, error: MQError) -> None:
+        """A trouble is logged once, until the queue works again."""
+        if not owned.troubled:
+            owned.troubled = True
+            logger.warning("group %s: pulling %s fails, trying again: %s", self._group, owned.queue, error)

@@ -1,0 +1,193 @@
+"""Which queues are ours: asks who else is in the group, shares the queues, takes new ones and gives others away.
+
+Source: RocketMQ 4.9.8, RebalanceImpl and RebalanceService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from pyromq.client.config import ConsumerConfig, Strategy
+from pyromq.client.membership import Membership
+from pyromq.client.owned_queue import OwnedQueue
+from pyromq.client.routes import Route
+from pyromq.clock import Clock
+from pyromq.errors import MQError, TopicNotFound, Unavailable
+from pyromq.message import MessageQueue
+from pyromq.names import RETRY_PREFIX
+from pyromq.remoting.bodies import ConsumerIds, decode_body
+from pyromq.remoting.headers import ConsumerList
+
+logger = logging.getLogger(__name__)
+
+# After a run that could not take or share everything, doubling up to the second. Source: RocketMQ 5, RebalanceService.
+SOON_SECONDS = 0.05
+AGAIN_SECONDS = 1.0
+STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken anew. Source: ProcessQueue.isPullExpired
+
+
+class Rebalance:
+    """Keeps `owned` as the strategy says, for the topics that `topics` gives.
+
+    `take(queue)` begins to consume a queue and returns it, or None when that is not possible now; `give(queues)` ends
+    consuming them. Both are called from one task, never at once for the same queue.
+    """
+
+    def __init__(
+        self,
+        owned: dict[MessageQueue, OwnedQueue],
+        group: str,
+        membership: Membership,
+        config: ConsumerConfig,
+        *,
+        clock: Clock,
+        strategy: Strategy,
+        topics: Callable[[], Iterable[str]],
+        take: Callable[[MessageQueue], Awaitable[OwnedQueue | None]],
+        give: Callable[[list[OwnedQueue]], Awaitable[None]],
+    ) -> None:
+        self.owned = owned
+        self.paused = False
+        self._group = group
+        self._membership = membership
+        self._config = config
+        self._clock = clock
+        self._strategy = strategy
+        self._topics = topics
+        self._take = take
+        self._give = give
+        self._woken = asyncio.Event()
+        self._said: dict[str, str] = {}  # troubles by topic, each told once
+
+    def wake(self, *_: object) -> None:
+        """Share the queues anew, soon."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Rebalance now, when woken, and every `rebalance_seconds`, for ever."""
+        soon = SOON_SECONDS
+        while True:
+            self._woken.clear()
+            try:
+                balanced = self.paused or await self.once()
+            except Exception:  # as a strategy of the application's may raise
+                logger.exception("group %s: sharing the queues failed; they stay as they are", self._group)
+                balanced = True
+            most = self._config.rebalance_seconds
+            await self._sleep(most if balanced else min(soon, most))
+            soon = SOON_SECONDS if balanced else min(2 * soon, AGAIN_SECONDS)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait until woken, at most `seconds`."""
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        alarm.add_done_callback(self.wake)
+        try:
+            await self._woken.wait()
+        finally:
+            alarm.remove_done_callback(self.wake)
+            alarm.cancel()
+
+    async def once(self) -> bool:
+        """Share the queues of every topic; false when something is left to be done soon."""
+        members: dict[str, list[str]] = {}  # by broker asked, so that each is asked once
+        topics = list(self._topics())
+        balanced = True
+        wanted: set[MessageQueue] = set()
+        for topic in topics:
+            share = await self._share(topic, members)
+            if share is None:  # not to be told now: the topic's queues stay with us
+                balanced = False
+                wanted.update(queue for queue in self.owned if queue.topic == topic)
+            else:
+                wanted.update(share)
+        return await self._become(wanted) and balanced
+
+    async def _become(self, wanted: set[MessageQueue]) -> bool:
+        """Give away what is not wanted, take what is; false when a queue could not be taken."""
+        lost = [owned for queue, owned in self.owned.items() if queue not in wanted]
+        stuck = [owned for queue, owned in self.owned.items() if queue in wanted and self._is_stuck(owned)]
+        for owned in stuck:
+            logger.warning("group %s: %s was not pulled for a long time; taken anew", self._group, owned.queue)
+        given = {owned.queue for owned in lost + stuck}
+        new = sorted(wanted - (self.owned.keys() - given))
+        if lost or new:
+            logger.info("group %s: takes %d queues, gives away %d", self._group, len(new), len(lost))
+        if given:
+            await self._give(lost + stuck)
+            for queue in given:
+                del self.owned[queue]
+        taken = await asyncio.gather(*(self._take_one(queue) for queue in new))
+        return all(taken)
+
+    def _is_stuck(self, owned: OwnedQueue) -> bool:
+        patience = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
+        return not owned.full and not self.paused and self._clock.monotonic() - owned.pulled > patience
+
+    async def _take_one(self, queue: MessageQueue) -> bool:
+        try:
+            owned = await self._take(queue)
+        except MQError as error:
+            self._say(str(queue), f"{queue} cannot be taken yet: {error}")
+            return False
+        if owned is None:
+            return False
+        self._said.pop(str(queue), None)
+        self.owned[queue] = owned
+        return True
+
+    async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue] | None:
+        """Return our queues of a topic; None when that cannot be told now."""
+        try:
+            route = await self._membership.route(topic)
+            if self._config.broadcast:
+                return list(route.readable)
+            clients = await self._members(route, members)
+        except TopicNotFound:
+            if not topic.startswith(
+                RETRY_PREFIX
+            ):  # brokers make that one themselves, a moment after the first heartbeat
+                self._say(topic, f"topic {topic} does not exist yet; waiting for it")
+            return None
+        except MQError as error:
+            self._say(topic, f"queues of topic {topic} stay as they are: {error}")
+            return None
+        self._said.pop(topic, None)
+        if not route.readable:
+            return []
+        return self._strategy(self._group, self._membership.client_id, sorted(route.readable), clients)
+
+    async def _members(self, route: Route, members: dict[str, list[str]]) -> list[str]:
+        """Return the group's members, in order, as one broker of the topic knows them."""
+        addresses = [by_id.get(0) or next(iter(by_id.values())) for by_id in route.addresses.values() if by_id]
+        if not addresses:
+            raise Unavailable("no broker of the topic is known")
+        address = next((a for a in addresses if a in members), None) or random.choice(addresses)
+        if address not in members:
+            members[address] = await self._ask_members(address)
+        return members[address]
+
+    async def _ask_members(self, address: str) -> list[str]:
+        for _ in range(2):
+            question = ConsumerList(consumer_group=self._group)
+            response = await self._membership.ask(address, question)
+            found = decode_body(ConsumerIds, response.body).client_ids if response.code == 0 and response.body else []
+            if self._membership.client_id in found:
+                return sorted(found)
+            await self._membership.heartbeat()  # the broker has forgotten us, or has not heard of us yet
+        raise Unavailable(f"broker {address} does not count this client among the members of group {self._group}")
+
+    def _say(self, subject: str, text: str) -> None:
+        if self._said.get(subject) != text:
+            self._said[subject] = text
+            logger.warning("group %s: %s", self._group, text)
+
+
+def averaging(group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+    """Consecutive queues for each member, the first ones one more. Source: AllocateMessageQueueAveragely."""
+    index, more = members.index(member), len(queues) % len(members)
+    size = len(queues) // len(members) + (index < more)
+    start = index * size + (0 if index < more else more)
+    return list(queues[start : start + size])

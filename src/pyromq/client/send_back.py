@@ -1,0 +1,107 @@
+"""Gives messages that could not be consumed back to the broker: it delivers them again later, or to the dead letters.
+
+The broker that stored the message is asked to do so. When that fails, a copy is sent to the group's retry topic.
+Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.sendMessageBack.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from pyromq.client.listener import TO_DEAD_LETTERS
+from pyromq.client.membership import Membership
+from pyromq.clock import Clock
+from pyromq.errors import MQError, Unavailable
+from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag, encode_properties
+from pyromq.names import AUTO_CREATE_TOPIC, retry_topic
+from pyromq.remoting.headers import SendMessageBack, SendMessageV2
+
+logger = logging.getLogger(__name__)
+
+SEND_BACK_SECONDS = 5.0
+FIRST_RETRY_LEVEL = 3  # 10 s; each further attempt waits one level longer
+COPY_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+
+
+class SendBack:
+    """Sends back messages of one group; at most `max_retries` further attempts, then the dead letters."""
+
+    def __init__(self, group: str, membership: Membership, clock: Clock, *, max_retries: int) -> None:
+        self._group = group
+        self._membership = membership
+        self._clock = clock
+        self._max_retries = max_retries
+
+    async def give_back(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
+        """Let the message come again after `delay_level`'s time (0: longer with each attempt; -1: never).
+
+        `queue` is where it was pulled from. True at the broker when this returns. Raises `MQError` when neither way
+        works.
+        """
+        try:
+            await self._ask_broker(message, queue, delay_level, reason)
+        except MQError as error:
+            logger.info("group %s: %s is not taken back, sending a copy: %s", self._group, message.message_id, error)
+            attempts = self._max_retries if delay_level == TO_DEAD_LETTERS else message.reconsume_times + 1
+            await self.send_copy(message, attempts, reason)
+
+    async def _ask_broker(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
+        route = await self._membership.route(queue.topic)
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
+        order = SendMessageBack(
+            offset=message.log_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_message_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._max_retries,
+            broker_name=queue.broker_name,
+            reason=reason or None,
+        )
+        (await self._membership.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
+
+    async def send_copy(self, message: StoredMessage, attempts: int, reason: str) -> None:
+        """Send a copy that counts `attempts`; from `max_retries` on the broker takes it for a dead letter."""
+        topic = retry_topic(self._group)
+        route = await self._membership.route(topic)
+        if not route.writable:
+            raise Unavailable(f"no broker takes messages for topic {topic!r} now")
+        queue = random.choice(route.writable)  # any: the message's own broker is the one that did not take it back
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
+        order = SendMessageV2(
+            producer_group=COPY_PRODUCER_GROUP,
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_count=4,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & ~(HOST_FLAGS | SysFlag.ROLLBACK),
+            born_ms=self._clock.now_ms(),
+            flag=message.flag,
+            properties=encode_properties(self._properties(message, attempts, reason)),
+            reconsume_times=attempts,
+            unit_mode=False,
+            batch=False,
+            max_reconsume_times=self._max_retries,
+        )
+        response = await self._membership.ask(address, order, message.stored_body, timeout=SEND_BACK_SECONDS)
+        response.check()
+
+    def _properties(self, message: StoredMessage, attempts: int, reason: str) -> dict[str, str]:
+        properties = dict(message.properties)
+        properties.pop(Property.TRANSACTION, None)
+        properties.pop(Property.DELAY, None)
+        properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
+        properties[Property.RETRY_TOPIC] = message.original_topic
+        properties[Property.RECONSUME_TIME] = str(attempts)
+        properties[Property.MAX_RECONSUME_TIMES] = str(self._max_retries)
+        if reason:
+            properties[Property.RETRY_REASON] = reason
+        if attempts < self._max_retries:  # a dead letter need not wait, as RocketMQ 5 has it
+            properties[Property.DELAY] = str(FIRST_RETRY_LEVEL + attempts - 1)
+        return properties

@@ -105,6 +105,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._exchange: Exchange
         self._flush_asked = False
+        self._is_refused = False
         self._last_written = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -126,12 +127,19 @@ class _Connection(asyncio.Protocol):
             self._exchange.receive(data)
         except ProtocolError as error:
             logger.warning("closing connection of %s: %s", self._exchange.address, error)
+            self._is_refused = True
             self._flush()
             self._transport.close()
             return
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._exchange.unfinished and not self._is_refused:
+            logger.warning(
+                "connection of %s ended within a frame, after %d bytes",
+                self._exchange.address,
+                self._exchange.unfinished,
+            )
         self._server.exchanges.discard(self._exchange)
         self._server._connections.discard(self)
         self._exchange.close(str(error) if error else "closed by peer")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from pyromq.errors import MQError, ResponseCode
+from pyromq.errors import MQError, ProtocolError, ResponseCode
 from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.header import Header, request_headers
 
@@ -67,11 +67,13 @@ class Dispatcher:
     def dispatch(self, call: Call) -> Answered | Future[Answered]:
         """Answer a call: at once, or with a future where the answer has to wait. Never raises.
 
-        An `MQError` becomes its code and text; anything else is logged and becomes SYSTEM_ERROR.
+        An `MQError` becomes its code and text; anything else becomes SYSTEM_ERROR. What cannot be read or answered is
+        logged, once.
         """
         try:
             answer = self._table.get(call.code)
             if answer is None:
+                logger.info("request %d of %s is not supported", call.code, call.peer.address)
                 return Reply(
                     code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {call.code} not supported"
                 )
@@ -80,6 +82,9 @@ class Dispatcher:
             if self._guard is not None:
                 self._guard(call)
             return answer(call.header, call)
+        except ProtocolError as error:
+            logger.warning("request %d of %s cannot be read: %s", call.code, call.peer.address, error)
+            return refusal(error)
         except MQError as error:
             return refusal(error)
         except Exception as error:

@@ -91,8 +91,9 @@ class Exchange:
         self.last_heard = self._clock.monotonic()
         decode = self._decode
         calls: list[Call] = []
+        splitter = self._splitter
         try:
-            for serialization, header, body in self._splitter.split(data):
+            for serialization, header, body in splitter.split(data):
                 command = decode(serialization, header, body)
                 if type(command) is Response:
                     self._complete(command)
@@ -100,6 +101,8 @@ class Exchange:
                     call = cast(Call, command)
                     call.peer = self
                     calls.append(call)
+            if splitter.broken:
+                splitter.split(b"")
         finally:  # what came before bytes that are no frame counts
             if len(calls) == 1:
                 self._reply(calls[0], self._dispatch(calls[0]))
@@ -137,6 +140,11 @@ class Exchange:
         frame = encode_request(header, body, opaque=self._opaque, flag=ONE_WAY, serialization=self._serialization)
         self._output.append(frame)
         self._wake()
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes received of a frame that is not complete."""
+        return self._splitter.unfinished
 
     @property
     def waiting(self) -> int:

@@ -27,12 +27,21 @@ Frame = tuple[int, bytes, bytes]
 
 
 class FrameSplitter:
-    """Collects received bytes and gives them back as frames; keeps what is not yet complete."""
+    """Collects received bytes and gives them back as frames; keeps what is not yet complete.
+
+    `broken` after a `split` says that what follows its frames is none: the next call raises, with or without data.
+    """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.broken = False
         self._max = max_frame_bytes
         self._rest = bytearray()
         self._needed = 0  # bytes the unfinished frame takes in all; so a big frame is joined once, not per packet
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes received of a frame that is not complete."""
+        return len(self._rest)
 
     def split(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes, in order. Raises `FrameTooLarge` or `ProtocolError`.
@@ -54,14 +63,18 @@ class FrameSplitter:
             body_at = header_at + (mark & 0xFFFFFF)
             frame_end = position + 4 + length
             if body_at > frame_end or length + 4 > self._max:
-                self._refuse(length, mark)
+                if not frames:
+                    self._refuse(length, mark)
+                self.broken = True
+                break
             if frame_end > end:
                 self._needed = frame_end - position
                 break
             frames.append((mark >> 24, data[header_at:body_at], data[body_at:frame_end]))
             position = frame_end
         if position < end:
-            self._check_early(data, position, end)
+            if not frames:
+                self._check_early(data, position, end)
             self._rest += data[position:] if position else data
         return frames
 

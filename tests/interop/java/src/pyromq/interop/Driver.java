@@ -34,6 +34,9 @@ public final class Driver {
                 Pushing.run(nameServers, command.equals("push-orderly"), Arrays.copyOf(rest, 3), Integer.parseInt(rest[3]),
                     Integer.parseInt(rest[4]));
                 break;
+            case "assign": // lines say what
+                Assigning.run();
+                break;
             default:
                 Asking.run(nameServers, command, rest);
         }

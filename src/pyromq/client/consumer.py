@@ -14,6 +14,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Self, TypeVar, overload
 
+from pyromq.client.assignment import averaging
 from pyromq.client.concurrent_consuming import ConcurrentConsuming
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer_reporting import ConsumerReporting, Consumption
@@ -24,7 +25,7 @@ from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.pull_loop import Limits, PullLoops
-from pyromq.client.rebalance import Rebalance, averaging
+from pyromq.client.rebalance import Rebalance
 from pyromq.client.send_back import SendBack
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, NotRunning, UsageError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 
 from pyromq.client.config import ConsumerConfig, Strategy
 from pyromq.client.membership import Membership
@@ -183,11 +183,3 @@ class Rebalance:
         if self._said.get(subject) != text:
             self._said[subject] = text
             logger.warning("group %s: %s", self._group, text)
-
-
-def averaging(group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Consecutive queues for each member, the first ones one more. Source: AllocateMessageQueueAveragely."""
-    index, more = members.index(member), len(queues) % len(members)
-    size = len(queues) // len(members) + (index < more)
-    start = index * size + (0 if index < more else more)
-    return list(queues[start : start + size])

@@ -87,7 +87,8 @@ def _servers(cserver: str | None, java: Path | None) -> dict[str, Start]:
     if cserver:
         servers["C"] = c_server(cserver)
     if java:
-        servers["Java"] = java_broker(java)
+        servers["Java, same core"] = java_broker(java, *pinned(SERVER_CORE))
+        servers["Java, both cores"] = java_broker(java)
     return servers
 
 
@@ -112,7 +113,7 @@ def _rates(generator: Generator, servers: dict[str, Start], settings: Settings) 
         for loads in (SENDS, PULLS):
             for name, start in servers.items():
                 _progress(f"round {number + 1} of {settings.rounds}: {name}, {next(iter(loads)).partition(',')[0]}")
-                warm_seconds = JAVA_WARM_SECONDS if name == "Java" else 1.0
+                warm_seconds = JAVA_WARM_SECONDS if name.startswith("Java") else 1.0
                 with start() as server:
                     if loads is PULLS:
                         generator.fill(server, PULL_FILL, size=1024)
@@ -124,27 +125,24 @@ def _rates(generator: Generator, servers: dict[str, Start], settings: Settings) 
 
 
 def _print_rates(rates: Rates) -> None:
-    print("| requests a second (p99) | C server | pyromq | pyromq / C | Java | Java / C |")
-    print("|---|---:|---:|---:|---:|---:|")
+    names = list(next(iter(rates.values())))
+    print(f"| requests a second (p99), ratio to C | {' | '.join(names)} |")
+    print("|---" + "|---:" * len(names) + "|")
     for label, by_server in rates.items():
-        cells = [_rate(by_server.get("C"))]
-        for name in ("pyromq", "Java"):
-            cells += [_rate(by_server.get(name)), _ratio(by_server.get(name), by_server.get("C"))]
+        cells = [_rate(by_server[name]) + _ratio(by_server[name], by_server.get("C")) for name in names]
         print(f"| {label} | {' | '.join(cells)} |")
     print()
 
 
-def _rate(outcomes: list[Outcome] | None) -> str:
-    if not outcomes:
-        return "-"
+def _rate(outcomes: list[Outcome]) -> str:
     rate, p99 = (statistics.median(values) for values in zip(*((o.rate, o.p99_ms) for o in outcomes), strict=True))
     return f"{rate:,.0f} ({p99:.1f} ms)"
 
 
-def _ratio(ours: list[Outcome] | None, theirs: list[Outcome] | None) -> str:
-    if not ours or not theirs:
-        return "-"
-    return f"{statistics.median(our.rate / their.rate for our, their in zip(ours, theirs, strict=True)):.2f}"
+def _ratio(ours: list[Outcome], theirs: list[Outcome] | None) -> str:
+    if not theirs or ours is theirs:
+        return ""
+    return f", {statistics.median(our.rate / their.rate for our, their in zip(ours, theirs, strict=True)):.2f}"
 
 
 def _print_blocking(settings: Settings) -> None:

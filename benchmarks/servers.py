@@ -77,8 +77,9 @@ def our_server() -> Iterator[Server]:
             yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
 
 
-def java_broker(jars: Path) -> Start:
-    """The genuine name server and broker from the jars of a folder, free to use every core, with 4 GB of heap."""
+def java_broker(jars: Path, *placement: str) -> Start:
+    """The genuine name server and broker from the jars of a folder, with 4 GB of heap; free to use every core unless
+    `placement` (a command's begin, as `pinned` gives) holds the broker to one."""
 
     @contextlib.contextmanager
     def start() -> Iterator[Server]:
@@ -89,7 +90,7 @@ def java_broker(jars: Path) -> Start:
             with _process(namesrv) as process:
                 _wait_for_line(process, "boot success")
                 port = free_port()
-                broker = _java(home, jars, "broker", _java_settings(home, port, namesrv_port))
+                broker = [*placement, *_java(home, jars, "broker", _java_settings(home, port, namesrv_port))]
                 with _process(broker) as process:
                     yield Server(port, process.pid, _wait_for_line(process, "boot success"))
 

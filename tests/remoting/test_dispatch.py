@@ -1,0 +1,203 @@
+"""The dispatcher: marks become a table, every call gets one answer, whatever happens while it is made."""
+
+import logging
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from pyromq.errors import NoPermission, ResponseCode, TopicNotFound
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.command import Call, Reply, decode_request, encode_request
+from pyromq.remoting.dispatch import Dispatcher, answers, answers_runs, refusal
+from pyromq.remoting.frame import FrameSplitter
+from pyromq.remoting.headers import EarliestStoreTime, MaxOffset, MinOffset, PullMessage, SendMessage, SendMessageV2
+
+
+class Offsets:
+    """Answers with the queue id as the code, so that a test sees which call an answer belongs to."""
+
+    def __init__(self):
+        self.runs = []
+
+    @answers(MaxOffset, MinOffset)
+    def bound(self, header, call):
+        return Reply(code=header.queue_id)
+
+    @answers_runs(MaxOffset)
+    def bounds(self, calls):
+        self.runs.append(len(calls))
+        return [Reply(code=call.header.queue_id, remark="run") for call in calls]
+
+
+class Failing:
+    """Every answer goes wrong in a way of its own."""
+
+    @answers(MaxOffset)
+    def refuse(self, header, call):
+        raise TopicNotFound(f"topic {header.topic} is unknown")
+
+    @answers(MinOffset)
+    def fail(self, header, call):
+        raise ZeroDivisionError("a bug")
+
+    @answers_runs(EarliestStoreTime)
+    def fail_all(self, calls):
+        raise ZeroDivisionError("a bug")
+
+
+def request(header, opaque=1):
+    (frame,) = FrameSplitter().split(encode_request(header, b"", opaque=opaque, flag=0))
+    call = decode_request(*frame)
+    call.peer = SimpleNamespace(address="127.0.0.1:7")
+    return call
+
+
+def maximum(queue_id):
+    return request(MaxOffset(topic="t", queue_id=queue_id))
+
+
+def minimum(queue_id):
+    return request(MinOffset(topic="t", queue_id=queue_id))
+
+
+def test_a_method_answers_what_it_is_marked_with():
+    dispatcher = Dispatcher(Offsets())
+    assert dispatcher.codes == {RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET}
+    assert dispatcher.dispatch(maximum(3)) == Reply(code=3)
+    assert dispatcher.dispatch(minimum(4)) == Reply(code=4)
+
+
+def test_a_second_spelling_is_answered_by_the_same_method():
+    class Sending:
+        @answers(SendMessage)
+        def send(self, header, call):
+            return Reply(remark=header.topic)
+
+    assert {SendMessage.code, SendMessageV2.code} <= Dispatcher(Sending()).codes
+
+
+@pytest.mark.parametrize("names", [("first", "second"), ("second", "first")])
+def test_a_second_spelling_may_have_a_method_of_its_own(names):
+    plain, short = names  # methods are looked at by name: neither order may matter
+    sending = type(
+        "Sending",
+        (),
+        {
+            plain: answers(SendMessage)(lambda self, header, call: Reply(remark="plain")),
+            short: answers(SendMessageV2)(lambda self, header, call: Reply(remark="short")),
+        },
+    )
+    dispatcher = Dispatcher(sending())
+    for declared, remark in ((SendMessage, "plain"), (SendMessageV2, "short")):
+        call = Call(declared.code, header=object())
+        assert dispatcher.dispatch(call).remark == remark
+
+
+def test_several_objects_answer_together_and_none_answers_nothing():
+    class Pulling:
+        @answers(PullMessage)
+        def pull(self, header, call):
+            return Reply()
+
+    assert Dispatcher(Offsets(), Pulling()).codes == Dispatcher(Offsets()).codes | Dispatcher(Pulling()).codes
+    assert Dispatcher().codes == frozenset()
+
+
+def test_a_code_without_answer_is_refused_with_upstreams_text():
+    reply = Dispatcher().dispatch(maximum(1))
+    assert (reply.code, reply.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 30 not supported")
+
+
+def test_an_error_is_answered_with_its_code_and_text():
+    reply = Dispatcher(Failing()).dispatch(maximum(1))
+    assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic t is unknown")
+
+
+def test_a_bug_is_logged_and_answered_as_a_system_error(caplog):
+    reply = Dispatcher(Failing()).dispatch(minimum(1))
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: a bug")
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.exc_info
+
+
+def test_a_future_is_passed_on():
+    future = Future()
+
+    class Waiting:
+        @answers(MaxOffset)
+        def wait(self, header, call):
+            return future
+
+    assert Dispatcher(Waiting()).dispatch(maximum(1)) is future
+
+
+def test_the_guard_sees_each_readable_call_first_and_may_refuse_it():
+    seen = []
+
+    def guard(call):
+        seen.append(call.code)
+        if call.header.queue_id == 2:
+            raise NoPermission("not you")
+
+    dispatcher = Dispatcher(Offsets(), guard=guard)
+    assert [dispatcher.dispatch(maximum(number)).code for number in (1, 2)] == [1, ResponseCode.NO_PERMISSION]
+    assert dispatcher.dispatch(Call(9_999, peer=maximum(1).peer)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert seen == [30, 30]
+
+
+# -- bursts
+
+
+def test_a_burst_that_asks_the_same_is_answered_at_once():
+    offsets = Offsets()
+    replies = Dispatcher(offsets).dispatch_burst([maximum(number) for number in range(5)])
+    assert [(reply.code, reply.remark) for reply in replies] == [(number, "run") for number in range(5)]
+    assert offsets.runs == [5]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        lambda: [maximum(0), minimum(1), maximum(2)],
+        lambda: [minimum(0), minimum(1), minimum(2)],
+        lambda: [minimum(0), maximum(1), maximum(2)],
+    ],
+    ids=["mixed", "without run answer", "another first"],
+)
+def test_other_bursts_are_answered_one_by_one_in_order(calls):
+    offsets = Offsets()
+    replies = Dispatcher(offsets).dispatch_burst(calls())
+    assert [(reply.code, reply.remark) for reply in replies] == [(0, None), (1, None), (2, None)]
+    assert offsets.runs == []
+
+
+def test_a_call_that_cannot_be_read_is_refused_alone_in_its_burst():
+    offsets = Offsets()
+    unreadable = decode_request(0, b'{"code":30,"extFields":{"topic":"t"},"opaque":5}', b"")
+    unreadable.peer = SimpleNamespace(address="127.0.0.1:7")
+    replies = Dispatcher(offsets).dispatch_burst([maximum(3), unreadable, maximum(5)])
+    assert [reply.code for reply in replies] == [3, ResponseCode.SYSTEM_ERROR, 5]
+    assert replies[1].remark == "the custom field <queueId> is null"
+    assert offsets.runs == []
+
+
+def test_a_guard_sees_each_call_of_a_burst():
+    def guard(call):
+        if call.header.queue_id == 1:
+            raise NoPermission("not you")
+
+    replies = Dispatcher(Offsets(), guard=guard).dispatch_burst([maximum(number) for number in range(3)])
+    assert [reply.code for reply in replies] == [0, ResponseCode.NO_PERMISSION, 2]
+
+
+def test_a_bug_in_a_run_answers_every_call_and_is_logged_once(caplog):
+    burst = [request(EarliestStoreTime(topic="t", queue_id=0)) for _ in range(3)]
+    replies = Dispatcher(Failing()).dispatch_burst(burst)
+    assert [reply.remark for reply in replies] == ["ZeroDivisionError: a bug"] * 3
+    assert [record.getMessage() for record in caplog.records] == ["3 requests 32 from 127.0.0.1:7 failed"]
+
+
+def test_a_refusal_is_code_and_text():
+    assert refusal(TopicNotFound("no t")) == Reply(code=17, remark="no t")

@@ -165,6 +165,14 @@ def test_a_broker_gets_its_routes_back_after_another_of_its_name_has_come_and_go
     assert addresses(table, "t") == {"a": {0: MASTER.address}}
 
 
+def test_topics_announced_alone_do_not_hide_that_the_others_are_unknown(table):
+    register(table, MASTER, "t", "u")
+    table.expire(1)
+    register(table, MASTER, "u", now_ms=1)
+    register(table, MASTER, "t", "u", now_ms=2)
+    assert table.route("t") is not None
+
+
 def test_a_broker_that_moves_to_another_cluster_leaves_the_old_one(table):
     register(table, MASTER, "t")
     register(table, BrokerIdentity("d", "a", 0, MASTER.address), "t")

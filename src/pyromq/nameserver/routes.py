@@ -66,15 +66,18 @@ class RouteTable:
     ) -> None:
         """Take in an announcement. A master's topics replace its old ones when their version or its address is new.
 
-        Topics missing from the announcement stay, as upstream.
+        Topics missing from the announcement stay, as upstream. Topics missing here are entered in any case: a broker
+        may have announced one new topic alone, under the version of all, after we had forgotten the others.
         """
         known = self._live.get(broker.address)
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
         is_new = self._enter_address(broker) or known is None or known.identity != broker
         version = registration.topics.data_version
-        if broker.broker_id == MASTER and (is_new or known is None or known.version != version):
+        if broker.broker_id == MASTER:
+            changed = is_new or known is None or known.version != version
             for topic in registration.topics.topics.values():
-                self._enter_topic(broker.name, topic)
+                if changed or broker.name not in self._topics.get(topic.name, ()):
+                    self._enter_topic(broker.name, topic)
         self._live[broker.address] = _LiveBroker(broker, now_ms, version, ha_address, connection)
         if registration.filter_servers:
             self._filter_servers[broker.address] = registration.filter_servers

@@ -87,9 +87,8 @@ class Dispatcher:
             return refusal(error)
         except MQError as error:
             return refusal(error)
-        except Exception as error:
-            logger.exception("request %d from %s failed", call.code, call.peer.address)
-            return Reply(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  `failure` logs it
+            return failure(error, call)
 
     def dispatch_burst(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
         """Answer the calls that came together, in order; at once where all ask the same and that has a run answer."""
@@ -121,3 +120,9 @@ def _collect(answerer: object, mark: str, table: dict[int, Any]) -> None:
 def refusal(error: MQError) -> Reply:
     """Return the answer that tells a peer about an error."""
     return Reply(code=int(error.code), remark=str(error))
+
+
+def failure(error: BaseException, call: Call) -> Reply:
+    """Log a fault of ours and return the answer that tells a peer about it."""
+    logger.error("request %d from %s failed", call.code, call.peer.address, exc_info=error)
+    return Reply(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

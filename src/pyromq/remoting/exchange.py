@@ -27,7 +27,7 @@ from pyromq.remoting.command import (
     encode_request,
     write_reply,
 )
-from pyromq.remoting.dispatch import Dispatcher, refusal
+from pyromq.remoting.dispatch import Dispatcher, failure, refusal
 from pyromq.remoting.frame import JSON, FrameSplitter
 from pyromq.remoting.header import Filled, Header
 
@@ -185,12 +185,13 @@ class Exchange:
 
     def _unpark(self, call: Call, future: Future[Answered]) -> None:
         self.parked -= 1
-        if self.closed or call.flag & ONE_WAY or future.cancelled():
+        if future.cancelled():
             return
         error = future.exception()
         if error is None:
             reply: Answered = future.result()
         else:
-            reply = refusal(error if isinstance(error, MQError) else MQError(f"{type(error).__name__}: {error}"))
-        write_reply(reply, call, self._output)
-        self._wake()
+            reply = refusal(error) if isinstance(error, MQError) else failure(error, call)
+        if not (self.closed or call.flag & ONE_WAY):
+            write_reply(reply, call, self._output)
+            self._wake()

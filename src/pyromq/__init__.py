@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyromq.client.blocking import Producer as Producer
     from pyromq.client.blocking import PullConsumer as PullConsumer
     from pyromq.client.blocking_consumer import Consumer as Consumer
+    from pyromq.client.blocking_transactions import TransactionProducer as TransactionProducer
     from pyromq.client.config import ConsumeFrom as ConsumeFrom
     from pyromq.client.config import ConsumerConfig as ConsumerConfig
     from pyromq.client.config import ProducerConfig as ProducerConfig
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from pyromq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from pyromq.client.pulling import PullResult as PullResult
     from pyromq.client.pulling import PullStatus as PullStatus
+    from pyromq.client.transactions import AsyncTransactionProducer as AsyncTransactionProducer
+    from pyromq.client.transactions import Decision as Decision
+    from pyromq.client.transactions import Transaction as Transaction
+    from pyromq.client.transactions import TransactionResult as TransactionResult
     from pyromq.errors import BrokerError as BrokerError
     from pyromq.errors import DeadlineExceeded as DeadlineExceeded
     from pyromq.errors import IllegalMessage as IllegalMessage
@@ -46,12 +51,14 @@ _MODULES = {
     "pyromq.client.admin": ("AsyncAdmin",),
     "pyromq.client.blocking": ("Admin", "Producer", "PullConsumer"),
     "pyromq.client.blocking_consumer": ("Consumer",),
+    "pyromq.client.blocking_transactions": ("TransactionProducer",),
     "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "ProducerConfig"),
     "pyromq.client.consumer": ("AsyncConsumer",),
     "pyromq.client.listener": ("Ack", "GiveUp", "RetryLater"),
     "pyromq.client.producer": ("AsyncProducer",),
     "pyromq.client.pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.pulling": ("PullResult", "PullStatus"),
+    "pyromq.client.transactions": ("AsyncTransactionProducer", "Decision", "Transaction", "TransactionResult"),
     "pyromq.errors": (
         "BrokerError",
         "DeadlineExceeded",

@@ -15,6 +15,7 @@ from pyromq.errors import IllegalMessage, IllegalName, ResponseCode, UsageError
 from pyromq.message import (
     Message,
     MessageQueue,
+    Property,
     SendResult,
     SendStatus,
     SysFlag,
@@ -62,21 +63,31 @@ class Delivery:
     not_ok: SendResult | None = field(default=None)  # stored, less safely than asked, by an earlier attempt
 
 
-def prepare(message: Message, config: ProducerConfig, ids: UniqueIds) -> tuple[bytes, int, bytes]:
+def prepare(
+    message: Message, config: ProducerConfig, ids: UniqueIds, *, half_of: str | None = None
+) -> tuple[bytes, int, bytes]:
     """Check a message and return its body as sent, its sysFlag and its property text escaped for JSON.
 
-    Gives the message its unique id if it has none. Raises `IllegalMessage` naming what cannot be sent.
+    Gives the message its unique id if it has none. `half_of` names the producer group that will decide about a half
+    message. Raises `IllegalMessage` naming what cannot be sent.
     """
     body = message.body
     check_body(body, config.max_message_bytes)
     if message.message_id is None:
         message.message_id = ids.next()
-    text = encode_properties(message.all_properties())
+    properties = message.all_properties()
+    sys_flag = 0
+    if half_of is not None:
+        properties.pop(Property.DELAY, None)  # a half message has no delay. Source: sendMessageInTransaction
+        properties |= {Property.TRANSACTION: "true", Property.PRODUCER_GROUP: half_of}
+        sys_flag = SysFlag.HALF
+    text = encode_properties(properties)
     if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
         raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")
     if len(body) >= config.compress_from_bytes:
-        return compress(body, config.compression_level), SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
-    return body, 0, json_text(text)
+        packed = compress(body, config.compression_level)
+        return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
+    return body, sys_flag, json_text(text)
 
 
 def check_body(body: bytes, max_bytes: int) -> None:

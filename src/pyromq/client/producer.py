@@ -82,6 +82,7 @@ class AsyncProducer:
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
+            answerer=self._answerer(),
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
@@ -216,12 +217,18 @@ class AsyncProducer:
             finally:
                 self._room.remove(waiter)
 
-    def _prepare(self, message: Message, choose: QueueChooser | None, timeout: float | None) -> Delivery:
+    def _answerer(self) -> object:
+        """What answers the brokers' questions; transaction producers are asked about half messages."""
+        return None
+
+    def _prepare(
+        self, message: Message, choose: QueueChooser | None, timeout: float | None, *, half: bool = False
+    ) -> Delivery:
         self._membership.check_running()
         topic = message.topic
         if topic not in self._checked_topics:
             self._checked(topic)
-        body, sys_flag, text = prepare(message, self.config, self._ids)
+        body, sys_flag, text = prepare(message, self.config, self._ids, half_of=self.group if half else None)
         assert message.message_id is not None
         return Delivery(
             topic,

@@ -1,0 +1,79 @@
+"""The blocking transaction producer: the async one behind a `Portal`; the application's work runs in its own thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyromq.client.blocking import Producer
+from pyromq.client.config import ProducerConfig
+from pyromq.client.portal import Portal
+from pyromq.client.transactions import (
+    AsyncTransactionProducer,
+    Check,
+    Decision,
+    Execute,
+    Transaction,
+    TransactionResult,
+    as_decision,
+    unsafe,
+)
+from pyromq.message import Message, SendStatus
+
+logger = logging.getLogger(__name__)
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can depend on work of the application; for programs without an event loop.
+
+        def check(message):                        # asked when a decision was lost: look into durable state
+            return Decision.COMMIT if orders.exists(message.message_id) else Decision.ROLLBACK
+
+        with TransactionProducer("orders", check=check) as producer:
+            with producer.transaction(Message("orders", b"...")) as transaction:
+                orders.insert(transaction.transaction_id, ...)
+
+    Arguments, units and errors are those of `AsyncTransactionProducer`. `check` runs in a thread of its own, also
+    while nobody calls; what is executed in a transaction runs in the calling thread.
+    """
+
+    _async: AsyncTransactionProducer
+
+    def __init__(
+        self, group: str, namesrv: str = "127.0.0.1:9876", *, check: Check, config: ProducerConfig | None = None
+    ) -> None:
+        self._async = AsyncTransactionProducer(group, namesrv, check=check, config=config)
+        self._portal = Portal(self.close)
+
+    def send_in_transaction(
+        self, message: Message, execute: Execute, *, timeout: float | None = None
+    ) -> TransactionResult:
+        """Send a half message, run `execute(message)`, a plain function, and commit or roll back what it returns.
+
+        See `AsyncTransactionProducer.send_in_transaction`.
+        """
+        sent = self._portal.run(self._async.send_half, message, timeout=timeout)
+        decision = Decision.ROLLBACK
+        if sent.status is SendStatus.OK:
+            subject = f"transaction {sent.message_id}"
+            try:
+                decision = as_decision(execute(message), subject)
+            except Exception as error:
+                logger.warning("%s failed and counts as UNKNOWN: %r", subject, error, exc_info=error)
+                decision = Decision.UNKNOWN
+        return self._portal.run(self._async.end, sent, decision)
+
+    @contextmanager
+    def transaction(self, message: Message, *, timeout: float | None = None) -> Iterator[Transaction]:
+        """Send a half message; commit when the block is left, unless `rollback` or `leave_open` was called in it.
+
+        See `AsyncTransactionProducer.transaction`.
+        """
+        sent = self._portal.run(self._async.send_half, message, timeout=timeout)
+        if sent.status is not SendStatus.OK:
+            self._portal.run(self._async.end, sent, Decision.ROLLBACK)
+            raise unsafe(sent)
+        transaction = Transaction(sent)
+        yield transaction  # when the block raises nothing is decided: the broker will ask
+        self._portal.run(self._async.end, sent, transaction.decision)

@@ -37,6 +37,9 @@ public final class Driver {
             case "assign": // lines say what
                 Assigning.run();
                 break;
+            case "local-offsets": // TOPIC CLIENT GROUP; lines are offsets to store
+                LocalOffsets.run(rest[0], rest[1], rest[2]);
+                break;
             default:
                 Asking.run(nameServers, command, rest);
         }

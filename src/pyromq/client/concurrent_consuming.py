@@ -49,8 +49,8 @@ class ConcurrentConsuming:
         self._listener = listener
         self._send_back = send_back
         self._tasks = Tasks()
-        self._threads = ListenerThreads(config.concurrency, self._finished, name=f"pyromq {group}")
-        self._async = ListenerTasks(config.concurrency, self._finished, name=f"listener of {group}")
+        self._threads = ListenerThreads[Piece](config.concurrency, self._finished, name=f"pyromq {group}")
+        self._async = ListenerTasks[Piece](config.concurrency, self._finished, name=f"listener of {group}")
 
     def deliver(self, in_flight: InFlight, messages: list[StoredMessage], next_offset: int) -> None:
         """Take what a pull brought; the listeners are called soon."""

@@ -21,9 +21,12 @@ from pyromq.client.consumer_reporting import ConsumerReporting, Consumption
 from pyromq.client.direct_consuming import DirectConsuming
 from pyromq.client.group_offsets import GroupOffsets
 from pyromq.client.listener import Listener, Listening
+from pyromq.client.locks import Locks
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
+from pyromq.client.orderly_consuming import OrderlyConsuming
 from pyromq.client.owned_queue import OwnedQueue
+from pyromq.client.ownership import Ownership
 from pyromq.client.pull_loop import Limits, PullLoops
 from pyromq.client.rebalance import Rebalance
 from pyromq.client.send_back import SendBack
@@ -114,15 +117,14 @@ class AsyncConsumer:
             route_refresh_seconds=config.route_refresh_seconds,
         )
         retries = config.max_retries if config.max_retries is not None else FOR_EVER if config.orderly else MAX_RETRIES
-        self._send_back = SendBack(group, self._membership, clock, max_retries=retries)
-        self._offsets = GroupOffsets(group, QueueOffsets(self._membership, timeout=config.timeout), config)
-        self._consuming = ConcurrentConsuming(
-            group,
-            config,
-            clock,
-            listener=self._listening,
-            send_back=None if config.broadcast else self._send_back,
-        )
+        given_back = None if config.broadcast else SendBack(group, self._membership, clock, max_retries=retries)
+        self._consuming: ConcurrentConsuming | OrderlyConsuming
+        if config.orderly:
+            self._consuming = OrderlyConsuming(
+                group, config, clock, listener=self._listening, send_back=given_back, max_retries=retries
+            )
+        else:
+            self._consuming = ConcurrentConsuming(group, config, clock, listener=self._listening, send_back=given_back)
         self._pulls = PullLoops(
             group,
             self._membership,
@@ -131,7 +133,16 @@ class AsyncConsumer:
             subscription=lambda topic: (self._tags(topic), self._limits(topic)),
             deliver=self._consuming.deliver,
         )
-        self._loops: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._ownership = Ownership(
+            group,
+            clock,
+            owned=self._owned,
+            offsets=GroupOffsets(group, QueueOffsets(self._membership, timeout=config.timeout), config),
+            pulls=self._pulls,
+            consuming=self._consuming,
+            locks=Locks(group, self._membership) if config.orderly and not config.broadcast else None,
+            wake=self._wake,
+        )
         self._rebalance = Rebalance(
             self._owned,
             group,
@@ -140,8 +151,8 @@ class AsyncConsumer:
             clock=clock,
             strategy=config.strategy or averaging,
             topics=self._topics,
-            take=self._take,
-            give=self._give,
+            take=self._ownership.take,
+            give=self._ownership.give,
         )
 
     @property
@@ -201,11 +212,13 @@ class AsyncConsumer:
         self._reporting.started_ms = self._clock.now_ms()
         await self._join()
         self._membership.on_route_change.append(self._route_changed)
+        self._membership.on_connection_lost.append(self._ownership.connection_lost)
+        self._ownership.start()
         config, start = self.config, self._membership.tasks.start
         start(self._rebalance.run(), name=f"rebalance {self.group}")
-        start(every(config.commit_seconds, self._commit, self._clock), name=f"store offsets of {self.group}")
+        start(every(config.commit_seconds, self._ownership.save, self._clock), name=f"store offsets of {self.group}")
         rescue_seconds = max(config.consume_timeout_seconds / 30, 0.001)
-        start(every(rescue_seconds, self._rescue, self._clock), name=f"rescue messages of {self.group}")
+        start(every(rescue_seconds, self._ownership.rescue, self._clock), name=f"rescue messages of {self.group}")
 
     async def _join(self) -> None:
         """Become a member at every broker that has one of the topics."""
@@ -225,14 +238,10 @@ class AsyncConsumer:
         if self._state is not State.RUNNING:
             return
         self._state = State.CLOSED
-        owned = list(self._owned.values())
         try:
-            await self._membership.tasks.stop()  # rebalance and pull loops among them
-            await self._quiet(owned, self.config.close_seconds)
-            await self._offsets.save(owned)
+            await self._membership.tasks.stop()  # the rebalance among them
+            await self._ownership.leave(self.config.close_seconds)
         finally:
-            for each in owned:
-                each.in_flight.drop()
             await self._consuming.stop()
             await self._direct.stop()
             await self._membership.close()
@@ -327,64 +336,12 @@ class AsyncConsumer:
         if topic in self._topics():
             self._announce_soon()  # there may be a broker that has not heard of us
 
-    async def _take(self, queue: MessageQueue) -> OwnedQueue | None:
-        return self._begin(queue, await self._offsets.start(queue))
-
-    def _begin(self, queue: MessageQueue, offset: int) -> OwnedQueue:
-        """Pull a queue from an offset on."""
-        owned = OwnedQueue(queue, offset, self._clock.monotonic)
-        self._loops[queue] = self._membership.tasks.start(self._pulls.run(owned), name=f"pull {queue}")
-        return owned
-
-    async def _give(self, queues: list[OwnedQueue]) -> None:
-        for owned in queues:
-            self._loops.pop(owned.queue).cancel()
-        await self._quiet(queues, HAND_OVER_SECONDS)
-        await self._offsets.save(queues)
-        for owned in queues:
-            owned.in_flight.drop()
-
-    async def _quiet(self, queues: list[OwnedQueue], seconds: float) -> None:
-        """Start no listener any more for these queues, and wait for those that run."""
-        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
-        quiet = asyncio.gather(*(owned.in_flight.quiet() for owned in queues))
-        try:
-            await asyncio.wait((quiet, alarm), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            alarm.cancel()
-            quiet.cancel()
-        late = [str(owned.queue) for owned in queues if owned.in_flight.running]
-        if late:
-            logger.warning(
-                "group %s: listeners still run after %g s, their messages come again: %s",
-                self.group,
-                seconds,
-                ", ".join(late),
-            )
-
     def _wake(self) -> None:
         self._rebalance.wake()
 
     def _reset(self, offsets: dict[MessageQueue, int]) -> None:
-        """An administrator moves the group: forget what is in flight, go on at the offsets, and store them."""
-        for queue, offset in offsets.items():
-            if (owned := self._owned.get(queue)) is not None:
-                owned.in_flight.drop()
-                self._loops.pop(queue).cancel()
-                self._owned[queue] = self._begin(queue, offset)
-                logger.info("group %s: %s is consumed anew from offset %d", self.group, queue, offset)
         if self._state is State.RUNNING:
-            self._membership.tasks.start(self._commit(), name=f"store offsets of {self.group}")
-
-    async def _commit(self) -> None:
-        await self._offsets.save(self._owned.values())
-
-    async def _rescue(self) -> None:
-        for owned in list(self._owned.values()):
-            await self._consuming.rescue(owned.in_flight)
-
-
-HAND_OVER_SECONDS = 0.5  # how long a queue given away waits for its running listeners
+            self._ownership.reset(offsets)
 
 
 def _refuse(messages: object) -> None:

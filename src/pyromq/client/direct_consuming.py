@@ -27,8 +27,8 @@ class DirectConsuming:
         self._clock = clock
         self._orderly = orderly
         self._answers: dict[Piece, Future[Reply]] = {}
-        self._threads = ListenerThreads(1, self._finished, name=f"pyromq {group} directly")
-        self._tasks = ListenerTasks(1, self._finished, name=f"listener of {group}, directly")
+        self._threads = ListenerThreads[Piece](1, self._finished, name=f"pyromq {group} directly")
+        self._tasks = ListenerTasks[Piece](1, self._finished, name=f"listener of {group}, directly")
 
     def consume(self, listener: Listening, message: StoredMessage) -> Future[Reply]:
         """Call the listener; the future gets the answer for the administrator."""

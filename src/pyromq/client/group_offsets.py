@@ -27,6 +27,10 @@ class GroupOffsets:
         """Return where to begin in a queue. Raises `MQError` when it cannot be told now."""
         return await self._offsets.start(self._group, queue, self._config.consume_from, self._config.consume_from_ms)
 
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """Return the offset stored for a queue; None if there is none. Raises `MQError`."""
+        return await self._offsets.committed(self._group, queue)
+
     async def save(self, queues: Iterable[OwnedQueue]) -> None:
         """Store the safe offset of the queues that have moved; true at the brokers when this returns.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from math import inf
+from typing import cast
 
 from pyromq.client.listener import Listening, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
@@ -41,22 +43,37 @@ class Piece:
         return self.messages[0].queue_offset
 
     def begin(self) -> bool:
-        """Note that the listener is about to be called; false when the queue is given away and it must not be."""
+        """Note that the listener is about to be called; false when the queue is not, or no longer, ours to consume."""
         self.started = self.in_flight.now()
         self.over = False  # before the look at `closed`: who closes looks at `over` afterwards
-        if self.in_flight.closed:
+        if self.in_flight.closed or self.started > self.in_flight.allowed_until:
             self.over = True
             return False
         self.returned = self.failure = None
         return True
 
     def run(self) -> bool:
-        """Call the listener in this thread, and keep what it returns or raises. False when it was not called."""
+        """Call a plain listener here, and keep what it returns or raises. False when it was not called."""
         if not self.begin():
             return False
         try:
             self.returned = self.listener.call(self.messages)
         except BaseException as error:  # noqa: BLE001  a listener may raise anything; the verdict tells what it means
+            self.failure = error
+        return True
+
+    async def run_in_task(self) -> bool:
+        """Await an async listener, and keep what it returns or raises. False when it was not called."""
+        if not self.begin():
+            return False
+        try:
+            self.returned = await cast("Awaitable[object]", self.listener.call(self.messages))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # we are stopped; else the listener cancelled itself
+                raise
+            self.failure = error
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  what it means, the verdict tells
             self.failure = error
         return True
 
@@ -71,7 +88,8 @@ class InFlight:
     `next_offset` is where fetching goes on. Once `closed`, no piece starts any more; once `dropped`, what listeners
     that still run make of their pieces counts for nothing: the queue was given away, or is consumed anew from another
     offset. `changed` is set when messages are finished, for those that wait for room or for the end. `now` gives
-    monotonic seconds.
+    monotonic seconds. Where order is kept: no piece starts after `allowed_until`, when the queue's lock may be
+    another's; `busy` while a turn is under way; the first `uncommitted` pieces are consumed, but not committed.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: Callable[[], float]) -> None:
@@ -80,6 +98,9 @@ class InFlight:
         self.now = now
         self.closed = False
         self.dropped = False
+        self.allowed_until = inf
+        self.busy = False
+        self.uncommitted = 0
         self.changed = asyncio.Event()
         self.count = 0
         self.size = 0

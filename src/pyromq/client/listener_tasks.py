@@ -5,37 +5,45 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar, cast
 
-from pyromq.client.in_flight import Piece
 from pyromq.net.tasks import Tasks
 
 TURN_SECONDS = 0.002  # listeners that never wait let others run after so long
 
 
-class ListenerTasks:
+class TaskWork(Protocol):
+    """What a task can do: one or several calls of listeners. False when there was none."""
+
+    async def run_in_task(self) -> bool: ...
+
+
+W = TypeVar("W", bound=TaskWork)
+
+
+class ListenerTasks(Generic[W]):
     """At most `count` tasks, started when there is work and ended when there is none.
 
     A task takes piece after piece: one that does not wait costs no task of its own. `finished` is called for each.
     """
 
-    def __init__(self, count: int, finished: Callable[[Piece], None], *, name: str) -> None:
+    def __init__(self, count: int, finished: Callable[[W], None], *, name: str) -> None:
         self._count = count
         self._finished = finished
         self._name = name
-        self._backlog: deque[Piece] = deque()
+        self._backlog: deque[W] = deque()
         self._tasks = Tasks()
-        self._at: dict[Piece, asyncio.Task[None]] = {}
+        self._at: dict[W, asyncio.Task[None]] = {}
         self._running = 0
         self._starting = False
 
-    def submit(self, pieces: Iterable[Piece]) -> None:
+    def submit(self, pieces: Iterable[W]) -> None:
         """Let the listeners of the pieces be awaited, the first ones first."""
         self._backlog.extend(pieces)
         self._start_one()
 
-    def cancel(self, piece: Piece) -> None:
+    def cancel(self, piece: W) -> None:
         """Cancel a listener that takes too long."""
         if (task := self._at.get(piece)) is not None:
             task.cancel()
@@ -61,7 +69,7 @@ class ListenerTasks:
                 self._start_one()  # the next piece, should this listener wait
                 self._at[piece] = task
                 try:
-                    ran = await _run(piece)
+                    ran = await piece.run_in_task()
                 finally:
                     del self._at[piece]
                 if ran:
@@ -72,19 +80,3 @@ class ListenerTasks:
         finally:
             self._running -= 1
             self._start_one()
-
-
-async def _run(piece: Piece) -> bool:
-    """Await the listener and keep what it returns or raises. False when it was not called."""
-    if not piece.begin():
-        return False
-    try:
-        piece.returned = await cast("Awaitable[object]", piece.listener.call(piece.messages))
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # we are stopped; else the listener cancelled itself
-            raise
-        piece.failure = error
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  what it means is for the verdict to say
-        piece.failure = error
-    return True

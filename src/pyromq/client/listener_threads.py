@@ -11,22 +11,30 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-
-from pyromq.client.in_flight import Piece
+from typing import Any, Generic, Protocol, TypeVar
 
 LOOK_AGAIN_SECONDS = 0.001
 FAST_PIECES = 10  # as many in that time mean that more threads would only get in each other's way
 
 
-class ListenerThreads:
+class ThreadWork(Protocol):
+    """What a thread can do: one or several calls of listeners. False when there was none."""
+
+    def run(self) -> bool: ...
+
+
+W = TypeVar("W", bound=ThreadWork)
+
+
+class ListenerThreads(Generic[W]):
     """At most `count` threads, started when needed. `finished` is called on the loop for each piece that ran."""
 
-    def __init__(self, count: int, finished: Callable[[Piece], None], *, name: str) -> None:
+    def __init__(self, count: int, finished: Callable[[W], None], *, name: str) -> None:
         self._count = count
         self._finished = finished
         self._name = name
-        self._backlog: deque[Piece] = deque()
-        self._results: deque[Piece] = deque()
+        self._backlog: deque[W] = deque()
+        self._results: deque[W] = deque()
         self._results_asked = False
         self._threads: set[_Thread] = set()
         self._idle: deque[_Thread] = deque()
@@ -40,7 +48,7 @@ class ListenerThreads:
         """How many threads there are now."""
         return len(self._threads)
 
-    def submit(self, pieces: Iterable[Piece]) -> None:
+    def submit(self, pieces: Iterable[W]) -> None:
         """Let the listeners of the pieces be called, the first ones first. Called on the loop."""
         self._loop = asyncio.get_running_loop()
         self._backlog.extend(pieces)
@@ -144,7 +152,7 @@ class ListenerThreads:
 class _Thread(threading.Thread):
     """A daemon: a listener that hangs does not keep the program from ending."""
 
-    def __init__(self, owner: ListenerThreads, name: str) -> None:
+    def __init__(self, owner: ListenerThreads[Any], name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.wake = threading.Lock()
         self.wake.acquire()

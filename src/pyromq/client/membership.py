@@ -59,6 +59,7 @@ class Membership:
         self.tasks = Tasks()
         self.running = False
         self.on_route_change: list[Callable[[str], None]] = []  # told the topic whose route is new or other
+        self.on_connection_lost: list[Callable[[str], None]] = []  # told the address of a broker
         self._addresses = parse_addresses(namesrv)
         self._clock = clock
         self._announce = announce
@@ -107,6 +108,7 @@ class Membership:
         if self._greeted.get(address) is not channel:
             self._greeted[address] = channel
             self._silent.discard(address)
+            channel.exchange.on_close.append(lambda _: self._lost(address))
             if (body := self._announce(self.client_id)) is not None:
                 channel.notify(Heartbeat(), encode_body(body))
         return channel
@@ -174,6 +176,11 @@ class Membership:
             return
         addresses = self.routes.broker_addresses(masters_only=not body.consumers)
         await asyncio.gather(*(self._beat(address, encode_body(body)) for address in addresses))
+
+    def _lost(self, address: str) -> None:
+        if self.running:
+            for tell in self.on_connection_lost:
+                tell(address)
 
     async def _beat(self, address: str, body: bytes) -> None:
         try:

@@ -26,8 +26,9 @@ class OwnedQueue:
         self.full = False  # as much is in flight as may be: pulling waits
         self.pulled = now()  # monotonic seconds of the latest pull
         self.pulled_ms = 0  # wall clock, for those who look from outside
-        self.locked_until = 0.0  # monotonic seconds; only where order is kept
-        self.locked_ms = 0
+        self.lock_address = ""  # the broker that keeps the queue's lock, where order is kept
+        self.locked_ms = 0  # wall clock of the broker's latest word that it is locked for us
+        self.lost = False  # its lock is, or may be, another's: to be given up and taken anew
 
     @property
     def topic(self) -> str:

@@ -32,8 +32,8 @@ STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken anew. 
 class Rebalance:
     """Keeps `owned` as the strategy says, for the topics that `topics` gives.
 
-    `take(queue)` begins to consume a queue and returns it, or None when that is not possible now; `give(queues)` ends
-    consuming them. Both are called from one task, never at once for the same queue.
+    `take(queues)` begins to consume queues and returns those it could; `give(queues)` ends consuming them. Both are
+    called from one task, one after the other.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Rebalance:
         clock: Clock,
         strategy: Strategy,
         topics: Callable[[], Iterable[str]],
-        take: Callable[[MessageQueue], Awaitable[OwnedQueue | None]],
+        take: Callable[[list[MessageQueue]], Awaitable[list[OwnedQueue]]],
         give: Callable[[list[OwnedQueue]], Awaitable[None]],
     ) -> None:
         self.owned = owned
@@ -110,7 +110,8 @@ class Rebalance:
         lost = [owned for queue, owned in self.owned.items() if queue not in wanted]
         stuck = [owned for queue, owned in self.owned.items() if queue in wanted and self._is_stuck(owned)]
         for owned in stuck:
-            logger.warning("group %s: %s was not pulled for a long time; taken anew", self._group, owned.queue)
+            why = "may be another member's now" if owned.lost else "was not pulled for a long time"
+            logger.warning("group %s: %s %s; it is taken anew", self._group, owned.queue, why)
         given = {owned.queue for owned in lost + stuck}
         new = sorted(wanted - (self.owned.keys() - given))
         if lost or new:
@@ -119,24 +120,13 @@ class Rebalance:
             await self._give(lost + stuck)
             for queue in given:
                 del self.owned[queue]
-        taken = await asyncio.gather(*(self._take_one(queue) for queue in new))
-        return all(taken)
+        taken = await self._take(new) if new else []
+        self.owned.update((owned.queue, owned) for owned in taken)
+        return len(taken) == len(new)
 
     def _is_stuck(self, owned: OwnedQueue) -> bool:
         patience = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
-        return not owned.full and not self.paused and self._clock.monotonic() - owned.pulled > patience
-
-    async def _take_one(self, queue: MessageQueue) -> bool:
-        try:
-            owned = await self._take(queue)
-        except MQError as error:
-            self._say(str(queue), f"{queue} cannot be taken yet: {error}")
-            return False
-        if owned is None:
-            return False
-        self._said.pop(str(queue), None)
-        self.owned[queue] = owned
-        return True
+        return owned.lost or (not owned.full and not self.paused and self._clock.monotonic() - owned.pulled > patience)
 
     async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue] | None:
         """Return our queues of a topic; None when that cannot be told now."""
@@ -145,6 +135,8 @@ class Rebalance:
             if self._config.broadcast:
                 return list(route.readable)
             clients = await self._members(route, members)
+            queues = sorted(route.readable)
+            share = self._strategy(self._group, self._membership.client_id, queues, clients) if queues else []
         except TopicNotFound:
             if not topic.startswith(
                 RETRY_PREFIX
@@ -155,9 +147,7 @@ class Rebalance:
             self._say(topic, f"queues of topic {topic} stay as they are: {error}")
             return None
         self._said.pop(topic, None)
-        if not route.readable:
-            return []
-        return self._strategy(self._group, self._membership.client_id, sorted(route.readable), clients)
+        return share
 
     async def _members(self, route: Route, members: dict[str, list[str]]) -> list[str]:
         """Return the group's members, in order, as one broker of the topic knows them."""

@@ -44,8 +44,15 @@ class SendBack:
             await self._ask_broker(message, queue, delay_level, reason)
         except MQError as error:
             logger.info("group %s: %s is not taken back, sending a copy: %s", self._group, message.message_id, error)
-            attempts = self._max_retries if delay_level == TO_DEAD_LETTERS else message.reconsume_times + 1
-            await self.send_copy(message, attempts, reason)
+            if delay_level == TO_DEAD_LETTERS:
+                await self.bury(message, reason)
+            else:
+                await self._send_copy(message, message.reconsume_times + 1, self._max_retries, reason)
+
+    async def bury(self, message: StoredMessage, reason: str) -> None:
+        """Make the message a dead letter by a copy. Raises `MQError` when no broker takes it."""
+        attempts = max(message.reconsume_times, 1)
+        await self._send_copy(message, attempts, attempts, reason)
 
     async def _ask_broker(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
         route = await self._membership.route(queue.topic)
@@ -64,8 +71,8 @@ class SendBack:
         )
         (await self._membership.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
 
-    async def send_copy(self, message: StoredMessage, attempts: int, reason: str) -> None:
-        """Send a copy that counts `attempts`; from `max_retries` on the broker takes it for a dead letter."""
+    async def _send_copy(self, message: StoredMessage, attempts: int, most: int, reason: str) -> None:
+        """Send a copy to the retry topic; with as many `attempts` as `most`, the broker makes it a dead letter."""
         topic = retry_topic(self._group)
         route = await self._membership.route(topic)
         if not route.writable:
@@ -83,25 +90,26 @@ class SendBack:
             sys_flag=message.sys_flag & ~(HOST_FLAGS | SysFlag.ROLLBACK),
             born_ms=self._clock.now_ms(),
             flag=message.flag,
-            properties=encode_properties(self._properties(message, attempts, reason)),
+            properties=encode_properties(_copied_properties(message, attempts, most, reason)),
             reconsume_times=attempts,
             unit_mode=False,
             batch=False,
-            max_reconsume_times=self._max_retries,
+            max_reconsume_times=most,
         )
         response = await self._membership.ask(address, order, message.stored_body, timeout=SEND_BACK_SECONDS)
         response.check()
 
-    def _properties(self, message: StoredMessage, attempts: int, reason: str) -> dict[str, str]:
-        properties = dict(message.properties)
-        properties.pop(Property.TRANSACTION, None)
-        properties.pop(Property.DELAY, None)
-        properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
-        properties[Property.RETRY_TOPIC] = message.original_topic
-        properties[Property.RECONSUME_TIME] = str(attempts)
-        properties[Property.MAX_RECONSUME_TIMES] = str(self._max_retries)
-        if reason:
-            properties[Property.RETRY_REASON] = reason
-        if attempts < self._max_retries:  # a dead letter need not wait, as RocketMQ 5 has it
-            properties[Property.DELAY] = str(FIRST_RETRY_LEVEL + attempts - 1)
-        return properties
+
+def _copied_properties(message: StoredMessage, attempts: int, most: int, reason: str) -> dict[str, str]:
+    properties = dict(message.properties)
+    properties.pop(Property.TRANSACTION, None)
+    properties.pop(Property.DELAY, None)
+    properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
+    properties[Property.RETRY_TOPIC] = message.original_topic
+    properties[Property.RECONSUME_TIME] = str(attempts)
+    properties[Property.MAX_RECONSUME_TIMES] = str(most)
+    if reason:
+        properties[Property.RETRY_REASON] = reason
+    if attempts < most:  # a dead letter need not wait, as RocketMQ 5 has it
+        properties[Property.DELAY] = str(FIRST_RETRY_LEVEL + attempts - 1)
+    return properties

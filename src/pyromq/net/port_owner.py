@@ -35,6 +35,14 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 def _open_files(process: Path) -> set[str]:
     try:
-        return {os.readlink(link) for link in (process / "fd").iterdir()}  # noqa: PTH115  Path.readlink builds a Path
+        links = list((process / "fd").iterdir())
     except OSError:  # another user's process, or one that just ended
         return set()
+    return {target for link in links if (target := _target(link)) is not None}
+
+
+def _target(link: Path) -> str | None:
+    try:
+        return os.readlink(link)  # noqa: PTH115  Path.readlink builds a Path
+    except OSError:  # closed meanwhile, as the one that has just read this very folder
+        return None

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import logging
 import ssl
+from collections.abc import Callable
 
 from pyromq.clock import Clock
 from pyromq.errors import ProtocolError, UsageError
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 120.0  # upstream closes a connection without traffic after this
 HIGH_WATER_BYTES = 4 << 20  # output a slow reader may leave unread before we stop reading its requests
+WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
 BACKLOG = 1024
 
 
@@ -53,7 +55,7 @@ class Server:
             self._listener = await loop.create_server(
                 lambda: _Connection(self, loop), self.host, self.port, backlog=BACKLOG, ssl=self._tls
             )
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the latter: a port beyond 65535
             raise UsageError(_listen_failure(self.host, self.port, error)) from error
         self.port = self._listener.sockets[0].getsockname()[1]
         self._tasks.start(every(10.0, self._close_idle, self._clock), name="close idle connections")
@@ -65,19 +67,21 @@ class Server:
             self._listener.close()
 
     async def close(self, drain_seconds: float = 2.0) -> None:
-        """Stop accepting, give parked answers `drain_seconds` to come, close every connection."""
+        """Stop accepting, give parked answers `drain_seconds` to come, close every connection.
+
+        Who does not read loses what was written to it.
+        """
         self.stop_accepting()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + drain_seconds
-        while any(exchange.parked for exchange in self.exchanges) and loop.time() < deadline:
-            await asyncio.sleep(0.005)
+        await _poll(lambda: not any(exchange.parked for exchange in self.exchanges), drain_seconds)
         await self._tasks.stop()
         for connection in list(self._connections):
             connection.finish()
+        await _poll(lambda: not self._connections, WRITE_SECONDS)
+        if self._connections:
+            self.cut()
+            await _poll(lambda: not self._connections, WRITE_SECONDS)
         if self._listener is not None:
             await self._listener.wait_closed()
-        for _ in range(3):  # transports report the closing in a later turn of the loop
-            await asyncio.sleep(0)
 
     def cut(self) -> None:
         """Break every connection at once, whatever is unwritten: what clients see of a crash."""
@@ -88,7 +92,7 @@ class Server:
         oldest = self._clock.monotonic() - IDLE_SECONDS
         for connection in list(self._connections):
             if connection.idle_since() < oldest:
-                connection.fail(f"no traffic for {IDLE_SECONDS:g} s")
+                connection.drop(f"no traffic for {IDLE_SECONDS:g} s")
 
     def _expire_calls(self) -> None:
         for exchange in self.exchanges:
@@ -153,9 +157,10 @@ class _Connection(asyncio.Protocol):
     def idle_since(self) -> float:
         return max(self._exchange.last_heard, self._last_written)
 
-    def fail(self, reason: str) -> None:
+    def drop(self, reason: str) -> None:
+        """Close at once: what is still unwritten, nobody reads."""
         logger.info("closing connection of %s: %s", self._exchange.address, reason)
-        self._transport.close()
+        self._transport.abort()
 
     def finish(self) -> None:
         """Write what is ready, then close."""
@@ -185,7 +190,19 @@ class _Connection(asyncio.Protocol):
             logger.debug("an answer for %s came after the end", self._exchange.address)
 
 
-def _listen_failure(host: str, port: int, error: OSError) -> str:
+async def _poll(done: Callable[[], bool], seconds: float) -> None:
+    """Wait until something holds, but not longer. Looks again and again: only for what comes once in a life."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    turns = 0
+    while not done() and loop.time() < deadline:
+        turns += 1
+        await asyncio.sleep(0 if turns < 10 else 0.005)  # closing a connection takes three turns
+
+
+def _listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
+    if isinstance(error, OverflowError):
+        return f"cannot listen on {host}:{port}: a port is 0 to 65535"
     if error.errno == errno.EADDRINUSE:
         owner = port_owner(port)
         return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")

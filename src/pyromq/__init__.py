@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pyromq.client.admin import AsyncAdmin as AsyncAdmin
     from pyromq.client.blocking import Admin as Admin
     from pyromq.client.blocking import Producer as Producer
-    from pyromq.client.blocking import PullConsumer as PullConsumer
     from pyromq.client.blocking_consumer import Consumer as Consumer
+    from pyromq.client.blocking_pull_consumer import PullConsumer as PullConsumer
     from pyromq.client.blocking_transactions import TransactionProducer as TransactionProducer
     from pyromq.client.config import ConsumeFrom as ConsumeFrom
     from pyromq.client.config import ConsumerConfig as ConsumerConfig
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "pyromq.client.admin": ("AsyncAdmin",),
-    "pyromq.client.blocking": ("Admin", "Producer", "PullConsumer"),
+    "pyromq.client.blocking": ("Admin", "Producer"),
     "pyromq.client.blocking_consumer": ("Consumer",),
+    "pyromq.client.blocking_pull_consumer": ("PullConsumer",),
     "pyromq.client.blocking_transactions": ("TransactionProducer",),
     "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "ProducerConfig"),
     "pyromq.client.consumer": ("AsyncConsumer",),

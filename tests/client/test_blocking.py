@@ -1,15 +1,28 @@
 """The blocking clients: the async ones, called from plain threads."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import pyromq
-from pyromq import Admin, Message, NoNameServer, NotRunning, Producer, ProducerConfig, PullConsumer, UsageError
+from pyromq import (
+    Admin,
+    ConsumerConfig,
+    Message,
+    NoNameServer,
+    NotRunning,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    UsageError,
+)
 from pyromq.client.admin import AsyncAdmin
 from pyromq.client.producer import AsyncProducer
 from pyromq.client.pull_consumer import AsyncPullConsumer
+
+FRESH_ROUTES = ConsumerConfig(route_refresh_seconds=0.01)
 
 
 @pytest.fixture
@@ -160,3 +173,20 @@ def test_every_public_name_can_be_loaded():
         assert getattr(pyromq, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing_such"):
         _ = pyromq.nothing_such
+
+
+def test_a_listener_for_queues_runs_in_a_thread_where_it_may_call_the_consumer(served, topic):
+    with Admin(served.namesrv) as admin, PullConsumer("g", served.namesrv, config=FRESH_ROUTES) as consumer:
+        admin.create_topic(topic, queues=1)
+        assigned = threading.Event()
+
+        def take(queues):
+            consumer.assign(queues)
+            assigned.set()
+
+        consumer.assign(consumer.watch_queues(topic, take))
+        admin.create_topic(topic, queues=2)
+
+        assert assigned.wait(5)
+        assert len(consumer.assignment) == 2
+        consumer.unwatch_queues(topic)

@@ -324,3 +324,82 @@ async def test_poll_after_iteration_goes_on_where_it_stopped(cluster):
     async for _ in consumer:
         break
     assert bodies(await consumer.poll()) == [1, 2]
+
+
+async def test_given_offsets_are_committed_whatever_was_handed_out(cluster):
+    queue = await fill(cluster, 3)
+    consumer = await reading(cluster, queue, auto_commit=False)
+    other = queue._replace(queue_id=queue.queue_id ^ 1)
+
+    await consumer.commit({queue: 2, other: 7})
+
+    assert (await consumer.committed(queue), await consumer.committed(other)) == (2, 7)
+
+
+async def test_a_listener_is_told_the_queues_of_a_topic_when_they_change(cluster):
+    admin = await cluster.admin()
+    await admin.create_topic("orders", queues=2)
+    consumer = await cluster.consumer(config=ConsumerConfig(route_refresh_seconds=0.01))
+    told: asyncio.Queue = asyncio.Queue()
+
+    queues = await consumer.watch_queues("orders", told.put_nowait)
+    await admin.create_topic("orders", queues=3)
+    more = await asyncio.wait_for(told.get(), 5)
+
+    assert ([q.queue_id for q in queues], [q.queue_id for q in more]) == ([0, 1], [0, 1, 2])
+
+
+async def test_assigning_can_be_the_listener(cluster):
+    admin = await cluster.admin()
+    await admin.create_topic("orders", queues=1)
+    consumer = await cluster.consumer(config=ConsumerConfig(route_refresh_seconds=0.01))
+    await consumer.assign(await consumer.watch_queues("orders", consumer.assign))
+
+    await admin.create_topic("orders", queues=2)
+    async with asyncio.timeout(5):
+        while len(consumer.assignment) < 2:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_failing_listener_is_logged_and_told_the_next_change(cluster, caplog):
+    admin = await cluster.admin()
+    await admin.create_topic("orders", queues=1)
+    consumer = await cluster.consumer(config=ConsumerConfig(route_refresh_seconds=0.01))
+    told: asyncio.Queue = asyncio.Queue()
+
+    async def listen(queues):
+        told.put_nowait(len(queues))
+        raise ValueError("on purpose")
+
+    await consumer.watch_queues("orders", listen)
+    for count in (2, 3):
+        await admin.create_topic("orders", queues=count)
+        assert await asyncio.wait_for(told.get(), 5) == count
+    assert "the listener for the queues of topic orders failed" in caplog.text
+
+
+async def test_an_ended_watch_tells_nothing(cluster):
+    admin = await cluster.admin()
+    await admin.create_topic("orders", queues=1)
+    consumer = await cluster.consumer(config=ConsumerConfig(route_refresh_seconds=0.01))
+    told, later = [], asyncio.Queue()
+
+    await consumer.watch_queues("orders", told.append)
+    consumer.unwatch_queues("orders")
+    await consumer.watch_queues(await other_topic(admin), later.put_nowait)
+    await admin.create_topic("orders", queues=2)
+    await admin.create_topic("other", queues=2)
+
+    await asyncio.wait_for(later.get(), 5)
+    assert told == []
+
+
+async def other_topic(admin):
+    await admin.create_topic("other", queues=1)
+    return "other"
+
+
+async def test_queues_of_an_unknown_topic_cannot_be_watched(cluster):
+    consumer = await cluster.consumer()
+    with pytest.raises(TopicNotFound):
+        await consumer.watch_queues("nowhere", print)

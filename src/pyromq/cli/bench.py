@@ -10,7 +10,8 @@ import click
 
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import namesrv_option, output_option, show_record
-from pyromq.client.blocking import Producer, PullConsumer
+from pyromq.client.blocking import Producer
+from pyromq.client.blocking_pull_consumer import PullConsumer
 from pyromq.message import Message, SendResult
 
 TOPIC = "pyromq-bench"

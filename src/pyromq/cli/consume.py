@@ -14,7 +14,7 @@ import click
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import local_time, namesrv_option
 from pyromq.cli.times import Start, StartType, TimeType
-from pyromq.client.blocking import PullConsumer
+from pyromq.client.blocking_pull_consumer import PullConsumer
 from pyromq.message import MessageQueue, StoredMessage
 
 GROUP = "pyromq-cli-consumer"

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 from pyromq.client.assigned_queue import AssignedQueue, Batch
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.fetching import Fetching
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.pulling import PullRequest, PullResult, pull
+from pyromq.client.queue_watch import QueueListener, QueueWatch
 from pyromq.client.reporting import Reporting
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
@@ -72,14 +74,11 @@ class AsyncPullConsumer:
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
         self._offsets = QueueOffsets(self._membership, timeout=self.config.timeout)
-        self._fetchers: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()  # something to hand out, or an error to tell
-        self._room = asyncio.Event()  # something was handed out, or a queue resumed
+        self._fetching = Fetching(group, self._membership, self.config, self._clock)
+        self._watch = QueueWatch(self._membership)
         self._turns: list[AssignedQueue] = []
         self._open: Batch | None = None  # being handed out message by message
-        self._failure: MQError | None = None
         self._auto_committed = 0.0
-        self._troubled: set[MessageQueue] = set()
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
@@ -98,7 +97,7 @@ class AsyncPullConsumer:
             logger.warning("closing: offsets of group %s are not committed: %s", self.group, error)
         finally:
             await self._membership.close()
-            self._changed.set()
+            self._fetching.changed.set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -122,6 +121,22 @@ class AsyncPullConsumer:
         self._membership.check_running()
         await self._membership.refresh(topic)
         return list((await self._membership.route(topic)).readable)
+
+    async def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read now, and call `listener(queues)` whenever they are others.
+
+            await consumer.assign(await consumer.watch_queues("orders", consumer.assign))
+
+        The listener, plain or `async`, runs on the event loop; a topic has one: the latest. Changes are seen within
+        `ConsumerConfig.route_refresh_seconds`. Raises `TopicNotFound`.
+        """
+        check_topic(topic)
+        self._membership.check_running()
+        return await self._watch.begin(topic, listener)
+
+    def unwatch_queues(self, topic: str) -> None:
+        """End what `watch_queues` began."""
+        self._watch.end(topic)
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -155,7 +170,7 @@ class AsyncPullConsumer:
         for assigned, offset in zip(added, starts, strict=True):
             assigned.restart(offset)
             assigned.committed = offset  # nothing to tell the broker before the position moves
-            self._fetch_from_now(assigned)
+            self._fetching.begin(assigned)
         self._turns = list(self._assigned.values())
         await self._membership.heartbeat()
 
@@ -190,8 +205,8 @@ class AsyncPullConsumer:
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
             self._find(queue).paused = False
-        self._room.set()
-        self._changed.set()
+        self._fetching.room.set()
+        self._fetching.changed.set()
 
     async def poll(self, timeout: float = 1.0) -> list[StoredMessage]:
         """Return the next messages of one queue, in order; [] when there is none within `timeout` seconds.
@@ -228,11 +243,17 @@ class AsyncPullConsumer:
         batch.assigned.finished = batch.assigned.position
         return batch.hand_out_one() if batch.messages else None
 
-    async def commit(self) -> None:
-        """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers."""
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers.
+
+        With `offsets`, store exactly these instead: where the group goes on in each queue, assigned here or not.
+        """
         self._membership.check_running()
-        self._finish_handed_out()
-        await self._commit_finished()
+        if offsets is None:
+            self._finish_handed_out()
+            await self._commit_finished()
+        else:
+            await asyncio.gather(*(self._commit_at(queue, offset) for queue, offset in offsets.items()))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue; None if there is none."""
@@ -295,7 +316,7 @@ class AsyncPullConsumer:
         if self._open is not None and self._open.assigned is assigned:
             self._open = None
         assigned.restart(offset)
-        self._fetch_from_now(assigned)
+        self._fetching.begin(assigned)
 
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
         """An administrator moves the group: go there and store it, as all members do."""
@@ -304,78 +325,23 @@ class AsyncPullConsumer:
 
     def _drop(self, assigned: AssignedQueue) -> None:
         del self._assigned[assigned.queue]
-        self._fetchers.pop(assigned.queue).cancel()
+        self._fetching.end(assigned)
         if self._open is not None and self._open.assigned is assigned:
             self._open = None
-
-    def _fetch_from_now(self, assigned: AssignedQueue) -> None:
-        running = self._fetchers.pop(assigned.queue, None)
-        if running is not None:
-            running.cancel()
-        self._fetchers[assigned.queue] = self._membership.tasks.start(
-            self._fetch_for_ever(assigned), name=f"pull {assigned.queue}"
-        )
-
-    async def _fetch_for_ever(self, assigned: AssignedQueue) -> None:
-        while True:
-            while self._is_full(assigned):
-                self._room.clear()
-                await self._room.wait()
-            try:
-                await self._fetch(assigned)
-            except MQError as error:
-                self._tell(assigned.queue, error)
-                await self._clock.sleep(self.config.retry_seconds)
-
-    def _is_full(self, assigned: AssignedQueue) -> bool:
-        config = self.config
-        return (
-            assigned.paused
-            or assigned.ready_count >= config.buffered_messages
-            or assigned.ready_bytes >= config.buffered_bytes
-        )
-
-    async def _fetch(self, assigned: AssignedQueue) -> None:
-        config = self.config
-        result = await pull(
-            self._membership,
-            self.group,
-            assigned.queue,
-            assigned.fetch_offset,
-            request=PullRequest(
-                config.pull_count, assigned.tags, config.long_poll_seconds, config.timeout, assigned.broker_id
-            ),
-        )
-        assigned.broker_id = result.suggested_broker_id
-        if assigned.add(result.messages, result.next_offset):
-            self._changed.set()
-        if assigned.queue in self._troubled:
-            self._troubled.discard(assigned.queue)
-            logger.info("pulling %s works again", assigned.queue)
-
-    def _tell(self, queue: MessageQueue, error: MQError) -> None:
-        """A passing trouble is logged once, until the queue works again; an answer that says no goes to the caller."""
-        if not error.retriable:
-            self._failure = error
-            self._changed.set()
-        elif queue not in self._troubled:
-            self._troubled.add(queue)
-            logger.warning("pulling %s fails, trying again: %s", queue, error)
 
     async def _next_batch(self, timeout: float) -> Batch | None:
         """Wait for a batch of a queue that is not paused; queues take turns."""
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    self._changed.clear()
+                    self._fetching.changed.clear()
                     if (batch := self._take_ready()) is not None:
                         return batch
-                    if self._failure is not None:
-                        failure, self._failure = self._failure, None
+                    if (failure := self._fetching.take_failure()) is not None:
                         raise failure
                     if not self._membership.running:
                         return None
-                    await self._changed.wait()
+                    await self._fetching.changed.wait()
         except TimeoutError:
             return None
 
@@ -384,7 +350,7 @@ class AsyncPullConsumer:
             if assigned.ready and not assigned.paused:
                 self._turns.append(self._turns.pop(index))
                 batch = assigned.take()
-                self._room.set()
+                self._fetching.room.set()
                 return batch
         return None
 
@@ -409,6 +375,12 @@ class AsyncPullConsumer:
             if assigned.finished != assigned.committed
         ]
         await asyncio.gather(*(self._commit(assigned, assigned.finished) for assigned in changed))
+
+    async def _commit_at(self, queue: MessageQueue, offset: int) -> None:
+        if (assigned := self._assigned.get(queue)) is not None:
+            await self._commit(assigned, offset)
+        else:
+            await self._offsets.commit(self.group, queue, offset)
 
     async def _commit(self, assigned: AssignedQueue, offset: int) -> None:
         await self._offsets.commit(self.group, assigned.queue, offset)

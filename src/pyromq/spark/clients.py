@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
-from pyromq.client.blocking import PullConsumer
+from pyromq.client.blocking_pull_consumer import PullConsumer
 from pyromq.message import MessageQueue
 
 _clients: dict[tuple[int, str, str], QueueClient] = {}

@@ -1,0 +1,102 @@
+"""Pulls ahead for the queues of a pull consumer: one task a queue, each within its bounds.
+
+Fills `AssignedQueue`s; which queues there are and who takes the messages is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pyromq.client.assigned_queue import AssignedQueue
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.membership import Membership
+from pyromq.client.pulling import PullRequest, pull
+from pyromq.clock import Clock
+from pyromq.errors import MQError
+from pyromq.message import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+
+class Fetching:
+    """The fetching tasks; they end with the membership's.
+
+    `changed` is set when there is something to hand out or an error to tell; set `room` when something was handed out
+    or a queue resumed.
+    """
+
+    def __init__(self, group: str, membership: Membership, config: ConsumerConfig, clock: Clock) -> None:
+        self.changed = asyncio.Event()
+        self.room = asyncio.Event()
+        self._group = group
+        self._membership = membership
+        self._config = config
+        self._clock = clock
+        self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._failure: MQError | None = None
+        self._troubled: set[MessageQueue] = set()
+
+    def begin(self, assigned: AssignedQueue) -> None:
+        """Pull from the queue's `fetch_offset` on; an answer that is on its way is never looked at."""
+        self.end(assigned)
+        self._tasks[assigned.queue] = self._membership.tasks.start(
+            self._fetch_for_ever(assigned), name=f"pull {assigned.queue}"
+        )
+
+    def end(self, assigned: AssignedQueue) -> None:
+        """Pull no more for this queue."""
+        running = self._tasks.pop(assigned.queue, None)
+        if running is not None:
+            running.cancel()
+
+    def take_failure(self) -> MQError | None:
+        """Return, once, an answer that said no to a pull."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    async def _fetch_for_ever(self, assigned: AssignedQueue) -> None:
+        while True:
+            while self._is_full(assigned):
+                self.room.clear()
+                await self.room.wait()
+            try:
+                await self._fetch(assigned)
+            except MQError as error:
+                self._tell(assigned.queue, error)
+                await self._clock.sleep(self._config.retry_seconds)
+
+    def _is_full(self, assigned: AssignedQueue) -> bool:
+        config = self._config
+        return (
+            assigned.paused
+            or assigned.ready_count >= config.buffered_messages
+            or assigned.ready_bytes >= config.buffered_bytes
+        )
+
+    async def _fetch(self, assigned: AssignedQueue) -> None:
+        config = self._config
+        result = await pull(
+            self._membership,
+            self._group,
+            assigned.queue,
+            assigned.fetch_offset,
+            request=PullRequest(
+                config.pull_count, assigned.tags, config.long_poll_seconds, config.timeout, assigned.broker_id
+            ),
+        )
+        assigned.broker_id = result.suggested_broker_id
+        if assigned.add(result.messages, result.next_offset):
+            self.changed.set()
+        if assigned.queue in self._troubled:
+            self._troubled.discard(assigned.queue)
+            logger.info("pulling %s works again", assigned.queue)
+
+    def _tell(self, queue: MessageQueue, error: MQError) -> None:
+        """A passing trouble is logged once, until the queue works again; an answer that says no goes to the caller."""
+        if not error.retriable:
+            self._failure = error
+            self.changed.set()
+        elif queue not in self._troubled:
+            self._troubled.add(queue)
+            logger.warning("pulling %s fails, trying again: %s", queue, error)

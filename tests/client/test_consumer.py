@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.errors import IllegalName, NoNameServer, NotRunning, UsageError
 from pyromq.message import Message
@@ -282,3 +282,69 @@ def test_bad_arguments_are_refused():
         AsyncConsumer("g").subscribe("orders", 7)
     with pytest.raises(UsageError, match="batch=0"):
         ConsumerConfig(batch=0)
+
+
+async def test_nothing_comes_twice_when_members_join_and_leave(cluster):
+    producer, seen, lock = await cluster.producer(), [], threading.Lock()
+
+    def work(messages):
+        threading.Event().wait(0.002)
+        with lock:
+            seen.extend(int(m.body) for m in messages)
+
+    async def feed():
+        for n in range(600):
+            await producer.send(Message("orders", b"%d" % n))
+
+    async with consuming(cluster, work):
+        feeding = asyncio.create_task(feed())
+        await until(lambda: seen)
+        async with consuming(cluster, work) as second:
+            await until(lambda: second.assignment)
+            await asyncio.sleep(0.1)
+            async with consuming(cluster, work) as third:
+                await until(lambda: third.assignment)
+        await feeding
+        await until(lambda: len(seen) >= 600)
+    assert sorted(seen) == list(range(600))
+
+
+async def test_every_broadcast_member_gets_every_message(cluster, tmp_path):
+    await send(cluster, range(6))
+    first, second = Seen(), Seen()
+    config = {"broadcast": True, "consume_from": ConsumeFrom.FIRST}
+    async with (
+        consuming(cluster, first, offsets_folder=tmp_path / "1", **config),
+        consuming(cluster, second, offsets_folder=tmp_path / "2", **config),
+    ):
+        assert sorted(await first.wait(6)) == sorted(await second.wait(6)) == list(range(6))
+
+
+async def test_a_broadcast_member_goes_on_where_its_file_says(cluster, tmp_path):
+    await send(cluster, range(6))
+    seen = Seen()
+    async with consuming(cluster, seen, broadcast=True, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path):
+        await seen.wait(6)
+    async with consuming(
+        cluster, seen, broadcast=True, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path
+    ) as consumer:
+        assert consumer.client_id.endswith("@DEFAULT")
+        await send(cluster, [6])
+        assert sorted(await seen.wait(7)) == list(range(7))
+
+
+async def test_a_failing_broadcast_message_is_dropped(cluster, tmp_path, caplog):
+    await send(cluster, range(3))
+    seen = Seen()
+
+    def work(messages):
+        seen(messages)
+        raise ValueError("no")
+
+    async with consuming(
+        cluster, work, broadcast=True, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path
+    ) as consumer:
+        await seen.wait(3)
+        await until(lambda: not any(owned.in_flight.count for owned in consumer._owned.values()))
+    assert "dropped, as broadcast messages are" in caplog.text
+    assert len(seen.messages) == 3

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.listener import Ack, GiveUp, RetryLater
 from pyromq.message import Message
@@ -270,5 +270,5 @@ async def test_two_queues_are_worked_on_at_once(cluster, broadcast, tmp_path):
         both.wait(5)
         done.append(messages)
 
-    async with consuming(cluster, work, broadcast=broadcast, offsets_folder=tmp_path):
+    async with consuming(cluster, work, broadcast=broadcast, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path):
         await until(lambda: len(done) == 2)

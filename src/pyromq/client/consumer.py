@@ -21,9 +21,9 @@ from pyromq.client.consumer_reporting import ConsumerReporting, Consumption
 from pyromq.client.direct_consuming import DirectConsuming
 from pyromq.client.group_offsets import GroupOffsets
 from pyromq.client.listener import Listener, Listening
+from pyromq.client.local_offsets import LocalOffsets
 from pyromq.client.locks import Locks
 from pyromq.client.membership import Membership
-from pyromq.client.offsets import QueueOffsets
 from pyromq.client.orderly_consuming import OrderlyConsuming
 from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.ownership import Ownership
@@ -137,10 +137,10 @@ class AsyncConsumer:
             group,
             clock,
             owned=self._owned,
-            offsets=GroupOffsets(group, QueueOffsets(self._membership, timeout=config.timeout), config),
+            offsets=(LocalOffsets if config.broadcast else GroupOffsets)(group, self._membership, config),
             pulls=self._pulls,
             consuming=self._consuming,
-            locks=Locks(group, self._membership) if config.orderly and not config.broadcast else None,
+            locks=None if config.broadcast else Locks(group, self._membership),
             wake=self._wake,
         )
         self._rebalance = Rebalance(

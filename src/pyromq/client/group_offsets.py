@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.owned_queue import OwnedQueue
 from pyromq.errors import MQError
@@ -18,9 +19,9 @@ logger = logging.getLogger(__name__)
 class GroupOffsets:
     """Finds where queues begin, and stores how far they are consumed."""
 
-    def __init__(self, group: str, offsets: QueueOffsets, config: ConsumerConfig) -> None:
+    def __init__(self, group: str, membership: Membership, config: ConsumerConfig) -> None:
         self._group = group
-        self._offsets = offsets
+        self._offsets = QueueOffsets(membership, timeout=config.timeout)
         self._config = config
 
     async def start(self, queue: MessageQueue) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from math import inf
 
 from pyromq.client.locks import Locks
 from pyromq.client.owned_queue import OwnedQueue
@@ -72,6 +73,7 @@ class LockRenewal:
                 await self._clock.sleep(AGAIN_SECONDS)
 
     def _note(self, owned: OwnedQueue) -> None:
-        owned.in_flight.allowed_until = self._clock.monotonic() + VALID_SECONDS
+        if owned.in_flight.allowed_until != inf:
+            owned.in_flight.allowed_until = self._clock.monotonic() + VALID_SECONDS
         owned.locked_ms = self._clock.now_ms()
         self._go_on(owned)

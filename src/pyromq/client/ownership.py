@@ -1,7 +1,9 @@
 """Begins and ends the consumption of queues: where to start, how to stop, what to leave behind for the next owner.
 
 Who takes a queue finds the offset that the one before has stored; who gives one away first lets the listeners finish
-that run, then stores the offset, then, where order is kept, unlocks. Which queues are ours is for rebalance to say.
+that run, then stores the offset, then unlocks. Where order is kept, nobody works on a queue without its lock; elsewhere
+the lock only makes the next owner wait a moment, so that nothing is consumed twice. Which queues are ours is for the
+rebalance to say.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from math import inf
 
 from pyromq.client.concurrent_consuming import ConcurrentConsuming
 from pyromq.client.group_offsets import GroupOffsets
+from pyromq.client.local_offsets import LocalOffsets
 from pyromq.client.lock_renewal import RENEW_SECONDS, VALID_SECONDS, LockRenewal
 from pyromq.client.locks import Locks
 from pyromq.client.orderly_consuming import OrderlyConsuming
@@ -26,12 +29,13 @@ from pyromq.net.tasks import Tasks, every
 logger = logging.getLogger(__name__)
 
 HAND_OVER_SECONDS = 0.5  # how long a queue given away waits for its running listeners
+PATIENCE_SECONDS = 0.7  # how long its next owner waits for that, where order is not kept
 
 
 class Ownership:
     """The queues of one consumer, in `owned`, and the tasks that work on them.
 
-    `locks` is None where order is not kept by locks. `wake` makes the rebalance look again.
+    `locks` is None where every member consumes every queue. `wake` makes the rebalance look again.
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class Ownership:
         clock: Clock,
         *,
         owned: dict[MessageQueue, OwnedQueue],
-        offsets: GroupOffsets,
+        offsets: GroupOffsets | LocalOffsets,
         pulls: PullLoops,
         consuming: ConcurrentConsuming | OrderlyConsuming,
         locks: Locks | None,
@@ -53,11 +57,13 @@ class Ownership:
         self._pulls = pulls
         self._consuming = consuming
         self._locks = locks
+        self._strict = locks is not None and isinstance(consuming, OrderlyConsuming)
         self._wake = wake
         self._tasks = Tasks()
         self._loops: dict[OwnedQueue, asyncio.Task[None]] = {}
         self._held: dict[MessageQueue, OwnedQueue] = {}  # locked: those owned, and those whose listeners still run
         self._left: dict[MessageQueue, tuple[int, int]] = {}  # with lost locks: offset stored, offset consumed
+        self._refused: dict[MessageQueue, float] = {}  # since when (monotonic) another has its lock
         self._troubled: set[MessageQueue] = set()
         self._renewal = (
             LockRenewal(locks, self._held, clock, go_on=self._go_on, lose=self._lose) if locks is not None else None
@@ -70,14 +76,8 @@ class Ownership:
 
     async def take(self, queues: Sequence[MessageQueue]) -> list[OwnedQueue]:
         """Begin to consume queues; returns those that could be taken, others are free to take later."""
-        if self._locks is not None:
-            free = [queue for queue in queues if queue not in self._held]  # others: their listeners still run here
-            held = await self._locks.lock(free)
-            queues = [queue for queue in free if held.get(queue)]
-            for queue in free:
-                if held.get(queue) is False:
-                    self._say(queue, "waiting for its lock, which another member holds")
-        taken = await asyncio.gather(*(self._take(queue) for queue in queues))
+        free = await self._lock(queues) if self._locks is not None else queues
+        taken = await asyncio.gather(*(self._take(queue) for queue in free))
         return [owned for owned in taken if owned is not None]
 
     async def give(self, queues: Sequence[OwnedQueue]) -> None:
@@ -85,14 +85,14 @@ class Ownership:
         self._stop_pulling(queues)
         await self._quiet(queues, HAND_OVER_SECONDS)
         late = [owned for owned in queues if owned.in_flight.running]
-        if self._locks is None:
+        if not self._strict:
             self._tell_late(late, HAND_OVER_SECONDS)
             await self._end(queues)
-        else:
-            await self._end([owned for owned in queues if owned not in late])
-            for owned in late:
-                logger.info("group %s: %s goes when its running listener is done", self._group, owned.queue)
-                self._tasks.start(self._end_later(owned), name=f"end {owned.queue}")
+            return
+        await self._end([owned for owned in queues if owned not in late])
+        for owned in late:
+            logger.info("group %s: %s goes when its running listener is done", self._group, owned.queue)
+            self._tasks.start(self._end_later(owned), name=f"end {owned.queue}")
 
     async def leave(self, seconds: float) -> None:
         """End consuming all queues; listeners that run longer than so many seconds have worked for nothing."""
@@ -119,10 +119,34 @@ class Ownership:
                 self._tasks.start(self._reset(self._owned[queue], offset), name=f"reset {queue}")
 
     def connection_lost(self, address: str) -> None:
-        """A broker may free our locks now: no listener starts before they are ours again."""
-        if self._renewal is not None and self._locks is not None:
-            queues = [owned for owned in self._held.values() if owned.lock_address == address]
-            self._tasks.start(self._renewal.take_again(queues), name=f"lock again at {address}")
+        """A broker may free our locks now. Where order is kept, no listener starts before they are ours again."""
+        queues = [owned for owned in self._held.values() if owned.lock_address == address]
+        if self._renewal is not None and queues:
+            again = self._renewal.take_again(queues) if self._strict else self._renewal.renew()
+            self._tasks.start(again, name=f"lock again at {address}")
+
+    async def _lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """Return those of the queues that may be taken now."""
+        assert self._locks is not None
+        free = [queue for queue in queues if queue not in self._held]  # others: their listeners still run here
+        held = await self._locks.lock(free)
+        return [queue for queue in free if self._may_take(queue, held.get(queue))]
+
+    def _may_take(self, queue: MessageQueue, is_held: bool | None) -> bool:
+        """`is_held` is None when the broker did not answer."""
+        if is_held or (is_held is None and not self._strict):
+            self._refused.pop(queue, None)
+            return True
+        if is_held is None:
+            return False
+        if self._strict:
+            self._say(queue, "waiting for its lock, which another member holds")
+            return False
+        now = self._clock.monotonic()
+        if now - self._refused.setdefault(queue, now) < PATIENCE_SECONDS:
+            return False
+        del self._refused[queue]
+        return True
 
     async def _take(self, queue: MessageQueue) -> OwnedQueue | None:
         try:
@@ -135,7 +159,7 @@ class Ownership:
         if stored == offset:
             offset = max(offset, consumed)  # nobody has consumed the queue since we lost it
         self._troubled.discard(queue)
-        allowed_until = inf if self._locks is None else self._clock.monotonic() + VALID_SECONDS
+        allowed_until = self._clock.monotonic() + VALID_SECONDS if self._strict else inf
         return self._begin(queue, offset, allowed_until, lock_address)
 
     def _begin(self, queue: MessageQueue, offset: int, allowed_until: float, lock_address: str) -> OwnedQueue:
@@ -180,7 +204,7 @@ class Ownership:
             if owned.lost:
                 self._left[owned.queue] = (owned.committed, owned.in_flight.safe_offset)
         if self._locks is not None:
-            await self._locks.unlock(owned.queue for owned in kept if not owned.in_flight.running)
+            await self._locks.unlock(owned.queue for owned in kept if not (self._strict and owned.in_flight.running))
 
     async def _end_later(self, owned: OwnedQueue) -> None:
         await owned.in_flight.quiet()
@@ -189,7 +213,7 @@ class Ownership:
 
     async def _reset(self, owned: OwnedQueue, offset: int) -> None:
         self._stop_pulling([owned])
-        if self._locks is not None:
+        if self._strict:
             await owned.in_flight.quiet()  # never two listeners of a queue at once
         if self._owned.get(owned.queue) is not owned:
             return  # given away meanwhile
@@ -205,6 +229,8 @@ class Ownership:
 
     def _lose(self, owned: OwnedQueue) -> None:
         """The lock is, or may be, another's: give the queue up; the rebalance will take it anew when it can."""
+        if not self._strict:
+            return  # another has run out of patience: a rebalance will say whose the queue is
         owned.lost = True
         owned.in_flight.allowed_until = 0.0
         self._wake()

@@ -110,8 +110,9 @@ def _java(home: Path, jars: Path, role: str, settings: str) -> list[str]:
 
 
 def _java_settings(home: Path, port: int, namesrv_port: int) -> str:
+    ha_port = next(free for free in iter(free_port, 0) if free not in (port, port - 2))  # it listens on both
     return (
-        f"brokerName=broker-a\nbrokerIP1=127.0.0.1\nlistenPort={port}\nhaListenPort={free_port()}\n"
+        f"brokerName=broker-a\nbrokerIP1=127.0.0.1\nlistenPort={port}\nhaListenPort={ha_port}\n"
         f"namesrvAddr=127.0.0.1:{namesrv_port}\nstorePathRootDir={home}/store\nautoCreateTopicEnable=true\n"
     )
 

@@ -45,6 +45,8 @@ _CODES = {
 
 def _answer(status: ReadStatus, code: ResponseCode) -> ReplyTemplate:
     variables = ("next_offset", "min_offset", "max_offset")
+    if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream makes the queues of a topic when they are asked for
+        status = ReadStatus.NO_MESSAGE_IN_QUEUE
     return ReplyTemplate(PullMessageResponse, variables, code=code, remark=status.name, suggested_broker_id=0)
 
 

@@ -158,9 +158,9 @@ class PutKv(Header):
     """Store a value under a namespace and a key."""
 
     code = RequestCode.PUT_KV_CONFIG
-    namespace: str
-    key: str
     value: str
+    namespace: str | None = None  # required, but a name server has words of its own for their absence
+    key: str | None = None
 
 
 class KvValueResponse(Header):

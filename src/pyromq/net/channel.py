@@ -7,7 +7,7 @@ import logging
 import ssl
 
 from pyromq.clock import Clock
-from pyromq.errors import MQError, ProtocolError, Unavailable
+from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.exchange import Completed, Exchange
@@ -17,6 +17,7 @@ from pyromq.remoting.header import Filled, Header
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 3.0
+WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
 HIGH_WATER_BYTES = 4 << 20
 
 
@@ -85,9 +86,9 @@ class Channel(asyncio.Protocol):
         self._flush()
 
     async def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> Response:
-        """Ask and wait; waits also while the peer does not read what was written before."""
+        """Ask and wait; waits also while the peer does not read what was written before, all within the timeout."""
         if not self._writable.is_set():
-            await self._writable.wait()
+            timeout = await self._until_writable(header.code, timeout)
         return await self.call_soon(header, body, timeout=timeout)
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
@@ -99,10 +100,12 @@ class Channel(asyncio.Protocol):
         await self._writable.wait()
 
     async def close(self) -> None:
-        """Write what is ready, close, and wait for the end."""
+        """Write what is ready, close, and wait for the end. A peer that does not read loses what was written."""
         if not self._exchange.closed:
             self._flush()
             self._transport.close()
+            await asyncio.wait([self._lost], timeout=WRITE_SECONDS)
+            self._transport.abort()
         await asyncio.wait([self._lost])
         if self._expiry is not None:
             self._expiry.cancel()
@@ -117,7 +120,7 @@ class Channel(asyncio.Protocol):
             self._clock,
             address=transport.get_extra_info("peername"),
             wake=self._ask_flush,
-            run_soon=self._loop.call_soon_threadsafe,
+            run_soon=self._run_soon,
             initiator=True,
             serialization=self._serialization,
         )
@@ -142,6 +145,23 @@ class Channel(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+
+    async def _until_writable(self, code: int, timeout: float) -> float:
+        """Wait until the peer reads; return how much of the timeout is left."""
+        deadline = self._loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._writable.wait()
+        except TimeoutError:
+            text = f"{self.address} did not answer request {code} within {timeout:g} s: it reads nothing"
+            raise DeadlineExceeded(text) from None
+        return deadline - self._loop.time()
+
+    def _run_soon(self, *call: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(*call)  # type: ignore[arg-type]  # function and its arguments
+        except RuntimeError:  # the answer of a listener that took longer than the loop lived
+            logger.debug("an answer for %s came after the end", self._exchange.address)
 
     def _flush(self) -> None:
         self._flush_asked = False
@@ -180,6 +200,6 @@ async def connect(
         raise Unavailable(f"{address} refuses connections: nothing listens there") from error
     except TimeoutError as error:
         raise Unavailable(f"{address} cannot be reached within {CONNECT_SECONDS:g} s") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:  # the last: a port beyond 65535
         raise Unavailable(f"{address} cannot be reached: {error}") from error
     return channel

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 
 from pyromq.clock import Clock
+from pyromq.errors import NotRunning
 from pyromq.net.channel import Channel, connect
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import JSON
@@ -27,7 +28,7 @@ class Pool:
         self._tls = tls
         self._serialization = serialization
         self._channels: dict[str, Channel] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: dict[str, asyncio.Task[Channel]] = {}
 
     def open_channel(self, address: str) -> Channel | None:
         """Return the open connection to the address, if there is one."""
@@ -35,16 +36,21 @@ class Pool:
         return channel if channel is not None and not channel.closed else None
 
     async def channel(self, address: str) -> Channel:
-        """Return the connection to `host:port`. Raises `Unavailable` when it cannot be opened."""
+        """Return the connection to `host:port`; all who ask meanwhile get the same one, or the same error.
+
+        Raises `Unavailable` when it cannot be opened, `NotRunning` when the pool is closed meanwhile.
+        """
         if (channel := self.open_channel(address)) is not None:
             return channel
-        async with self._opening.setdefault(address, asyncio.Lock()):
-            if (channel := self.open_channel(address)) is None:
-                channel = await connect(
-                    address, self._dispatcher, self._clock, tls=self._tls, serialization=self._serialization
-                )
-                self._channels[address] = channel
-        return channel
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
+        try:
+            return await asyncio.shield(opening)  # who stops waiting does not stop the others
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise NotRunning(f"the client was closed while it connected to {address}") from None
+            raise
 
     def channels(self) -> dict[str, Channel]:
         """Return the open connections by address."""
@@ -56,5 +62,20 @@ class Pool:
             await channel.close()
 
     async def close(self) -> None:
+        """Close all connections, also those on their way."""
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        self._opening.clear()  # of those that had not even begun
         for address in list(self._channels):
             await self.drop(address)
+
+    async def _open(self, address: str) -> Channel:
+        try:
+            channel = self._channels[address] = await connect(
+                address, self._dispatcher, self._clock, tls=self._tls, serialization=self._serialization
+            )
+        finally:
+            self._opening.pop(address, None)
+        return channel

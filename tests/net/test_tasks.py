@@ -1,0 +1,125 @@
+"""Periodic work: runs when it is time, survives its failures, and ends with its owner."""
+
+import asyncio
+import logging
+
+import pytest
+
+from pyromq.errors import Unavailable
+from pyromq.net.tasks import Tasks, every
+
+
+@pytest.fixture
+async def tasks():
+    tasks = Tasks()
+    yield tasks
+    await tasks.stop()
+
+
+async def started(tasks, clock, action, **options):
+    """Start an action that runs every 10 s, and let its task begin."""
+    tasks.start(every(10, action, clock, **options), name="work")
+    await clock.advance(0)
+
+
+async def test_work_is_done_each_time_the_interval_has_passed(tasks, clock):
+    times = []
+    begin = clock.monotonic()
+    await started(tasks, clock, lambda: times.append(clock.monotonic() - begin))
+    await clock.advance(9)
+    assert times == []
+    await clock.advance(26)
+    assert times == [10, 20, 30]
+
+
+async def test_the_first_time_may_be_another(tasks, clock):
+    times = []
+    begin = clock.monotonic()
+    await started(tasks, clock, lambda: times.append(clock.monotonic() - begin), first_after=1)
+    await clock.advance(25)
+    assert times == [1, 11, 21]
+
+
+async def test_work_may_be_a_coroutine_and_does_not_overlap_itself(tasks, clock):
+    running = []
+
+    async def work():
+        running.append("begin")
+        await clock.sleep(15)
+        running.append("end")
+
+    await started(tasks, clock, work)
+    await clock.advance(55)
+    assert running == ["begin", "end"] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "text"),
+    [
+        (Unavailable("no name server"), logging.WARNING, "no name server"),
+        (ZeroDivisionError(), logging.ERROR, "failed"),
+    ],
+)
+async def test_failing_work_is_logged_and_done_again(tasks, clock, caplog, error, level, text):
+    def work():
+        raise error
+
+    await started(tasks, clock, work)
+    await clock.advance(20)
+    assert [record.levelno for record in caplog.records] == [level] * 2
+    assert "work" in caplog.records[0].getMessage()
+    assert text in caplog.records[0].getMessage()
+
+
+async def test_stopping_waits_until_each_task_has_ended(tasks, clock):
+    ended = []
+
+    async def work():
+        try:
+            await clock.sleep(100)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    for _ in range(3):
+        tasks.start(work(), name="work")
+    await clock.advance(1)
+    await tasks.stop()
+    assert ended == [True] * 3
+    await clock.advance(200)
+
+
+async def test_a_task_that_dies_is_logged_with_its_name(tasks, caplog):
+    async def work():
+        raise ZeroDivisionError
+
+    task = tasks.start(work(), name="count things")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    (record,) = caplog.records
+    assert record.getMessage() == "task count things died"
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+async def test_a_task_that_fails_while_it_is_stopped_is_logged_and_no_error(tasks, clock, caplog):
+    async def work():
+        try:
+            await clock.sleep(100)
+        finally:
+            raise ZeroDivisionError
+
+    tasks.start(work(), name="work")
+    await clock.advance(1)
+    await tasks.stop()
+    await asyncio.sleep(0)
+    assert [record.getMessage() for record in caplog.records] == ["task work died"]
+
+
+async def test_a_task_that_has_ended_is_forgotten(tasks):
+    async def work():
+        return None
+
+    await asyncio.wait([tasks.start(work(), name="work")])
+    await asyncio.sleep(0)
+    assert tasks._tasks == set()
+    await tasks.stop()

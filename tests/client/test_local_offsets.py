@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.local_offsets import LocalOffsets, OffsetFile
 from pyromq.client.membership import Membership
 from pyromq.client.owned_queue import OwnedQueue
@@ -183,3 +184,33 @@ async def test_a_cancelled_save_ends_before_the_next_begins(membership, tmp_path
     await offsets.save([owned_at(A, 2)])
 
     assert OffsetFile(tmp_path, membership.client_id, "billing").load()[A] == 2
+
+
+async def test_a_broadcast_consumer_goes_on_by_its_file(cluster, tmp_path):
+    producer = await cluster.producer()
+    for number in range(8):
+        await producer.send(Message("news", b"%d" % number))
+    first = await heard(cluster, tmp_path, 8)
+    await producer.send(Message("news", b"8"))
+
+    assert first == [b"%d" % number for number in range(8)]
+    assert await heard(cluster, tmp_path, 1) == [b"8"]
+    assert sum(OffsetFile(tmp_path, "127.0.0.1@DEFAULT", "readers").load().values()) == 9
+    admin = await cluster.admin()
+    assert await admin.group_progress("readers") == []
+
+
+async def heard(cluster, folder, count):
+    """Return the bodies that a broadcast consumer got, once there are `count`."""
+    got, complete = [], asyncio.Event()
+
+    async def listen(messages):
+        got.extend(message.body for message in messages)
+        if len(got) >= count:
+            complete.set()
+
+    config = ConsumerConfig(broadcast=True, offsets_folder=folder, consume_from=ConsumeFrom.FIRST)
+    async with AsyncConsumer("readers", cluster.namesrv, config=config) as consumer:
+        consumer.subscribe("news", listen)
+        await asyncio.wait_for(complete.wait(), 5)
+    return sorted(got)

@@ -13,6 +13,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.configuring import Configuring, load_changes
 from pyromq.broker.connections import Connections
 from pyromq.broker.consuming import Consuming
+from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.grouping import Grouping
 from pyromq.broker.groups import Groups
 from pyromq.broker.heartbeating import Heartbeating
@@ -32,6 +33,7 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.tracking import Tracking
 from pyromq.clock import Clock, SystemClock
 from pyromq.message import pack_address
+from pyromq.net.alarm import Alarm
 from pyromq.net.server import Server
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.dispatch import Dispatcher
@@ -69,8 +71,12 @@ class Broker:
         self.connections = Connections(self.config, self._clock)
         self.statistics = Statistics(self.config.cluster, self._clock)
         self.long_polls = LongPolls(self._clock)
+        self.delay_levels = DelayLevels(
+            self.store, JsonFile(folder / "delayOffset.json"), statistics=self.statistics, clock=self._clock
+        )
         self.registering = Registering(self.config, self.topics, self._clock)
         self._tasks = Tasks()
+        self._delivering = Alarm(self.delay_levels.deliver, self._clock)
         self._saving: asyncio.Future[None] | None = None
         self._server = Server(
             Dispatcher(*self._answerers(settings)), self._clock, host=self.config.host, port=self.config.port
@@ -81,7 +87,15 @@ class Broker:
         connections, statistics, config, clock = self.connections, self.statistics, self.config, self._clock
         progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=clock)
         return [
-            Sending(store, topics, groups, statistics=statistics, config=config, clock=clock),
+            Sending(
+                store,
+                topics,
+                groups,
+                delay_levels=self.delay_levels,
+                statistics=statistics,
+                config=config,
+                clock=clock,
+            ),
             Pulling(
                 store,
                 topics,
@@ -97,7 +111,7 @@ class Broker:
             Querying(store, connections),
             Heartbeating(connections, groups, topics=topics, clock=clock),
             Administering(store, topics, statistics=statistics, announce=self.registering.announce),
-            Grouping(groups, offsets, statistics=statistics),
+            Grouping(groups, offsets, delay_levels=self.delay_levels, statistics=statistics),
             Configuring(config, settings, topics=topics, announce_all=self.registering.announce_all, clock=clock),
             Relaying(store, topics, offsets=offsets, connections=connections, broker_name=config.name),
             Tracking(progress, topics, groups=groups, offsets=offsets, connections=connections, config=config),
@@ -106,6 +120,7 @@ class Broker:
                 connections,
                 statistics=statistics,
                 long_polls=self.long_polls,
+                delay_levels=self.delay_levels,
                 config=config,
                 clock=clock,
             ),
@@ -149,17 +164,20 @@ class Broker:
         await self.saved()
         self.offsets.persist()
         self.store.close()
+        self.delay_levels.persist()
 
     def _load_tables(self) -> None:
         self.topics.load()
         self.groups.load()
         self.offsets.load()
+        self.delay_levels.load()
         self.topics.persist()  # the built-in ones of a new folder
         self.groups.persist()
 
     async def _listen(self) -> None:
         self.long_polls.run_soon = asyncio.get_running_loop().call_soon
         self.store.on_append = self.long_polls.arrived
+        self.delay_levels.on_parked = lambda: self._delivering.ring_within(0)
         await self._server.start()
         self.config.port = self._server.port
         host = self.config.advertised_host or self.config.host
@@ -176,13 +194,15 @@ class Broker:
         ]
         for seconds, action in actions:
             self._tasks.start(every(seconds, action, self._clock), name=action.__qualname__)
+        self._tasks.start(self._delivering.run(), name="delay levels")
         self._tasks.start(self._follow_index(), name="key index")
 
     async def _persist_offsets(self) -> None:
-        """Write the offsets in a thread: the disk may take long."""
-        if (save := self.offsets.unsaved()) is not None:
-            self._saving = asyncio.get_running_loop().run_in_executor(None, save)
-            await asyncio.shield(self._saving)
+        """Write what has been consumed and delivered in a thread: the disk may take long."""
+        for save in (self.offsets.unsaved(), self.delay_levels.unsaved()):
+            if save is not None:
+                self._saving = asyncio.get_running_loop().run_in_executor(None, save)
+                await asyncio.shield(self._saving)
 
     async def saved(self) -> None:
         """Wait until no thread writes the offsets any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.groups import Groups
 from pyromq.broker.offsets import Offsets
 from pyromq.broker.statistics import Statistics
@@ -29,9 +30,10 @@ MAX_LONG = (1 << 63) - 1
 class Grouping:
     """Creates, changes, lists and deletes groups; copies and compares their offsets."""
 
-    def __init__(self, groups: Groups, offsets: Offsets, *, statistics: Statistics) -> None:
+    def __init__(self, groups: Groups, offsets: Offsets, *, delay_levels: DelayLevels, statistics: Statistics) -> None:
         self._groups = groups
         self._offsets = offsets
+        self._delay_levels = delay_levels
         self._statistics = statistics
 
     @answers(SaveGroup)
@@ -61,8 +63,7 @@ class Grouping:
 
     @answers(AllDelayOffsets)
     def delay_offsets(self, header: AllDelayOffsets, call: Call) -> Reply:
-        """Delayed messages are refused in this version, so no level has an offset."""
-        return Reply(body=encode_body(DelayOffsetTable()))
+        return Reply(body=encode_body(DelayOffsetTable(offsets=self._delay_levels.offsets())))
 
     @answers(CloneGroupOffset)
     def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply:

@@ -6,10 +6,12 @@ import shutil
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.connections import Connections, Member
+from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.long_polls import LongPolls
 from pyromq.broker.statistics import Rates, Span, Statistics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, ConsumerNotOnline
+from pyromq.names import SCHEDULE_TOPIC
 from pyromq.remoting.bodies import (
     BrokerStats,
     Connection,
@@ -44,6 +46,7 @@ class Inspecting:
         *,
         statistics: Statistics,
         long_polls: LongPolls,
+        delay_levels: DelayLevels,
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
@@ -51,12 +54,13 @@ class Inspecting:
         self._connections = connections
         self._statistics = statistics
         self._long_polls = long_polls
+        self._delay_levels = delay_levels
         self._config = config
         self._clock = clock
 
     @answers(BrokerState)
     def state(self, header: BrokerState, call: Call) -> Reply:
-        table = self._counters() | self._store_figures() | self._queue_figures()
+        table = self._counters() | self._store_figures() | self._queue_figures() | self._delay_figures()
         return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
 
     @answers(BrokerStatistics)
@@ -95,6 +99,13 @@ class Inspecting:
             for group, members in self._connections.producer_groups().items()
         }
         return Reply(body=encode_body(ProducerTable(groups=groups)))
+
+    def _delay_figures(self) -> dict[str, str]:
+        """By level: delivered, and how many there are in all."""
+        return {
+            f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+            for level, offset in self._delay_levels.offsets().items()
+        }
 
     def _counters(self) -> dict[str, str]:
         statistics, now = self._statistics, self._clock.now_ms()

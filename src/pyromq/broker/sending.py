@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import cast
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics, describe
@@ -22,7 +23,7 @@ from pyromq.errors import (
     TopicNotFound,
 )
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
-from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
+from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT, UNIT_SUBSCRIPTION, Permission
@@ -49,6 +50,7 @@ class Sending:
         topics: Topics,
         groups: Groups,
         *,
+        delay_levels: DelayLevels,
         statistics: Statistics,
         config: BrokerConfig,
         clock: Clock,
@@ -56,6 +58,7 @@ class Sending:
         self._store = store
         self._topics = topics
         self._groups = groups
+        self._delay_levels = delay_levels
         self._statistics = statistics
         self._config = config
         self._clock = clock
@@ -78,11 +81,11 @@ class Sending:
         if header.batch:
             return self.send_batch(header, call)
         try:
-            message, wait = self._message(header, call)
+            message, wait, queue_id = self._message(header, call)
             self._append(message)
         except MQError as error:
             return self._refused(error)
-        return self._stored(message, wait)
+        return self._stored(message, wait, queue_id)
 
     @answers_runs(SendMessage)
     def send_run(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
@@ -90,7 +93,7 @@ class Sending:
         headers = [cast(SendMessage, call.header) for call in calls]
         if any(header.batch for header in headers):
             return [self.send(header, call) for header, call in zip(headers, calls, strict=True)]
-        outcomes: list[tuple[StoredMessage, bool] | Reply] = []
+        outcomes: list[tuple[StoredMessage, bool, int] | Reply] = []
         for header, call in zip(headers, calls, strict=True):
             try:
                 outcomes.append(self._message(header, call))
@@ -111,8 +114,11 @@ class Sending:
         reply.header = SendRefusal(region=self._config.region, trace_on="true")
         return reply
 
-    def _message(self, header: SendMessage, call: Call) -> tuple[StoredMessage, bool]:
-        """Return the message to store and whether its sender waits for the disk. Raises what refuses it."""
+    def _message(self, header: SendMessage, call: Call) -> tuple[StoredMessage, bool, int]:
+        """Return the message to store, whether its sender waits for the disk, and the queue it is told.
+
+        Raises what refuses it.
+        """
         if self._asked != self._confirmed:
             self._refuse_if_overloaded()
         name = header.topic
@@ -138,12 +144,23 @@ class Sending:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        return message, wait
+        if _DELAY in text:
+            self._divert(message, header)
+        return message, wait, queue_id
 
-    def _stored(self, message: StoredMessage, wait: bool) -> Answered | Future[Answered]:
-        """The answer to a send whose message is in the log."""
+    def _divert(self, message: StoredMessage, header: SendMessage) -> None:
+        """Let a message wait that asks for it; dead letters do not."""
+        if message.topic.startswith(DEAD_LETTER_PREFIX):
+            return
+        properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
+        properties[Property.CLUSTER] = self._config.cluster
+        if self._delay_levels.divert(message, properties) and _is_too_long(message.property_text):
+            raise MessageRefused(self._illegal)
+
+    def _stored(self, message: StoredMessage, wait: bool, queue_id: int) -> Answered | Future[Answered]:
+        """The answer to a send whose message is in the log, sent to that queue."""
         self._count_put(message.topic, 1, message.size)
-        values = (message.log_offset, message.queue_id, message.queue_offset)
+        values = (message.log_offset, queue_id, message.queue_offset)
         reply = FilledReply(self._answer or self._make_answer(), values)
         if wait and self._waits_for_flush:
             return self._when_flushed(message.log_offset + message.size, reply)
@@ -234,8 +251,8 @@ class Sending:
         As upstream, WAIT goes and CLUSTER comes. The text is cut, not parsed: what upstream's parser would drop
         (broken and doubled pairs) every reader of the stored text drops as well.
         """
-        if _DELAY in text or _TRANSACTION in text:
-            self._refuse_unserved(decode_properties(text))
+        if _TRANSACTION in text:
+            self._refuse_half(decode_properties(text))
         wait = True
         if _WAIT in text:
             before, _, rest = text.partition(_WAIT)
@@ -247,7 +264,7 @@ class Sending:
                 return self._rewritten(before + _WAIT + value + PAIRS + rest)
             wait = not value or value.lower() == "true"
         text += self._cluster_pair if not text or text[-1] == PAIRS else self._joined_cluster_pair
-        if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
+        if _is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
@@ -257,16 +274,13 @@ class Sending:
         wait = properties.pop(Property.WAIT, "true").lower() == "true"
         properties[Property.CLUSTER] = self._config.cluster
         text = encode_properties(properties)
-        if len(text.encode()) > MAX_PROPERTIES_SIZE:
+        if _is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
-    def _refuse_unserved(self, properties: dict[str, str]) -> None:
-        """Delayed and half messages are refused until they are served: stored, they would never be delivered."""
+    def _refuse_half(self, properties: dict[str, str]) -> None:
         if properties.get(Property.TRANSACTION, "").lower() == "true":
             raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
-        if properties.get(Property.DELAY, "0") != "0":
-            raise MessageRefused("this broker does not deliver delayed messages; send without a delay level")
 
     def _batch(self, header: SendMessage, call: Call) -> tuple[list[StoredMessage], bool]:
         """Return the members to store and whether their sender waits for the disk. Raises what refuses them."""
@@ -296,7 +310,9 @@ class Sending:
             )
             if not body or len(message.property_text.encode()) > MAX_PROPERTIES_SIZE:
                 raise MessageRefused(self._illegal if body else self._empty)
-            self._refuse_unserved(message.properties)
+            if message.properties.get(Property.DELAY, "0") != "0":
+                raise MessageRefused(f"{self._illegal} A batch cannot be delayed; send its messages one by one.")
+            self._refuse_half(message.properties)
             messages.append(message)
         if not messages:
             raise MessageRefused("the batch has no messages")
@@ -346,6 +362,11 @@ class Sending:
     @property
     def _empty(self) -> str:
         return f"{self._illegal} The body is empty."
+
+
+def _is_too_long(text: str) -> bool:
+    """Whether a record cannot hold these properties. No character takes more than four bytes."""
+    return len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE
 
 
 def _unconfirmed(reply: Answered) -> Reply:

@@ -1,0 +1,65 @@
+"""Work that is due at certain times: one task that sleeps until the next of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from pyromq.clock import Clock
+from pyromq.errors import MQError
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0  # after a failure
+_LONGEST_SLEEP = 3600.0  # timers of event loops do not take infinity
+
+
+class Alarm:
+    """Runs `action` when its time has come.
+
+    The action returns in how many seconds it wants to run again, None: not before `ring_within` says so. A failing one
+    is logged and runs again a second later.
+    """
+
+    def __init__(self, action: Callable[[], float | None], clock: Clock) -> None:
+        self._action = action
+        self._clock = clock
+        self._at = math.inf  # monotonic seconds
+        self._sleep: asyncio.Future[None] | None = None
+
+    def ring_within(self, seconds: float) -> None:
+        """Let the action run in so many seconds at the latest; 0: in the loop's next turn."""
+        at = self._clock.monotonic() + seconds
+        if at < self._at:
+            self._at = at
+            if self._sleep is not None:
+                self._sleep.cancel()
+
+    async def run(self) -> None:
+        """Act now, and then whenever it is time, until cancelled."""
+        while True:
+            self._at = math.inf
+            if (seconds := self._act()) is not None:
+                self.ring_within(seconds)
+            await asyncio.sleep(0)  # others get their turn, however much there is to do
+            while (left := self._at - self._clock.monotonic()) > 0:
+                await self._wait(left)
+
+    def _act(self) -> float | None:
+        try:
+            return self._action()
+        except MQError as error:
+            logger.warning("%s: %s", self._action.__qualname__, error)
+        except Exception:
+            logger.exception("%s failed", self._action.__qualname__)
+        return RETRY_SECONDS
+
+    async def _wait(self, seconds: float) -> None:
+        self._sleep = asyncio.ensure_future(self._clock.sleep(min(seconds, _LONGEST_SLEEP)))
+        try:
+            await asyncio.wait({self._sleep})
+        finally:
+            self._sleep.cancel()
+            self._sleep = None

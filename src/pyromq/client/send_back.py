@@ -44,15 +44,15 @@ class SendBack:
             await self._ask_broker(message, queue, delay_level, reason)
         except MQError as error:
             logger.info("group %s: %s is not taken back, sending a copy: %s", self._group, message.message_id, error)
-            if delay_level == TO_DEAD_LETTERS:
+            if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries:
                 await self.bury(message, reason)
             else:
-                await self._send_copy(message, message.reconsume_times + 1, self._max_retries, reason)
+                level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+                await self._send_copy(message, message.reconsume_times + 1, level, reason)
 
     async def bury(self, message: StoredMessage, reason: str) -> None:
         """Make the message a dead letter by a copy. Raises `MQError` when no broker takes it."""
-        attempts = max(message.reconsume_times, 1)
-        await self._send_copy(message, attempts, attempts, reason)
+        await self._send_copy(message, max(message.reconsume_times, 1), TO_DEAD_LETTERS, reason)
 
     async def _ask_broker(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
         route = await self._membership.route(queue.topic)
@@ -71,8 +71,8 @@ class SendBack:
         )
         (await self._membership.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
 
-    async def _send_copy(self, message: StoredMessage, attempts: int, most: int, reason: str) -> None:
-        """Send a copy to the retry topic; with as many `attempts` as `most`, the broker makes it a dead letter."""
+    async def _send_copy(self, message: StoredMessage, attempts: int, delay_level: int, reason: str) -> None:
+        """Send a copy that has had so many attempts to the retry topic, to wait there, or for the dead letters."""
         topic = retry_topic(self._group)
         route = await self._membership.route(topic)
         if not route.writable:
@@ -81,6 +81,11 @@ class SendBack:
         address = route.master(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
+        properties = _copied_properties(message, delay_level, reason)
+        properties[Property.RECONSUME_TIME] = str(attempts)
+        properties[Property.MAX_RECONSUME_TIMES] = str(self._max_retries)
+        # A broker makes a dead letter of what has had as many attempts as this.
+        most = attempts if delay_level == TO_DEAD_LETTERS else attempts + 1
         order = SendMessageV2(
             producer_group=COPY_PRODUCER_GROUP,
             topic=topic,
@@ -90,7 +95,7 @@ class SendBack:
             sys_flag=message.sys_flag & ~(HOST_FLAGS | SysFlag.ROLLBACK),
             born_ms=self._clock.now_ms(),
             flag=message.flag,
-            properties=encode_properties(_copied_properties(message, attempts, most, reason)),
+            properties=encode_properties(properties),
             reconsume_times=attempts,
             unit_mode=False,
             batch=False,
@@ -100,16 +105,14 @@ class SendBack:
         response.check()
 
 
-def _copied_properties(message: StoredMessage, attempts: int, most: int, reason: str) -> dict[str, str]:
+def _copied_properties(message: StoredMessage, delay_level: int, reason: str) -> dict[str, str]:
     properties = dict(message.properties)
     properties.pop(Property.TRANSACTION, None)
     properties.pop(Property.DELAY, None)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
     properties[Property.RETRY_TOPIC] = message.original_topic
-    properties[Property.RECONSUME_TIME] = str(attempts)
-    properties[Property.MAX_RECONSUME_TIMES] = str(most)
     if reason:
         properties[Property.RETRY_REASON] = reason
-    if attempts < most:  # a dead letter need not wait, as RocketMQ 5 has it
-        properties[Property.DELAY] = str(FIRST_RETRY_LEVEL + attempts - 1)
+    if delay_level != TO_DEAD_LETTERS:  # a dead letter need not wait, as RocketMQ 5 has it
+        properties[Property.DELAY] = str(delay_level)
     return properties

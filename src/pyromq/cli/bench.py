@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future
+from typing import Any
 
 import click
 
+from pyromq import Message, Producer, PullConsumer, SendResult
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import namesrv_option, output_option, show_record
-from pyromq.client.blocking import Producer
-from pyromq.client.blocking_pull_consumer import PullConsumer
-from pyromq.message import Message, SendResult
 
 TOPIC = "pyromq-bench"
-GROUP = "pyromq-bench"
+PRODUCER_GROUP = "pyromq-bench"
+CONSUMER_GROUP = "TOOLS_CONSUMER"
 
 
 @click.group()
@@ -32,21 +32,24 @@ def bench() -> None:
 @output_option
 def send(topic: str, count: int, size: int, in_flight: int, namesrv: str, output: str) -> None:
     """Send messages and wait for every confirmation."""
-    message = Message(topic, b"x" * size)
-    with Producer(GROUP, namesrv) as producer, Progress("sent") as progress:
-        producer.send(Message(topic, b"first"))  # routes and connections are made before the clock starts
+    body = b"x" * size
+    with Producer(PRODUCER_GROUP, namesrv) as producer, Progress("sent") as progress:
+        producer.send(Message(topic, body))  # routes and connections are made before the clock starts
+        latencies: list[float] = []
         started = time.perf_counter()
         if in_flight == 1:
             for number in range(count):
-                producer.send(Message(topic, message.body))
+                before = time.perf_counter()
+                producer.send(Message(topic, body))
+                latencies.append(time.perf_counter() - before)
                 progress.show(number)
         else:
-            _send_in_flight(producer, message, count, in_flight, progress)
+            _send_in_flight(producer, Message(topic, body), count, in_flight=in_flight, progress=progress)
         seconds = time.perf_counter() - started
-    _show("sent", count, size, seconds, output)
+    show_record(_figures("sent", count, count * size, seconds) | _percentiles(latencies), output)
 
 
-def _send_in_flight(producer: Producer, message: Message, count: int, in_flight: int, progress: Progress) -> None:
+def _send_in_flight(producer: Producer, message: Message, count: int, *, in_flight: int, progress: Progress) -> None:
     pending: deque[Future[SendResult]] = deque()
     for number in range(count):
         pending.append(producer.send_soon(Message(message.topic, message.body)))
@@ -63,29 +66,38 @@ def _send_in_flight(producer: Producer, message: Message, count: int, in_flight:
 @namesrv_option
 @output_option
 def pull(topic: str, batch: int, namesrv: str, output: str) -> None:
-    """Pull a topic from beginning to end, decoding every message."""
+    """Pull a topic from beginning to end, queue after queue, decoding every message."""
     count = size = 0
-    with PullConsumer(GROUP, namesrv) as consumer, Progress("pulled") as progress:
-        queues = consumer.queues(topic)
+    with PullConsumer(CONSUMER_GROUP, namesrv) as consumer, Progress("pulled") as progress:
+        ends = {queue: consumer.max_offset(queue) for queue in consumer.queues(topic)}
         started = time.perf_counter()
-        for queue in queues:
-            offset, end = consumer.min_offset(queue), consumer.max_offset(queue)
+        for queue, end in ends.items():
+            offset = consumer.min_offset(queue)
             while offset < end:
                 found = consumer.pull(queue, offset, batch)
+                if found.next_offset <= offset:
+                    break
                 offset = found.next_offset
                 count += len(found.messages)
                 size += sum(len(message.stored_body) for message in found.messages)
                 progress.show(count)
         seconds = time.perf_counter() - started
-    _show("pulled", count, size // max(count, 1), seconds, output)
+    show_record(_figures("pulled", count, size, seconds), output)
 
 
-def _show(what: str, count: int, size: int, seconds: float, output: str) -> None:
-    record = {
+def _figures(what: str, count: int, size: int, seconds: float) -> dict[str, Any]:
+    seconds = max(seconds, 1e-9)
+    return {
         what: count,
-        "body_bytes": size,
+        "body_bytes": round(size / max(count, 1)),
         "seconds": round(seconds, 3),
-        "messages_per_second": round(count / max(seconds, 1e-9)),
-        "mebibytes_per_second": round(count * size / max(seconds, 1e-9) / (1 << 20), 1),
+        "messages_per_second": round(count / seconds),
+        "mebibytes_per_second": round(size / seconds / (1 << 20), 1),
     }
-    show_record(record, output)
+
+
+def _percentiles(latencies: list[float]) -> dict[str, Any]:
+    ordered = sorted(latencies)
+    if not ordered:
+        return {}
+    return {f"p{each}_ms": round(ordered[len(ordered) * each // 100] * 1000, 3) for each in (50, 99)}

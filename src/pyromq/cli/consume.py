@@ -1,23 +1,32 @@
-"""`pyromq consume`: print what a topic holds, from a place on, until now or for ever."""
+"""`pyromq consume`: print what a topic holds, from a place on, until now or for ever.
+
+Up to now, the queues are merged by store time, so that messages appear as they were sent; what comes later appears as
+it comes. No group's offsets are touched.
+"""
 
 from __future__ import annotations
 
-import json
+import heapq
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import click
 
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import local_time, namesrv_option
-from pyromq.cli.times import Start, StartType, TimeType
+from pyromq.cli.render import as_json, local_time, namesrv_option
+from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking_pull_consumer import PullConsumer
+from pyromq.client.config import ConsumerConfig
+from pyromq.errors import UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
-GROUP = "pyromq-cli-consumer"
+GROUP = "TOOLS_CONSUMER"  # RocketMQ's own tools use it: every broker has it, and nobody's offsets are in it
+POLL_SECONDS = 0.5
 
 
 @click.command()
@@ -25,83 +34,106 @@ GROUP = "pyromq-cli-consumer"
 @click.option(
     "--from",
     "start",
-    type=StartType(),
+    type=read_start,
     default="end",
     show_default=True,
     metavar="beginning|end|TIME|OFFSET",
     help="Where to start: a time is 10m (ago) or 2026-01-31 12:00; an offset holds for every queue.",
 )
-@click.option("--until", type=TimeType(), metavar="now|TIME", help="Stop there. [default: go on for ever]")
-@click.option("--count", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--tags", default="*", show_default=True, help="Tag expression: `a || b`.")
-@click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue id; may be repeated.")
-@click.option("--group", default=GROUP, show_default=True, help="Consumer group; its offsets stay untouched.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--until", type=read_time, metavar="now|TIME", help="Stop there. [default: go on for ever]")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after this many messages.")
+@click.option("--tags", default="*", show_default=True, help="Only these: `a || b`.")
+@click.option("--queue", "queue_ids", type=int, multiple=True, metavar="ID", help="Only this queue; may be repeated.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @namesrv_option
-def consume(
-    topic: str, start: Start, until: int | None, count: int | None, form: str, group: str, namesrv: str, **choice: Any
-) -> None:
+def consume(topic: str, start: Start, until: int | None, namesrv: str, output: str, **choice: Any) -> None:
     """Print the messages of TOPIC.
 
     `text` prints bodies, one a line; `json` prints one object a line with all coordinates and properties.
     """
-    with PullConsumer(group, namesrv) as consumer, Progress("read") as progress:
+    config = ConsumerConfig(auto_commit=False)
+    with PullConsumer(GROUP, namesrv, config=config) as consumer, Progress("read", beside_output=True) as progress:
         queues = _queues(consumer, topic, choice["queue_ids"])
-        consumer.assign(queues, tags=choice["tags"])
-        _seek(consumer, queues, start)
-        ends = None if until is None else {queue: _end(consumer, queue, until) for queue in queues}
-        for number, message in enumerate(_messages(consumer, ends), 1):
-            _print(message, form)
+        reading = Reading(consumer, queues, choice["tags"], start, until)
+        show = _show_json if output == "json" else _show_text
+        for number, message in enumerate(islice(reading.messages(), choice["count"]), 1):
+            show(message)
             progress.show(number)
-            if number == count:
-                break
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What to read: queues and tags, from `start` to `until_ms` (ms since 1970; None: no end)."""
+
+    consumer: PullConsumer
+    queues: list[MessageQueue]
+    tags: str
+    start: Start
+    until_ms: int | None
+
+    def messages(self) -> Iterator[StoredMessage]:
+        """Yield what is there now, in the order it was stored, then what comes."""
+        ends = {queue: self.consumer.max_offset(queue) for queue in self.queues}
+        if self.start == END:
+            history: Iterator[StoredMessage] = iter(())
+        else:
+            # Offsets of one broker's log tell the order within a millisecond.
+            history = heapq.merge(
+                *(self._between(queue, self._first(queue, end), end) for queue, end in ends.items()),
+                key=lambda message: (message.store_ms, message.broker_name, message.log_offset),
+            )
+        over = self.until_ms is not None and self.until_ms <= time.time() * 1000
+        return history if over else chain(history, self._coming(ends))
+
+    def _first(self, queue: MessageQueue, end: int) -> int:
+        if self.start.time_ms is not None:
+            # The nearest to the time may lie in the midst of several of that millisecond: begin before it.
+            return self.consumer.offset_by_time(queue, self.start.time_ms - 1)
+        least = self.consumer.min_offset(queue)
+        return min(max(self.start.offset or 0, least), end)
+
+    def _between(self, queue: MessageQueue, offset: int, end: int) -> Iterator[StoredMessage]:
+        while offset < end:
+            found = self.consumer.pull(queue, offset, tags=self.tags)
+            for message in found.messages:
+                if message.queue_offset >= end or self._is_late(message):
+                    return
+                if self.start.time_ms is None or message.store_ms >= self.start.time_ms:
+                    yield message
+            if found.next_offset <= offset:  # the queue ends earlier than it did a moment ago
+                return
+            offset = found.next_offset
+
+    def _coming(self, ends: Mapping[MessageQueue, int]) -> Iterator[StoredMessage]:
+        if sys.stderr.isatty() and sys.stdout.isatty():
+            click.echo("waiting for messages; Ctrl-C ends", err=True)
+        self.consumer.assign(self.queues, tags=self.tags)
+        for queue, end in ends.items():
+            self.consumer.seek(queue, end)
+        while self.until_ms is None or time.time() * 1000 < self.until_ms + POLL_SECONDS * 1000:
+            for message in self.consumer.poll(timeout=POLL_SECONDS):
+                if not self._is_late(message):
+                    yield message
+
+    def _is_late(self, message: StoredMessage) -> bool:
+        return self.until_ms is not None and message.store_ms > self.until_ms
 
 
 def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> list[MessageQueue]:
-    queues = list(consumer.queues(topic))
-    if not queue_ids:
-        return queues
-    chosen = [queue for queue in queues if queue.queue_id in queue_ids]
-    if missing := set(queue_ids) - {queue.queue_id for queue in queues}:
-        ids = sorted({queue.queue_id for queue in queues})
-        raise click.BadParameter(f"topic {topic} has no queue {sorted(missing)}; it has {ids}", param_hint="--queue")
-    return chosen
+    queues = consumer.queues(topic)
+    known = {queue.queue_id for queue in queues}
+    if missing := sorted(set(queue_ids) - known):
+        raise UsageError(f"topic {topic} has no queue {missing}; it has {sorted(known)}")
+    return [queue for queue in queues if not queue_ids or queue.queue_id in queue_ids]
 
 
-def _seek(consumer: PullConsumer, queues: list[MessageQueue], start: Start) -> None:
-    for queue in queues:
-        if start.place == "beginning":
-            consumer.seek_to_begin(queue)
-        elif start.place == "end":
-            consumer.seek_to_end(queue)
-        elif start.time_ms is not None:
-            consumer.seek_to_time(queue, start.time_ms)
-        elif start.offset is not None:
-            least, most = consumer.min_offset(queue), consumer.max_offset(queue)
-            consumer.seek(queue, min(max(start.offset, least), most))
+def _show_text(message: StoredMessage) -> None:
+    sys.stdout.buffer.write(message.body + b"\n")
+    sys.stdout.buffer.flush()
 
 
-def _end(consumer: PullConsumer, queue: MessageQueue, until_ms: int) -> int:
-    """Return the queue offset to stop before: messages stored after `until_ms` are not read."""
-    most = consumer.max_offset(queue)
-    if until_ms >= time.time() * 1000 - 1000:
-        return most
-    return min(consumer.offset_by_time(queue, until_ms), most)
-
-
-def _messages(consumer: PullConsumer, ends: dict[MessageQueue, int] | None) -> Iterator[StoredMessage]:
-    while ends is None or any(consumer.position(queue) < end for queue, end in ends.items()):
-        for message in consumer.poll(timeout=1.0 if ends is None else 0.2):
-            if ends is None or message.queue_offset < ends[message.queue]:
-                yield message
-
-
-def _print(message: StoredMessage, form: str) -> None:
-    if form == "text":
-        sys.stdout.buffer.write(message.body + b"\n")
-        sys.stdout.buffer.flush()
-        return
-    click.echo(json.dumps(as_record(message), ensure_ascii=False))
+def _show_json(message: StoredMessage) -> None:
+    click.echo(as_json(as_record(message)))
 
 
 def as_record(message: StoredMessage) -> dict[str, Any]:

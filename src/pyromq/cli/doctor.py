@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import click
 
+from pyromq import Admin
 from pyromq.cli.render import namesrv_option, output_option, show_rows
-from pyromq.client.blocking import Admin
 
 
 @click.command()
-@click.option("--topic", help="Check this topic too.")
+@click.argument("topic", required=False)
 @namesrv_option
 @output_option
 @click.pass_context
-def doctor(ctx: click.Context, topic: str | None, namesrv: str, output: str) -> int:
-    """Find out why sending or consuming does not work. Exit code 1 when something is wrong."""
+def doctor(ctx: click.Context, /, topic: str | None, namesrv: str, output: str) -> None:
+    """Find out why sending or consuming does not work, for TOPIC if given.
+
+    The exit code is 1 when something is wrong.
+    """
     findings = Admin.diagnose(namesrv, topic=topic)
     if output == "json":
         show_rows([{"check": f.name, "ok": f.ok, "text": f.text, "advice": f.advice} for f in findings], output)
     else:
+        if ctx.get_parameter_source("namesrv") is click.core.ParameterSource.ENVIRONMENT:
+            click.echo(f"name servers are those of the environment variable NAMESRV_ADDR: {namesrv}", err=True)
         for finding in findings:
             click.echo(f"{'ok   ' if finding.ok else 'WRONG'}  {finding.name}: {finding.text}")
             if finding.advice:
                 click.echo(f"       -> {finding.advice}")
-    return 0 if all(finding.ok for finding in findings) else 1
+    ctx.exit(0 if all(finding.ok for finding in findings) else 1)

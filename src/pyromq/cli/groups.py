@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from pyromq import Admin
 from pyromq.cli.render import local_time, namesrv_option, output_option, show_record, show_rows
-from pyromq.client.blocking import Admin
 from pyromq.errors import ConsumerNotOnline
 from pyromq.names import is_system_group
-from pyromq.remoting.bodies import GroupConfig
+from pyromq.remoting.bodies import Connection, ConsumerConnection, GroupConfig
 
 
 @click.group()
@@ -51,19 +53,19 @@ def delete(name: str, yes: bool, namesrv: str) -> None:
 
 
 @group.command("list")
-@click.option("--all", "everything", is_flag=True, help="System groups too.")
+@click.option("--all", "everything", is_flag=True, help="Built-in groups too.")
 @namesrv_option
 @output_option
 def list_groups(everything: bool, namesrv: str, output: str) -> None:
     """List consumer groups."""
     with Admin(namesrv) as admin:
-        configs = sorted(admin.groups(), key=lambda config: config.name)
+        configs = admin.groups()
     rows = [
         {"group": config.name, "enabled": config.consume_enabled, "attempts": config.retry_max_times}
         for config in configs
         if everything or not is_system_group(config.name)
     ]
-    show_rows(rows, output, empty="no groups")
+    show_rows(rows, output, empty="no groups; --all shows the built-in ones")
 
 
 @group.command()
@@ -76,16 +78,32 @@ def show(name: str, namesrv: str, output: str) -> None:
         try:
             found = admin.consumer_connection(name)
         except ConsumerNotOnline:
-            show_record({"group": name, "members": [], "subscriptions": {}}, output)
-            return
-    record = {
+            found = ConsumerConnection(consume_type="-", message_model="-")
+    members = [connection_row(each) for each in found.connections]
+    record: dict[str, Any] = {
         "group": name,
+        "online": len(members),
         "model": found.message_model,
         "type": found.consume_type,
-        "members": [f"{c.client_id} {c.client_address} {c.language} v{c.version}" for c in found.connections],
         "subscriptions": {topic: subscription.expression for topic, subscription in found.subscriptions.items()},
     }
+    if output == "json":
+        show_record(record | {"members": members}, output)
+        return
     show_record(record, output)
+    if members:
+        click.echo()
+        show_rows(members, output)
+
+
+def connection_row(connection: Connection) -> dict[str, Any]:
+    """Return a connected client as a row."""
+    return {
+        "client_id": connection.client_id,
+        "address": connection.client_address,
+        "language": connection.language,
+        "version": connection.version,
+    }
 
 
 @group.command()
@@ -105,7 +123,7 @@ def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
             "broker_offset": each.broker_offset,
             "consumer_offset": each.consumer_offset,
             "lag": each.lag,
-            "last_consumed": local_time(each.last_ms or None),
+            "last_consumed": local_time(each.last_ms),
         }
         for each in found
     ]

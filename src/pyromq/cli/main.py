@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -15,17 +16,17 @@ try:
 except ImportError:  # installed without the extra
     sys.exit("pyromq: the command line needs its extra: pip install 'pyromq[cli]'")
 
-from pyromq.errors import MQError
+from pyromq.errors import MQError, TopicNotFound
 
 # name -> (module:attribute, one line of help); modules are imported only when their command runs.
 COMMANDS = {
     "serve": ("pyromq.cli.serve:serve", "Run a name server and a broker, or one of them."),
     "send": ("pyromq.cli.send:send", "Send messages: one, the lines of standard input, or a file."),
-    "consume": ("pyromq.cli.consume:consume", "Read a topic: from the beginning, a time or an offset on."),
+    "consume": ("pyromq.cli.consume:consume", "Print a topic from the beginning, a time or an offset on."),
     "topic": ("pyromq.cli.topics:topic", "Create, delete, list and inspect topics."),
     "group": ("pyromq.cli.groups:group", "Create, delete, list and inspect consumer groups."),
     "cluster": ("pyromq.cli.clusters:cluster", "Show brokers, their state and settings."),
-    "offset": ("pyromq.cli.offsets:offset", "Show, set and reset a group's offsets."),
+    "offset": ("pyromq.cli.offsets:offset", "Show, set and reset offsets."),
     "message": ("pyromq.cli.messages:message", "Find messages by id or key."),
     "doctor": ("pyromq.cli.doctor:doctor", "Find out why sending or consuming does not work."),
     "bench": ("pyromq.cli.bench:bench", "Measure sending and pulling."),
@@ -51,10 +52,15 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        return [click.shell_completion.CompletionItem(name, help=COMMANDS[name][1]) for name in names] + options
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="pyromq", message="pyromq %(version)s (protocol of RocketMQ 4.9.8)")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere.")
 def pyromq(debug: bool) -> None:
     """RocketMQ in one pip install.
 
@@ -63,30 +69,44 @@ def pyromq(debug: bool) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit."""
+    """Run the command line of this process and exit."""
+    code = run(sys.argv[1:])
     try:
-        sys.exit(_run())
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe went away; say nothing, also not at interpreter exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        code = code or 1
+    sys.exit(code)
 
 
-def _run() -> int:
-    debug = "--debug" in sys.argv
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors are one line on standard error."""
+    arguments, debug = _without_debug(arguments)
     try:
-        result = pyromq.main(standalone_mode=False)
-        sys.stdout.flush()
-        return result if isinstance(result, int) else 0
-    except click.UsageError as error:
-        error.show(sys.stderr)
-        return 2
+        result = pyromq.main(arguments, prog_name="pyromq", standalone_mode=False)
+    except SystemExit as end:  # click's way out of a broken pipe
+        return end.code if isinstance(end.code, int) else 1
     except click.ClickException as error:
         error.show(sys.stderr)
-        return 1
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except MQError as error:
+    except (MQError, OSError) as error:
         if debug:
             raise
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_one_line(error)}", err=True)
         return 1
+    return result if isinstance(result, int) else 0
+
+
+def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """People add `--debug` at the end of the command that failed."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [each for number, each in enumerate(arguments) if each != "--debug" or number >= end]
+    return kept, len(kept) < len(arguments)
+
+
+def _one_line(error: Exception) -> str:
+    """The text without line breaks, and without the address of a page that Java's servers add to some answers."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("See http"))
+    return f"{text}; `pyromq topic list` shows what there is" if isinstance(error, TopicNotFound) else text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from pyromq import Admin
 from pyromq.cli.consume import as_record
 from pyromq.cli.render import namesrv_option, output_option, show_record, show_rows
-from pyromq.cli.times import TimeType
-from pyromq.client.blocking import Admin
+from pyromq.cli.times import read_time
 
 
 @click.group()
@@ -30,14 +30,14 @@ def show(message_id: str, topic: str | None, namesrv: str, output: str) -> None:
 @click.argument("topic")
 @click.option("--key", required=True, help="One of the message's keys.")
 @click.option("--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many.")
-@click.option("--begin", type=TimeType(), default=0, metavar="TIME", help="Stored from this time on.")
-@click.option("--end", type=TimeType(), metavar="TIME", help="Stored up to this time.")
+@click.option("--begin", type=read_time, metavar="TIME", help="Stored from this time on.")
+@click.option("--end", type=read_time, metavar="TIME", help="Stored up to this time.")
 @namesrv_option
 @output_option
-def find(topic: str, key: str, count: int, begin: int, end: int | None, namesrv: str, output: str) -> None:
+def find(topic: str, key: str, count: int, begin: int | None, end: int | None, namesrv: str, output: str) -> None:
     """Find messages of TOPIC by key."""
     with Admin(namesrv) as admin:
-        found = admin.query_by_key(topic, key, count, begin_ms=begin, end_ms=end)
+        found = admin.query_by_key(topic, key, count, begin_ms=begin or 0, end_ms=end)
     rows = [as_record(each) for each in found]
     if output == "table":
         names = ("message_id", "store_time", "broker", "queue", "queue_offset", "tags", "keys")

@@ -1,18 +1,19 @@
-"""`pyromq offset`: a group's offsets: show, set, reset to a time."""
+"""`pyromq offset`: the bounds of a topic's queues; a group's offsets: set, reset to a time."""
 
 from __future__ import annotations
 
 import click
 
+from pyromq import Admin
 from pyromq.cli.render import namesrv_option, output_option, show_rows
-from pyromq.cli.times import TimeType
-from pyromq.client.blocking import Admin
+from pyromq.cli.times import END, Start, read_place
+from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 
 
 @click.group()
 def offset() -> None:
-    """Show, set and reset a group's offsets."""
+    """Show, set and reset offsets."""
 
 
 @offset.command()
@@ -40,27 +41,46 @@ def show(topic: str, namesrv: str, output: str) -> None:
 @click.argument("topic")
 @click.argument("broker")
 @click.argument("queue_id", type=click.IntRange(0))
-@click.argument("value", type=click.IntRange(0))
+@click.argument("value", metavar="OFFSET", type=click.IntRange(0))
 @namesrv_option
 def set_offset(group: str, topic: str, broker: str, queue_id: int, value: int, namesrv: str) -> None:
-    """Set GROUP's offset of one queue."""
+    """Let GROUP go on at OFFSET of one queue of TOPIC, named by broker name and queue id.
+
+    Members that are online do not notice: stop them first, or use `pyromq offset reset`.
+    """
     with Admin(namesrv) as admin:
-        admin.commit_offset(group, MessageQueue(topic, broker, queue_id), value)
-    click.echo(f"{group} continues {topic} at {broker} queue {queue_id} with offset {value}")
+        queues = [status.queue for status in admin.topic_status(topic)]
+        queue = MessageQueue(topic, broker, queue_id)
+        if queue not in queues:
+            known = ", ".join(f"{each.broker_name} {each.queue_id}" for each in queues)
+            raise UsageError(f"topic {topic} has no queue {broker} {queue_id}; it has {known}")
+        admin.commit_offset(group, queue, value)
+    click.echo(f"group {group} goes on at offset {value} of {topic}, {broker} queue {queue_id}")
 
 
 @offset.command()
 @click.argument("group")
 @click.argument("topic")
-@click.option("--to", "time_ms", type=TimeType(), required=True, metavar="TIME", help="10m (ago), now, or a date.")
+@click.option(
+    "--to",
+    "start",
+    type=read_place,
+    required=True,
+    metavar="beginning|end|TIME",
+    help="Where to go on: a time is 10m (ago) or 2026-01-31 12:00.",
+)
 @namesrv_option
 @output_option
-def reset(group: str, topic: str, time_ms: int, namesrv: str, output: str) -> None:
-    """Let GROUP read TOPIC again from a time on."""
+def reset(group: str, topic: str, start: Start, namesrv: str, output: str) -> None:
+    """Let GROUP go on in TOPIC at the beginning, the end, or a time, and show the new offsets.
+
+    Members that are online are told and go there at once.
+    """
+    time_ms = None if start == END else start.time_ms or 0
     with Admin(namesrv) as admin:
         offsets = admin.reset_offset(group, topic, time_ms)
     rows = [
         {"broker": queue.broker_name, "queue": queue.queue_id, "offset": value}
         for queue, value in sorted(offsets.items())
     ]
-    show_rows(rows, output)
+    show_rows(rows, output, empty=f"no member of {group} holds a queue of {topic}; nothing is changed")

@@ -10,11 +10,14 @@ EVERY_SECONDS = 0.2
 
 
 class Progress:
-    """Shows `1,234 sent (5,678/s)` on one line, rewritten a few times a second."""
+    """Shows `1,234 sent (5,678/s)` on one line, rewritten a few times a second.
 
-    def __init__(self, done: str) -> None:
+    With `beside_output`, messages go to standard output meanwhile: then nothing is shown if that is a terminal too.
+    """
+
+    def __init__(self, done: str, *, beside_output: bool = False) -> None:
         self._done = done
-        self._shown = sys.stderr.isatty()
+        self._shown = sys.stderr.isatty() and not (beside_output and sys.stdout.isatty())
         self._started = time.monotonic()
         self._last = 0.0
 
@@ -30,8 +33,10 @@ class Progress:
 
     def show(self, count: int) -> None:
         """Show the count, unless it was shown a moment ago."""
+        if not self._shown:
+            return
         now = time.monotonic()
-        if not self._shown or now - self._last < EVERY_SECONDS:
+        if now - self._last < EVERY_SECONDS:
             return
         self._last = now
         rate = count / max(now - self._started, 0.001)

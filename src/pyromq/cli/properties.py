@@ -1,64 +1,137 @@
-"""RocketMQ's properties files (`key=value` lines) as settings of our servers.
+"""RocketMQ's properties files as settings of our servers.
 
-Keys that 4.9.8 knows and that have no meaning here (thread counts, off-heap pools) are named in one warning; keys
-nobody knows are an error, since a mistyped setting that is silently ignored is worse than a refused start.
+Names that RocketMQ 4.9 knows and that mean nothing here (threads, buffers, replication) are listed in one warning, so
+that an existing file is a good start; names that nobody knows are an error, because a mistyped setting that is ignored
+is worse than a refused start.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyromq.broker.config import JAVA_NAMES, from_java
+from pyromq.broker.config import JAVA_NAMES as BROKER_NAMES
+from pyromq.broker.config import from_java
 from pyromq.errors import UsageError
+from pyromq.nameserver.config import JAVA_NAMES as NAME_SERVER_NAMES
+from pyromq.remoting.properties import parse_properties
 
 logger = logging.getLogger(__name__)
 
-_NAMESRV_NAMES = {"listenPort": "port", "kvConfigPath": "kv_path", "orderMessageEnable": "order_message_enabled"}
-# Prefixes of upstream's tuning of threads, queues and memory, which one event loop does not have.
-_WITHOUT_MEANING = ("server", "client", "use", "warm", "transient", "thread", "rocketmqHome", "fastFail", "debug")
+# What a user relies on when it is set so; to pass over these would be a silent breach.
+_REFUSED = {
+    ("brokerRole", "SLAVE"): "this broker cannot be a replica",
+    ("aclEnable", "true"): "this broker checks no access keys",
+    ("enableDLegerCommitLog", "true"): "this broker does not replicate its log",
+}
+
+# Source: the setters of RocketMQ 4.9.8's BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig and
+# NamesrvConfig, less those that mean something here.
+_WITHOUT_MEANING = frozenset(
+    """
+    accessMessageInMemoryMaxRatio aclEnable adminBrokerThreadPoolNums autoDeleteUnusedStats
+    bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerIP2 brokerRole channelNotActiveInterval
+    cleanFileForciblyEnable cleanResourceInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
+    clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManageThreadPoolNums
+    clientManagerThreadPoolQueueCapacity clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
+    clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterTest commercialBaseCount
+    commercialBigCount commercialEnable commercialTimerCount commercialTransCount commitCommitLogLeastPages
+    commitCommitLogThoroughInterval commitIntervalCommitLog configBlackList configStorePath connectTimeoutMillis
+    consumerFallbehindThreshold consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity debugLockEnable
+    defaultQueryMaxNum deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteWhen
+    destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly diskFallRecorded diskMaxUsedSpaceRatio
+    duplicationEnable enableBatchPush enableCalcFilterBitMap enableConsumeQueueExt enableDLegerCommitLog
+    enableDetailStat enableLmq enableMultiDispatch enablePropertyFilter enableScheduleAsyncDeliver
+    enableScheduleMessageStats endTransactionPoolQueueCapacity endTransactionThreadPoolNums
+    expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer fileReservedTime
+    filterDataCleanTimeSpan filterServerNums filterSupportRetry flushCommitLogTimed flushConsumeQueueLeastPages
+    flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushDelayOffsetInterval
+    flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile haHousekeepingInterval haListenPort haMasterAddress
+    haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums
+    heartbeatThreadPoolQueueCapacity highSpeedMode isolateLogEnable mappedFileSizeConsumeQueueExt maxDelayTime
+    maxErrorRateOfBloomFilter maxLmqConsumeQueueNum maxMsgsNumBatch maxTransferBytesOnMessageInDisk
+    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
+    messageIndexSafe messageStorePlugIn msgTraceTopicName offsetCheckInSlave osPageCacheBusyTimeOutMills
+    preferredLeaderId processReplyMessageThreadPoolNums productEnvName pullMessageThreadPoolNums
+    pullThreadPoolQueueCapacity putMessageFutureThreadPoolNums putMsgIndexHightWater putThreadPoolQueueCapacity
+    queryMessageThreadPoolNums queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths redeleteHangedFileInterval
+    replyThreadPoolQueueCapacity rocketmqHome scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked sendMessageThreadPoolNums sendThreadPoolQueueCapacity
+    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
+    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads slaveReadEnable slaveTimeout
+    startAcceptSendRequestTimeStamp storePathDLedgerCommitLog storeReplyMessageEnable traceOn
+    transactionCheckInterval transactionCheckMax transactionTimeOut transferMsgByHeap transientStorePoolEnable
+    transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
+    waitTimeMillsInHeartbeatQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+    warmMapedFileEnable writeBufferHighWaterMark writeBufferLowWaterMark
+    """.split()  # noqa: SIM905  one name a line would be as long as the rest of the package
+)
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the settings of a properties file. Raises `UsageError` naming file and line."""
-    settings = {}
+    """Return the settings of a properties file. Raises `UsageError` naming the file."""
     try:
-        lines = path.read_text().splitlines()
+        return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        key, separator, value = text.partition("=")
-        if not separator:
-            key, separator, value = text.partition(":")
-        if not separator:
-            raise UsageError(f"{path}, line {number}: {text!r} is not of the form key=value")
-        settings[key.strip()] = value.strip()
-    return settings
+        raise UsageError(f"settings file {path} cannot be read: {error}") from error
 
 
-def broker_settings(properties: Mapping[str, str], *, data: Path, source: str) -> dict[str, Any]:
-    """Return `BrokerConfig` fields of a broker's properties."""
-    ignored = [key for key in properties if key not in JAVA_NAMES and key.startswith(_WITHOUT_MEANING)]
-    for key in properties:
-        if key not in JAVA_NAMES and key not in ignored and key not in _NAMESRV_NAMES:
-            near = difflib.get_close_matches(key, JAVA_NAMES, n=1)
-            raise UsageError(f"{source}: setting {key!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else ""))
+def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) -> dict[str, Any]:
+    """Return the fields of `BrokerConfig` that a broker's file sets; `data` is the folder unless the file names one.
+
+    Raises `UsageError` naming the file and the setting that is unknown, refused or has no such value.
+    """
+    _check(properties, {*BROKER_NAMES, *NAME_SERVER_NAMES}, source)
+    try:
+        return from_java(properties, data=data)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from error
+
+
+def name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
+    """Return the fields of `NameServerConfig` that a name server's file sets. Raises `UsageError` as above."""
+    _check(properties, NAME_SERVER_NAMES, source)
+    return {
+        NAME_SERVER_NAMES[name]: _value(name, properties[name], source)
+        for name in NAME_SERVER_NAMES & properties.keys()
+    }
+
+
+def shared_name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
+    """Return what a broker's file says about the name server beside it: all but where to listen."""
+    own = NAME_SERVER_NAMES.keys() - BROKER_NAMES.keys()
+    return name_server_settings({name: properties[name] for name in own & properties.keys()}, source=source)
+
+
+def _check(properties: Mapping[str, str], known: Collection[str], source: Path) -> None:
+    for name, value in properties.items():
+        if reason := _REFUSED.get((name, value.strip())):
+            raise UsageError(f"{source}: {name}={value} is not possible: {reason}")
+        if name not in known and name not in _WITHOUT_MEANING:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(
+                f"{source}: setting {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+    ignored = sorted((properties.keys() & _WITHOUT_MEANING) - set(known))
     if ignored:
-        logger.warning("%s: without meaning here: %s", source, ", ".join(sorted(ignored)))
-    return from_java({key: value for key, value in properties.items() if key in JAVA_NAMES}, data=data)
+        logger.warning("%s: without meaning here: %s", source, ", ".join(ignored))
 
 
-def namesrv_settings(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return `NameServerConfig` fields of a name server's properties; a broker's settings are passed over."""
-    settings: dict[str, Any] = {}
-    for key, field in _NAMESRV_NAMES.items():
-        if key in properties and not ("brokerName" in properties and key == "listenPort"):
-            value = properties[key]
-            settings[field] = int(value) if field == "port" else Path(value) if field == "kv_path" else value == "true"
-    return settings
+def _value(name: str, text: str, source: Path) -> int | bool | str | Path:
+    text = text.strip()
+    if name == "kvConfigPath":
+        return Path(text)
+    if name == "bindAddress":
+        return text
+    if name == "orderMessageEnable":
+        if text.lower() not in ("true", "false"):
+            raise UsageError(f"{source}: {name} is {text!r}; write true or false")
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{source}: {name} is {text!r}; write a number") from error

@@ -1,4 +1,7 @@
-"""Printing: rows as a table or as JSON, a record, progress on a terminal."""
+"""Printing: rows as a table or as JSON, one thing as lines or as JSON; and the options that go with it.
+
+Values are text, numbers, truth values, times, lists, dicts, and None for what is absent.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import click
+
+from pyromq.remoting.codes import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,56 +47,63 @@ def namesrv_option(command: F) -> F:
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, *, empty: str = "nothing to show") -> None:
     """Print rows with equal keys: a table for people, a JSON array for programs."""
     if output == "json":
-        click.echo(json.dumps([dict(row) for row in rows], indent=2, ensure_ascii=False))
+        click.echo(as_json(rows, indent=2))
     elif not rows:
         click.echo(empty, err=True)
-    elif sys.stdout.isatty():
-        _show_table(rows)
     else:
-        _show_columns(rows)
+        _show_table(rows)
 
 
 def show_record(record: Mapping[str, Any], output: str) -> None:
     """Print one thing: `name  value` lines, or a JSON object."""
     if output == "json":
-        click.echo(json.dumps(dict(record), indent=2, ensure_ascii=False))
+        click.echo(as_json(record, indent=2))
         return
     width = max(map(len, record), default=0)
     for name, value in record.items():
         click.echo(f"{name:<{width}}  {_text(value)}")
 
 
+def as_json(value: object, indent: int | None = None) -> str:
+    """Return JSON text; times are ISO 8601 with their offset from UTC."""
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=_iso)
+
+
 def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    from rich.console import Console  # slow to import; only people at a terminal pay for it
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name, justify="right" if isinstance(rows[0][name], int | float) else "left")
-    for row in rows:
-        table.add_row(*map(_text, row.values()))
-    Console().print(table)
-
-
-def _show_columns(rows: Sequence[Mapping[str, Any]]) -> None:
-    lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+    names = list(rows[0])
+    columns = [[name, *(_text(row[name]) for row in rows)] for name in names]
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool) for name in names]
+    for number, line in enumerate(zip(*columns, strict=True)):
+        cells = zip(line, widths, numeric, strict=True)
+        text = "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
+        click.echo(click.style(text, bold=True) if number == 0 and sys.stdout.isatty() else text)
 
 
-def _text(value: Any) -> str:
-    if value is None:
+def _text(value: object) -> str:
+    if value is None or value in ([], {}, ""):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1000:03}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_text(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
     return str(value)
 
 
-def local_time(ms: int | None) -> str | None:
-    """Return a time in ms since 1970 as local ISO text; None for an absent one."""
-    if ms is None or ms < 0:
-        return None
-    return datetime.fromtimestamp(ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+def _iso(value: object) -> str:
+    assert isinstance(value, datetime), "records hold nothing else that JSON does not know"
+    return value.isoformat(timespec="milliseconds")
+
+
+def local_time(ms: int) -> datetime | None:
+    """Return a time in ms since 1970 in this machine's zone; None for 0 and less, which mean none."""
+    return datetime.fromtimestamp(ms / 1000).astimezone() if ms > 0 else None
+
+
+def permission_text(bits: int) -> str:
+    """Return `r`, `w`, `rw`, or `-` for neither."""
+    return ("r" if bits & Permission.READ else "") + ("w" if bits & Permission.WRITE else "") or "-"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pyromq import Message, Producer, SendResult
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import namesrv_option, output_option
-from pyromq.client.blocking import Producer
-from pyromq.message import Message, SendResult
+from pyromq.cli.render import as_json, namesrv_option, output_option
 
 GROUP = "pyromq-cli-producer"
+IN_FLIGHT = 256  # lines without an answer yet: enough to keep the connection busy, few to be unsure of after a failure
 
 
 @click.command()
@@ -25,73 +25,79 @@ GROUP = "pyromq-cli-producer"
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send a file as one message."
 )
-@click.option("--tags", help="Tag of the messages.")
-@click.option("--keys", multiple=True, help="Key to find the message by; may be repeated.")
-@click.option("--ordering-key", help="Messages of one key go to one queue, in order.")
+@click.option("--tags", metavar="TAG", help="Tag of the messages.")
+@click.option("--keys", multiple=True, metavar="KEY", help="Key to find the message by; may be repeated.")
+@click.option("--ordering-key", metavar="KEY", help="Messages of one key go to one queue, in order.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Free property; may be repeated.")
 @click.option("--group", default=GROUP, show_default=True, help="Producer group.")
 @namesrv_option
 @output_option
 def send(
-    topic: str, body: str | None, file: Path | None, namesrv: str, group: str, output: str, **message: Any
+    topic: str, body: str | None, file: Path | None, namesrv: str, group: str, output: str, **options: Any
 ) -> None:
-    """Send BODY to TOPIC. Without BODY and --file, every line of standard input is a message."""
+    """Send BODY to TOPIC.
+
+    Without BODY and --file, every line of standard input is a message; empty lines are passed over.
+    """
     if body is not None and file is not None:
         raise click.UsageError("give BODY or --file, not both")
-    properties = dict(_pair(text) for text in message["properties"])
+    properties = dict(_pair(text) for text in options["properties"])
+    ordering_key = options["ordering_key"]
 
     def make(content: bytes) -> Message:
-        return Message(topic, content, tags=message["tags"], keys=message["keys"], properties=dict(properties))
+        return Message(topic, content, tags=options["tags"], keys=options["keys"], properties=dict(properties))
 
+    content = file.read_bytes() if file is not None else body.encode() if body is not None else None
     with Producer(group, namesrv) as producer:
-        if body is not None or file is not None:
-            content = body.encode() if body is not None else file.read_bytes()  # type: ignore[union-attr]  # one is given
-            _show(producer.send(make(content), ordering_key=message["ordering_key"]), output)
-        else:
-            _send_lines(producer, make, message["ordering_key"], output)
+        if content is not None:
+            _show(producer.send(make(content), ordering_key=ordering_key), output)
+            return
+        futures = (producer.send_soon(make(line), ordering_key=ordering_key) for line in _lines())
+        _send_lines(futures, (lambda result: _show(result, output)) if output == "json" else None)
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
-    if not separator:
+    if not separator or not name:
         raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE", param_hint="--property")
     return name, value
 
 
-def _send_lines(producer: Producer, make: Any, ordering_key: str | None, output: str) -> None:
-    """Keep many sends in flight; stop at the first that fails, saying how many were confirmed before."""
-    pending: list[Future[SendResult]] = []
-    confirmed = 0
-    with Progress("sent") as progress:
-        try:
-            for line in _lines():
-                pending.append(producer.send_soon(make(line), ordering_key=ordering_key))
-                if len(pending) >= 256:
-                    confirmed += _settle(pending, output)
-                    progress.show(confirmed)
-            confirmed += _settle(pending, output)
-        except BaseException:
-            click.echo(f"{confirmed} messages were confirmed before the failure", err=True)
-            raise
-        progress.show(confirmed)
-    if output == "table":
-        click.echo(f"sent {confirmed} messages")
-
-
 def _lines() -> Iterator[bytes]:
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        click.echo("each line is a message; Ctrl-D ends", err=True)
     for line in sys.stdin.buffer:
         content = line.rstrip(b"\r\n")
         if content:  # a broker refuses empty bodies
             yield content
 
 
-def _settle(pending: list[Future[SendResult]], output: str) -> int:
-    results = [future.result() for future in pending]
-    pending.clear()
-    if output == "json":
-        for result in results:
-            _show(result, output)
-    return len(results)
+def _send_lines(futures: Iterable[Future[SendResult]], show: Callable[[SendResult], None] | None) -> None:
+    """Keep some sends in flight; the first failure ends it, saying how many were confirmed before."""
+    pending: deque[Future[SendResult]] = deque()
+    confirmed = 0
+
+    def settle() -> None:
+        nonlocal confirmed
+        result = pending.popleft().result()
+        confirmed += 1
+        progress.show(confirmed)
+        if show is not None:
+            show(result)
+
+    with Progress("sent", beside_output=show is not None) as progress:
+        try:
+            for future in futures:
+                pending.append(future)
+                while len(pending) >= IN_FLIGHT or (pending and pending[0].done()):
+                    settle()
+            while pending:
+                settle()
+        except BaseException:
+            click.echo(f"{confirmed} messages were confirmed before this", err=True)
+            raise
+    if show is None:
+        click.echo(f"sent {confirmed} messages")
 
 
 def _show(result: SendResult, output: str) -> None:
@@ -105,7 +111,7 @@ def _show(result: SendResult, output: str) -> None:
         "queue_offset": result.queue_offset,
     }
     if output == "json":
-        click.echo(json.dumps(record))
+        click.echo(as_json(record))
     else:
         place = f"{record['broker']} queue {record['queue']} offset {record['queue_offset']}"
         click.echo(f"{record['status']}  {record['message_id']}  {place}")

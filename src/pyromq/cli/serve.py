@@ -1,218 +1,187 @@
-"""`pyromq serve`: a name server and a broker in this process, or one of them alone, until a signal comes."""
+"""`pyromq serve`: a name server and a broker in one process, or one of them alone: options and files to settings."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
-import logging
-import signal
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.cli.properties import broker_settings, namesrv_settings, read_properties
+from pyromq.cli import serving
+from pyromq.cli.properties import (
+    broker_settings,
+    name_server_settings,
+    read_properties,
+    shared_name_server_settings,
+)
+from pyromq.client.name_servers import parse_addresses
 from pyromq.errors import UsageError
 from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMESRV_PORT = 9876
-BROKER_PORT = 10911
-DEFAULT_DATA = "pyromq-data"
+DEFAULT_DATA = Path("pyromq-data")
 
 
-def _data_option(command: F) -> F:
-    return click.option(
+def _ip(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        unusable = ip_address(text).is_unspecified
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no IP address; clients and message ids need one") from None
+    if unusable:
+        raise click.BadParameter(
+            f"clients cannot connect to {text}; give the address by which they reach this machine, and "
+            f"--host {text} to listen on all of its addresses"
+        )
+    return text
+
+
+_NAMESRV_PORT = click.option(
+    "--namesrv-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help=f"[default: {serving.NAMESRV_PORT}; 0: any free]",
+)
+_BROKER_OPTIONS = (
+    click.option("--broker-port", type=click.IntRange(0, 65535), metavar="PORT", help="[default: 10911; 0: any free]"),
+    click.option("--broker-name", metavar="NAME", help="Name of the broker. [default: broker-a]"),
+    click.option("--broker-ip", callback=_ip, metavar="IP", help="Address that clients are told. [default: 127.0.0.1]"),
+)
+_COMMON_OPTIONS = (
+    click.option("--host", metavar="IP", help="Address to listen on. [default: --broker-ip, else 127.0.0.1]"),
+    click.option(
         "--data",
         type=click.Path(file_okay=False, path_type=Path),
-        default=DEFAULT_DATA,
-        show_default=True,
-        help="Folder of messages and settings; made when absent.",
-    )(command)
-
-
-def _config_option(command: F) -> F:
-    return click.option(
+        help=f"Folder of messages and settings, made when absent. [default: {DEFAULT_DATA}]",
+    ),
+    click.option(
         "--config",
         "config_file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Settings in RocketMQ's properties format; options given here win.",
-    )(command)
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="warning",
+        show_default=True,
+        help="What is logged to standard error.",
+    ),
+)
 
 
-def _broker_options(command: F) -> F:
-    for option in (
-        click.option("--broker-ip", help="Address told to clients; also listened on. [default: 127.0.0.1]"),
-        click.option("--broker-name", help="Name of the broker. [default: broker-a]"),
-        click.option("--broker-port", type=click.IntRange(0, 65535), help=f"[default: {BROKER_PORT}; 0: any free]"),
-        click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="warning"),
-        _config_option,
-        _data_option,
-    ):
-        command = option(command)
-    return command
+def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-
-def _namesrv_port_option(command: F) -> F:
-    return click.option(
-        "--namesrv-port", type=click.IntRange(0, 65535), help=f"[default: {NAMESRV_PORT}; 0: any free]"
-    )(command)
+    return add
 
 
 @click.group(invoke_without_command=True)
-@_broker_options
-@_namesrv_port_option
+@_with(_NAMESRV_PORT, *_BROKER_OPTIONS, *_COMMON_OPTIONS)
 @click.pass_context
-def serve(ctx: click.Context, namesrv_port: int | None, **options: Any) -> None:
+def serve(ctx: click.Context, /, namesrv_port: int | None, log_level: str, **options: Any) -> None:
     """Run a name server and a broker in this process, on loopback, until Ctrl-C.
 
     `serve namesrv` and `serve broker` run one role alone.
     """
     if ctx.invoked_subcommand is not None:
+        _refuse_lost_options(ctx)
         return
-    config = _broker_config(**options)
-    names = _namesrv_config(namesrv_port, options["config_file"], host=config.host, data=options["data"])
-    _run(_serve_both(names, config), options["log_level"])
+    properties = _read(options["config_file"])
+    config = _broker_config(properties, **options)
+    source = options["config_file"]
+    settings = shared_name_server_settings(properties, source=source) if source else {}
+    names = _name_server_config(settings, host=config.host, port=namesrv_port, data=config.data)
+    if names.port == config.port != 0:
+        raise click.UsageError(f"name server and broker cannot both listen on port {names.port}")
+    serving.run(serving.serve_both(names, config), log_level)
 
 
 @serve.command("namesrv")
-@_namesrv_port_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="warning")
-@_config_option
-@_data_option
-def serve_namesrv(namesrv_port: int | None, host: str, log_level: str, config_file: Path | None, data: Path) -> None:
+@_with(_NAMESRV_PORT, *_COMMON_OPTIONS)
+def serve_name_server(
+    namesrv_port: int | None, host: str | None, data: Path | None, config_file: Path | None, log_level: str
+) -> None:
     """Run a name server alone."""
-    _run(_serve_names(_namesrv_config(namesrv_port, config_file, host=host, data=data)), log_level)
+    settings = name_server_settings(_read(config_file), source=config_file) if config_file else {}
+    config = _name_server_config(settings, host=host, port=namesrv_port, data=data or DEFAULT_DATA)
+    serving.run(serving.serve_name_server(config), log_level)
 
 
 @serve.command("broker")
-@_broker_options
 @click.option("-n", "--namesrv", envvar="NAMESRV_ADDR", metavar="HOST:PORT;...", help="Name servers to register with.")
-def serve_broker(namesrv: str | None, **options: Any) -> None:
+@_with(*_BROKER_OPTIONS, *_COMMON_OPTIONS)
+def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
     """Run a broker alone."""
-    config = _broker_config(**options)
+    config = _broker_config(_read(options["config_file"]), **options)
     if namesrv:
-        config = replace(config, namesrv=tuple(address for part in namesrv.split(";") if (address := part.strip())))
-    _run(_serve_broker(config), options["log_level"])
+        config = replace(config, namesrv=tuple(parse_addresses(namesrv)))
+    if not config.namesrv:
+        raise click.UsageError(
+            "clients find a broker through a name server: give one with --namesrv HOST:PORT, or as namesrvAddr in "
+            "the --config file"
+        )
+    serving.run(serving.serve_broker(config), log_level)
+
+
+def _refuse_lost_options(ctx: click.Context) -> None:
+    """Options between `serve` and the role would silently do nothing."""
+    given = click.core.ParameterSource.COMMANDLINE
+    lost = [option.opts[0] for option in ctx.command.params if ctx.get_parameter_source(option.name or "") is given]
+    if lost:
+        raise click.UsageError(f"write {', '.join(lost)} behind `serve {ctx.invoked_subcommand}`")
+
+
+def _read(config_file: Path | None) -> dict[str, str]:
+    return read_properties(config_file) if config_file is not None else {}
 
 
 def _broker_config(
+    properties: Mapping[str, str],
     *,
-    data: Path,
     config_file: Path | None,
-    broker_port: int | None,
-    broker_name: str | None,
+    data: Path | None,
+    host: str | None,
     broker_ip: str | None,
-    log_level: str,
+    **options: Any,
 ) -> BrokerConfig:
-    settings: dict[str, Any] = {"data": data}
+    """Options outrank the file, the file outranks defaults."""
+    if data is not None:
+        properties = {name: value for name, value in properties.items() if name != "storePathRootDir"}
+    settings: dict[str, Any] = {"data": data or DEFAULT_DATA, "config_file": config_file}
     if config_file is not None:
-        settings |= broker_settings(read_properties(config_file), data=data, source=str(config_file))
-        settings["config_file"] = config_file
-    given = {"port": broker_port, "name": broker_name, "host": broker_ip, "advertised_host": broker_ip}
+        settings |= broker_settings(properties, data=settings["data"], source=config_file)
+    given = {
+        "host": host,
+        "advertised_host": broker_ip,
+        "port": options["broker_port"],
+        "name": options["broker_name"],
+    }
     settings |= {name: value for name, value in given.items() if value is not None}
+    if settings.get("advertised_host"):
+        settings.setdefault("host", settings["advertised_host"])
+    elif settings.get("host") in serving.EVERYWHERE:
+        raise UsageError(
+            f"listening on {settings['host']} needs the address that clients are told: give it with --broker-ip "
+            "(setting brokerIP1)"
+        )
     return BrokerConfig(**settings)
 
 
-def _namesrv_config(port: int | None, config_file: Path | None, *, host: str, data: Path) -> NameServerConfig:
-    settings: dict[str, Any] = {"host": host, "kv_path": data / "namesrv" / "kvConfig.json"}
-    if config_file is not None:
-        settings |= namesrv_settings(read_properties(config_file))
-    if port is not None:
-        settings["port"] = port
-    return NameServerConfig(**settings)
-
-
-async def _serve_both(names: NameServerConfig, config: BrokerConfig) -> None:
-    started = _process_start()
-    async with _named_option("--namesrv-port", NameServer(names)) as name_server:
-        config = replace(config, namesrv=(name_server.address, *config.namesrv))
-        async with _named_option("--broker-port", Broker(config)) as broker:
-            click.echo(f"name server  {name_server.address}")
-            click.echo(f"broker       {broker.address}  ({config.name}, cluster {config.cluster})")
-            click.echo(f"data folder  {config.data.resolve()}")
-            suffix = "" if name_server.port == NAMESRV_PORT else f" --namesrv {name_server.address}"
-            click.echo("try          " + f"pyromq send hello-topic 'hello, queue'{suffix}")
-            click.echo("             " + f"pyromq consume hello-topic --from beginning{suffix}")
-            await _until_stopped(started)
-
-
-async def _serve_names(config: NameServerConfig) -> None:
-    started = _process_start()
-    async with _named_option("--namesrv-port", NameServer(config)) as name_server:
-        click.echo(f"name server  {name_server.address}")
-        click.echo(f"try          pyromq serve broker --namesrv {name_server.address}")
-        await _until_stopped(started)
-
-
-async def _serve_broker(config: BrokerConfig) -> None:
-    started = _process_start()
-    async with _named_option("--broker-port", Broker(config)) as broker:
-        click.echo(f"broker       {broker.address}  ({config.name}, cluster {config.cluster})")
-        click.echo(f"data folder  {config.data.resolve()}")
-        names = "; ".join(config.namesrv) or "none: clients will not find this broker (--namesrv HOST:PORT)"
-        click.echo(f"name servers {names}")
-        await _until_stopped(started)
-
-
-class _named_option(contextlib.AbstractAsyncContextManager[Any]):
-    """Enters a server; when its port is taken, the error also names the option that chooses another."""
-
-    def __init__(self, option: str, server: Any) -> None:
-        self._option = option
-        self._server = server
-
-    async def __aenter__(self) -> Any:
-        try:
-            return await self._server.__aenter__()
-        except UsageError as error:
-            if "port" in str(error):
-                raise UsageError(f"{error}; choose another with {self._option} (0: any free port)") from error
-            raise
-
-    async def __aexit__(self, *failure: Any) -> None:
-        await self._server.__aexit__(*failure)
-
-
-async def _until_stopped(started: float) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    # What start-up made lives as long as the process: the collector need not look at it again and again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    click.echo(f"ready in {(time.time() - started) * 1000:.0f} ms")
-    sys.stdout.flush()
-    await stop.wait()
-    if sys.stderr.isatty():
-        click.echo("stopping", err=True)
-
-
-def _process_start() -> float:
-    """Return when this process began, in seconds since 1970, so that `ready in` counts the imports too."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        age = uptime - int(fields[19]) / 100  # starttime, in clock ticks after boot
-        return time.time() - age
-    except (OSError, ValueError, IndexError):
-        return time.time()
-
-
-def _run(service: Any, log_level: str) -> None:
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    asyncio.run(service)
+def _name_server_config(
+    settings: Mapping[str, Any], *, host: str | None, port: int | None, data: Path
+) -> NameServerConfig:
+    given = {"host": host, "port": port}
+    kept: dict[str, Any] = {"kv_path": data / "namesrv" / "kvConfig.json"}
+    kept |= settings
+    kept |= {name: value for name, value in given.items() if value is not None}
+    return NameServerConfig(**kept)

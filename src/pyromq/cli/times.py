@@ -1,61 +1,59 @@
-"""Reading points in time and positions as people write them: `beginning`, `10m`, `2026-01-31 12:00`, `1500`."""
+"""Reading points in time and positions as people write them: `beginning`, `10m`, `2026-01-31 12:00`, `1500`.
+
+The functions are types of options: given text, they raise click's error for text that is none of these.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import click
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading starts: `beginning`, `end`, an offset (the same in every queue) or a time in ms since 1970."""
+    """Where reading starts: at an offset, the same in every queue, or at a time (ms since 1970), or at the end."""
 
-    place: str | None = None
     offset: int | None = None
     time_ms: int | None = None
 
 
-def read_time(text: str, now_ms: int) -> int:
-    """Return ms since 1970 of `now`, `10m` (ago), ISO date and time, or ms. Raises `ValueError`."""
+BEGINNING = Start(offset=0)
+END = Start()
+
+
+def read_time(text: str) -> int:
+    """Return ms since 1970 of `now`, `10m` (ago), ISO date and time (local unless it says), or ms."""
+    now_ms = time.time_ns() // 1_000_000
     if text == "now":
         return now_ms
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
-        return now_ms - int(float(match[1]) * _UNITS[match[2]] * 1000)
+        return now_ms - int(float(match[1]) * _SECONDS[match[2]] * 1000)
     if re.fullmatch(r"\d{12,14}", text):
         return int(text)
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is no time; write now, 10m (ago; also s, h, d), 2026-01-31 12:00, or ms since 1970"
+        ) from None
 
 
-class TimeType(click.ParamType):
-    """A time option: `now`, `10m` (ago), `2026-01-31 12:00`, or ms since 1970."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return read_time(value, int(datetime.now().timestamp() * 1000))
-        except ValueError:
-            self.fail(f"{value!r} is no time; write now, 10m (ago), 2026-01-31 12:00, or ms since 1970", param, ctx)
+def read_place(text: str) -> Start:
+    """Return what `beginning`, `end` or a time means."""
+    if text in ("beginning", "end"):
+        return BEGINNING if text == "beginning" else END
+    try:
+        return Start(time_ms=read_time(text))
+    except click.BadParameter as error:
+        raise click.BadParameter(error.message.replace("write", "write beginning, end,")) from None
 
 
-class StartType(click.ParamType):
-    """A start option: `beginning`, `end`, an offset, or a time."""
-
-    name = "start"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Start:
-        if isinstance(value, Start):
-            return value
-        if value in ("beginning", "end"):
-            return Start(place=value)
-        if value.isdigit() and len(value) < 12:
-            return Start(offset=int(value))
-        return Start(time_ms=TimeType().convert(value, param, ctx))
+def read_start(text: str) -> Start:
+    """Return what `beginning`, `end`, an offset or a time means."""
+    return Start(offset=int(text)) if text.isdigit() and len(text) < 12 and text.isascii() else read_place(text)

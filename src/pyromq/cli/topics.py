@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from pyromq.cli.render import local_time, namesrv_option, output_option, show_record, show_rows
-from pyromq.client.blocking import Admin
+from pyromq import Admin
+from pyromq.cli.groups import connection_row
+from pyromq.cli.render import local_time, namesrv_option, output_option, permission_text, show_record, show_rows
 from pyromq.names import is_system_topic
 
 
@@ -30,7 +31,7 @@ def create(
     """Create topic NAME, or change its settings."""
     with Admin(namesrv) as admin:
         admin.create_topic(name, queues, read_queues=read_queues, write_queues=write_queues, **where)  # type: ignore[arg-type]  # click's options by name
-    click.echo(f"topic {name} has {queues} queues at each broker")
+    click.echo(f"topic {name} is saved")
 
 
 @topic.command()
@@ -47,15 +48,18 @@ def delete(name: str, yes: bool, namesrv: str) -> None:
 
 
 @topic.command("list")
-@click.option("--all", "everything", is_flag=True, help="System, retry and dead-letter topics too.")
+@click.option("--all", "everything", is_flag=True, help="Built-in, retry and dead-letter topics too.")
 @namesrv_option
 @output_option
 def list_topics(everything: bool, namesrv: str, output: str) -> None:
     """List topics."""
     with Admin(namesrv) as admin:
-        names = sorted(admin.topics())
-    shown = [name for name in names if everything or not (is_system_topic(name) or name.startswith("%"))]
-    show_rows([{"topic": name} for name in shown], output, empty="no topics")
+        names = admin.topics()
+        table = admin.cluster()
+    if not everything:
+        built_in = {*table.brokers, *table.clusters, *(f"{name}_REPLY_TOPIC" for name in table.clusters)}
+        names = [name for name in names if name not in built_in and not is_system_topic(name) and name[0] != "%"]
+    show_rows([{"topic": name} for name in names], output, empty="no topics; --all shows the built-in ones")
 
 
 @topic.command()
@@ -70,10 +74,10 @@ def route(name: str, namesrv: str, output: str) -> None:
     rows = [
         {
             "broker": queues.broker_name,
-            "address": ", ".join(f"{key}: {value}" for key, value in addresses.get(queues.broker_name, {}).items()),
+            "addresses": addresses.get(queues.broker_name, {}),
             "read_queues": queues.read_queues,
             "write_queues": queues.write_queues,
-            "permission": queues.permission,
+            "permission": permission_text(queues.permission),
         }
         for queues in found.queues
     ]
@@ -95,7 +99,7 @@ def stats(name: str, namesrv: str, output: str) -> None:
             "min_offset": status.min_offset,
             "max_offset": status.max_offset,
             "messages": status.max_offset - status.min_offset,
-            "last_stored": local_time(status.last_store_ms or None),
+            "last_stored": local_time(status.last_store_ms),
         }
         for status in statuses
     ]
@@ -115,9 +119,21 @@ def show(name: str, namesrv: str, output: str) -> None:
         "topic": name,
         "read_queues": config.read_queues,
         "write_queues": config.write_queues,
-        "permission": config.permission,
+        "permission": permission_text(config.permission),
         "order": config.order,
         "brokers": sorted({status.queue.broker_name for status in statuses}),
         "messages": sum(status.max_offset - status.min_offset for status in statuses),
     }
     show_record(record, output)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--group", required=True, help="Producer group.")
+@namesrv_option
+@output_option
+def producers(name: str, group: str, namesrv: str, output: str) -> None:
+    """Show the clients of a producer group at the brokers of topic NAME."""
+    with Admin(namesrv) as admin:
+        found = admin.producer_connection(group, name)
+    show_rows([connection_row(each) for each in found.connections], output)

@@ -10,8 +10,10 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import SystemClock
+from pyromq.names import SCHEDULE_TOPIC
 from pyromq.net.channel import connect
 from pyromq.record import decode_all
+from pyromq.remoting.bodies import DelayOffsetTable, decode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import (
     AllConsumerOffsets,
@@ -25,13 +27,14 @@ from pyromq.remoting.headers import (
     QueryMessage,
 )
 from pyromq.store.config import StoreConfig
+from pyromq.testing import FakeClock
 
 FOLDER = Path(__file__).parent / "store"
 
 
 @pytest.fixture(params=["store-java", "store-java-crashed"])
-async def recorded(request, tmp_path):
-    """A question to our broker on a recorded folder, and what the genuine one said."""
+def folder(request, tmp_path):
+    """The settings of a broker on a recorded folder, and what the genuine one said."""
     with tarfile.open(FOLDER / f"{request.param}.tar.gz") as archive:
         for member in filter(tarfile.TarInfo.isfile, archive):
             path = tmp_path / member.name
@@ -41,7 +44,18 @@ async def recorded(request, tmp_path):
         expected = json.load(file)
     root = tmp_path / request.param
     store = StoreConfig(root, segment_bytes=65536, consume_queue_entries=30, index_slots=64, index_entries=200)
-    async with Broker(BrokerConfig(root, port=0, store=store)) as broker:
+    return BrokerConfig(root, port=0, store=store), expected
+
+
+def recorded_at(expected):
+    return max(message["storeTimestamp"] for message in expected["messages"])
+
+
+@pytest.fixture
+async def recorded(folder):
+    """A question to our broker on the folder, at the time of its last message: nothing is due."""
+    config, expected = folder
+    async with Broker(config, FakeClock(recorded_at(expected))) as broker:
         channel = await connect(broker.address, Dispatcher(), SystemClock())
         yield channel, expected
         await channel.close()
@@ -82,3 +96,34 @@ async def test_key_queries_give_the_same_messages_in_the_same_order(recorded):
         response = await channel.call(header, timeout=5)
         found = [message.offset_message_id for message in decode_all(response.body)]
         assert found == query.get("offsetMsgIds", []), query["key"]
+
+
+async def test_what_the_genuine_broker_left_waiting_is_delivered(folder):
+    config, expected = folder
+    parked = [
+        message
+        for message in expected["messages"]
+        if message["topic"] == SCHEDULE_TOPIC
+        and message["queueOffset"] >= expected_offset(expected, message["queueId"] + 1)
+    ]
+    assert len(parked) >= 5
+    two_hours = 7_200_000
+    clock = FakeClock(recorded_at(expected) + two_hours)
+    async with Broker(config, clock) as broker:
+        store = broker.store
+        for _ in range(10):  # a batch a turn of the loop
+            await clock.advance(0)
+        for message in parked:
+            real = message["properties"]["REAL_TOPIC"], int(message["properties"]["REAL_QID"])
+            entries = store.entries(*real, expected["queues"].get(f"{real[0]} {real[1]}", {"max": 0})["max"], 100)
+            delivered = [store.message_at(entry.log_offset) for entry in entries]
+            (copy,) = (copy for copy in delivered if copy.properties["UNIQ_KEY"] == message["properties"]["UNIQ_KEY"])
+            assert copy.properties == message["properties"]
+            assert (copy.born_ms, copy.reconsume_times) == (message["bornTimestamp"], message["reconsumeTimes"])
+        last = {message["queueId"] + 1: message["queueOffset"] + 1 for message in parked}
+        assert broker.delay_levels.offsets() == {1: 5, 2: 1, **last}
+
+
+def expected_offset(expected, level):
+    """How far the genuine broker had delivered a level. What it said is JSON with unquoted keys."""
+    return decode_body(DelayOffsetTable, expected["delayOffset"].encode()).offsets.get(level, 0)

@@ -2,9 +2,13 @@
 
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer import AsyncConsumer
+from pyromq.message import Message
 from pyromq.testing.cluster import Cluster
 
 
@@ -46,3 +50,74 @@ def served():
     cluster = ThreadedCluster()
     yield cluster
     cluster.close()
+
+
+class Seen:
+    """A listener that keeps what it got, and lets a test wait for it."""
+
+    def __init__(self):
+        self.messages = []
+        self.threads = set()
+        self._loop = asyncio.get_running_loop()
+        self._more = asyncio.Event()
+
+    def __call__(self, messages):
+        self.messages += messages
+        self.threads.add(threading.current_thread())
+        self._loop.call_soon_threadsafe(self._more.set)
+
+    async def wait(self, count):
+        async with asyncio.timeout(5):
+            while len(self.messages) < count:
+                self._more.clear()
+                await self._more.wait()
+        return self.bodies
+
+    @property
+    def bodies(self):
+        return [int(m.body) for m in self.messages]
+
+
+@pytest.fixture
+async def seen():
+    return Seen()
+
+
+@pytest.fixture
+async def new_seen():
+    return Seen
+
+
+@pytest.fixture
+def until():
+    async def wait(condition, seconds=5.0):
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def send(cluster):
+    """Send numbers as messages, to queues in turns or by key."""
+
+    async def send(numbers, topic="orders", *, key=None, **fields):
+        producer = await cluster.producer()
+        return [await producer.send(Message(topic, b"%d" % n, **fields), ordering_key=key) for n in numbers]
+
+    return send
+
+
+@pytest.fixture
+def consuming(cluster):
+    """A started consumer of one topic, as a context."""
+
+    @asynccontextmanager
+    async def consuming(listener, *, group="workers", topic="orders", tags="*", clock=None, **config):
+        consumer = AsyncConsumer(group, cluster.namesrv, config=ConsumerConfig(**config), clock=clock)
+        consumer.subscribe(topic, listener, tags=tags)
+        async with consumer:
+            yield consumer
+
+    return consuming

@@ -1,0 +1,147 @@
+"""The blocking push consumer: threads, the program's own event loops, Ctrl-C."""
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+
+from pyromq import Consumer, ConsumerConfig, Message, NoNameServer, NotRunning, Producer, UsageError
+
+
+@pytest.fixture
+def topic(served, request):
+    """A topic of this test's own with five messages in it."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    with Producer("p", served.namesrv) as producer:
+        for n in range(5):
+            producer.send(Message(name, b"%d" % n))
+    return name
+
+
+class Seen:
+    def __init__(self, count):
+        self.bodies = []
+        self.all = threading.Event()
+        self._count = count
+
+    def __call__(self, messages):
+        self.bodies += [int(m.body) for m in messages]
+        if len(self.bodies) >= self._count:
+            self.all.set()
+
+
+def test_a_plain_listener_is_called_while_the_program_does_something_else(served, topic):
+    seen = Seen(5)
+    with Consumer("g1", served.namesrv) as consumer:
+        consumer.subscribe(topic, seen)
+        assert seen.all.wait(5)
+        assert consumer.client_id
+        assert len(consumer.assignment) == 4
+    assert sorted(seen.bodies) == [0, 1, 2, 3, 4]
+
+
+def test_a_decorator_takes_async_listeners_too(served, topic):
+    seen = Seen(5)
+    with Consumer("g2", served.namesrv) as consumer:
+
+        @consumer.subscribe(topic)
+        async def work(messages):
+            await asyncio.sleep(0)
+            seen(messages)
+
+        assert seen.all.wait(5)
+
+
+def test_run_ends_when_a_listener_says_stop(served, topic):
+    consumer = Consumer("g3", served.namesrv, config=ConsumerConfig(batch=8))
+    seen = []
+
+    @consumer.subscribe(topic)
+    def work(messages):
+        seen.extend(messages)
+        if len(seen) == 5:
+            consumer.stop()
+
+    consumer.run()
+    with pytest.raises(NotRunning):
+        consumer.wait()
+
+
+def test_run_ends_when_an_async_listener_says_stop(served, topic):
+    consumer = Consumer("g4", served.namesrv)
+
+    @consumer.subscribe(topic)
+    async def work(messages):
+        consumer.stop()
+
+    consumer.run()
+
+
+def test_run_ends_with_ctrl_c(served, topic):
+    consumer = Consumer("g5", served.namesrv)
+    pressed = []
+
+    @consumer.subscribe(topic)
+    def work(messages):
+        pressed.append(messages)
+        if len(pressed) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    consumer.run()
+
+
+def test_a_signal_handler_may_stop_it(served, topic):
+    consumer = Consumer("g6", served.namesrv)
+    consumer.subscribe(topic, lambda messages: os.kill(os.getpid(), signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop())
+    try:
+        consumer.run()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_was_consumed_does_not_come_again(served, topic):
+    for expected in (5, 0):
+        seen = Seen(max(expected, 1))
+        with Consumer("g7", served.namesrv) as consumer:
+            consumer.subscribe(topic, seen)
+            assert seen.all.wait(5 if expected else 0.2) is bool(expected)
+        assert len(seen.bodies) == expected
+
+
+def test_a_listener_may_send(served, topic):
+    with Producer("p", served.namesrv) as producer, Consumer("g8", served.namesrv) as consumer:
+
+        @consumer.subscribe(topic)
+        def forward(messages):
+            for message in messages:
+                producer.send(Message(topic + "-copy", message.body))
+
+        seen = Seen(5)
+        consumer.subscribe(topic + "-copy", seen)
+        assert seen.all.wait(5)
+
+
+def test_pausing_unsubscribing_and_wrong_calls(served, topic):
+    consumer = Consumer("g9", served.namesrv)
+    consumer.subscribe(topic, print)
+    consumer.unsubscribe(topic)
+    with pytest.raises(UsageError, match="not subscribed"):
+        consumer.unsubscribe(topic)
+    with consumer:
+        consumer.pause()
+        consumer.resume()
+        with pytest.raises(UsageError, match="running already|started once"):
+            consumer.start()
+
+
+def test_starting_without_a_name_server_fails_at_once():
+    with pytest.raises(NoNameServer), Consumer("g", "127.0.0.1:1"):
+        pass
+
+
+async def test_inside_an_event_loop_the_async_class_is_named(served):
+    with pytest.raises(UsageError, match="Async"):
+        Consumer("g", served.namesrv).start()

@@ -27,6 +27,7 @@ from pyromq.broker.querying import Querying
 from pyromq.broker.queue_locks import QueueLocks
 from pyromq.broker.registering import Registering
 from pyromq.broker.relaying import Relaying
+from pyromq.broker.retrying import Retrying
 from pyromq.broker.sending import Sending
 from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
 from pyromq.broker.topics import Topics
@@ -95,6 +96,14 @@ class Broker:
                 statistics=statistics,
                 config=config,
                 clock=clock,
+            ),
+            Retrying(
+                store,
+                topics,
+                groups,
+                delay_levels=self.delay_levels,
+                statistics=statistics,
+                config=config,
             ),
             Pulling(
                 store,

@@ -1,9 +1,13 @@
-"""Queue locks: who gets them, who keeps them, when they may be taken over."""
+"""Queue locks: who gets them, who keeps them, when they may be taken over, and what the end of a connection does."""
 
 import pytest
 
 from pyromq.broker.queue_locks import QueueLocks
 from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.headers import LockQueues
 from pyromq.testing import FakeClock
 
 FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
@@ -17,6 +21,13 @@ def clock():
 @pytest.fixture
 def locks(clock):
     return QueueLocks(clock)
+
+
+@pytest.fixture
+def connect(clock):
+    return lambda: Exchange(
+        Dispatcher(), clock, address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda work, *args: work(*args)
+    )
 
 
 def test_a_free_queue_is_granted_and_then_refused_to_others(locks):
@@ -52,3 +63,73 @@ def test_only_the_owner_unlocks(locks):
     assert locks.lock("g", "you", [FIRST]) == []
     locks.unlock("g", "me", [FIRST, SECOND])
     assert locks.lock("g", "you", [FIRST]) == [FIRST]
+
+
+# -- tied to a connection
+
+
+def test_a_tied_lock_ends_with_its_connection(locks, connect):
+    mine = connect()
+    locks.lock("g", "me", [FIRST], tied_to=mine)
+    locks.lock("other", "me", [SECOND], tied_to=mine)
+    mine.close("killed")
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+    assert locks.lock("other", "you", [SECOND]) == [SECOND]
+
+
+def test_a_lock_that_is_not_tied_outlives_the_connection(locks, connect):
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST], tied_to=mine)
+    locks.lock("g", "java", [SECOND])
+    mine.close("killed")
+    assert locks.lock("g", "you", [FIRST, SECOND], tied_to=yours) == [FIRST]
+
+
+def test_a_lock_asked_for_again_over_another_connection_is_tied_to_that_one(locks, connect):
+    old, new = connect(), connect()
+    locks.lock("g", "me", [FIRST], tied_to=old)
+    locks.lock("g", "me", [FIRST], tied_to=new)
+    old.close("replaced")
+    assert locks.lock("g", "you", [FIRST]) == []
+    new.close("killed")
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+
+
+def test_a_lock_asked_for_again_without_the_tie_is_free_of_it(locks, connect):
+    mine = connect()
+    locks.lock("g", "me", [FIRST], tied_to=mine)
+    locks.lock("g", "me", [FIRST])
+    mine.close("killed")
+    assert locks.lock("g", "you", [FIRST]) == []
+
+
+def test_the_end_of_a_connection_frees_nothing_that_others_took_over(locks, connect):
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST, SECOND], tied_to=mine)
+    locks.unlock("g", "me", [FIRST])
+    locks.lock("g", "you", [FIRST], tied_to=yours)
+    mine.close("killed")
+    assert locks.lock("g", "they", [FIRST, SECOND]) == [SECOND]
+
+
+async def test_a_tied_lock_also_ends_after_a_minute_of_silence(locks, connect, clock):
+    locks.lock("g", "me", [FIRST], tied_to=connect())
+    await clock.advance(60.5)
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+async def test_over_the_wire_the_holder_chooses(broker, caller_to, tied, clock):
+    def asked(client_id):
+        queues = [WireQueue(topic="orders", broker_name="broker-a", queue_id=0)]
+        return encode_body(QueueLock(group="g", client_id=client_id, queues=queues, tied_to_connection=tied))
+
+    killed, other = await caller_to(broker), await caller_to(broker)
+    await killed.ask(LockQueues(), asked("killed"))
+    await killed.beat("killed", group="g")
+    await other.beat("other", group="g")
+    await other.notices.get()  # it has joined
+    await killed.channel.close()
+    assert await other.notices.get() == "g"  # the lock is free when the others hear that the member is gone
+    locked = decode_body(LockedQueues, (await other.ask(LockQueues(), asked("other"))).body)
+    assert len(locked.queues) == tied

@@ -18,7 +18,9 @@ class Locking:
     @answers(LockQueues)
     def lock(self, header: LockQueues, call: Call) -> Reply:
         asked = decode_body(QueueLock, call.body)
-        granted = self._queue_locks.lock(asked.group, asked.client_id, [wire.queue for wire in asked.queues])
+        queues = [wire.queue for wire in asked.queues]
+        tied_to = call.peer if asked.tied_to_connection else None
+        granted = self._queue_locks.lock(asked.group, asked.client_id, queues, tied_to=tied_to)
         return Reply(body=encode_body(LockedQueues(queues=[WireQueue.of(queue) for queue in granted])))
 
     @answers(UnlockQueues)

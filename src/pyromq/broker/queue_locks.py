@@ -1,6 +1,9 @@
 """Which client of a group works on which queue, for consumers that keep order. In memory only; advisory.
 
-Source: RocketMQ 4.9.8, RebalanceLockManager.
+A lock ends when its holder gives it back, or is silent for more than 60 s. A holder that asks for it is tied to its
+connection as well: it has given the queues up by itself when it notices that the connection is gone, so they are free
+at once. Others, such as Java's clients, keep their locks while they connect again.
+Source: RocketMQ 4.9.8, RebalanceLockManager; the tie is ours.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
+from pyromq.remoting.exchange import Exchange
 
 LOCK_SECONDS = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 
@@ -18,25 +22,35 @@ LOCK_SECONDS = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 class _Lock:
     client_id: str
     touched: float  # monotonic seconds of the owner's last request
+    connection: Exchange | None  # that it ends with
 
 
 class QueueLocks:
-    """The locks by group and queue. An owner that is silent for more than 60 s may be replaced."""
+    """The locks by group and queue."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+        # The groups that each connection holds or held locks of, so that its end costs only what it was part of.
+        self._groups_of: dict[Exchange, set[str]] = {}
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock what is free, expired or the client's own; return those queues in the order asked."""
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, tied_to: Exchange | None = None
+    ) -> list[MessageQueue]:
+        """Lock what is free, expired or the client's own; return those queues in the order asked.
+
+        The locks end with the connection `tied_to`, where one is given.
+        """
         now = self._clock.monotonic()
         locks = self._locks.setdefault(group, {})
         granted = []
         for queue in queues:
             lock = locks.get(queue)
             if lock is None or lock.client_id == client_id or now - lock.touched > LOCK_SECONDS:
-                locks[queue] = _Lock(client_id, now)
+                locks[queue] = _Lock(client_id, now, tied_to)
                 granted.append(queue)
+        if tied_to is not None and granted:
+            self._watch(tied_to, group)
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -48,3 +62,21 @@ class QueueLocks:
                 del locks[queue]
         if not locks:
             self._locks.pop(group, None)
+
+    def _watch(self, connection: Exchange, group: str) -> None:
+        groups = self._groups_of.get(connection)
+        if groups is None:
+            groups = self._groups_of[connection] = set()
+            connection.on_close.append(self._free)
+        groups.add(group)
+
+    def _free(self, connection: Exchange) -> None:
+        """The connection is gone; locks that were asked for again over another one stay."""
+        for group in self._groups_of.pop(connection, ()):
+            kept = {
+                queue: lock for queue, lock in self._locks.get(group, {}).items() if lock.connection is not connection
+            }
+            if kept:
+                self._locks[group] = kept
+            else:
+                self._locks.pop(group, None)

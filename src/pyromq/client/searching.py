@@ -30,6 +30,12 @@ async def find_by_unique_id(
     membership: Membership, topic: str, message_id: str, *, timeout: float
 ) -> StoredMessage | None:
     """Return the message with a producer's id, the first stored if a retry stored it twice; None if there is none."""
+    copies = await find_copies(membership, topic, message_id, timeout=timeout)
+    return min(copies, key=lambda message: message.store_ms, default=None)
+
+
+async def find_copies(membership: Membership, topic: str, message_id: str, *, timeout: float) -> list[StoredMessage]:
+    """Return all messages of a topic with a producer's id, as retries store it several times; 64 of each broker."""
     question = QueryMessage(
         topic=topic,
         key=message_id,
@@ -39,8 +45,7 @@ async def find_by_unique_id(
         by_unique_key=True,
     )
     found = await _ask_brokers(membership, question, timeout=timeout)
-    matching = [message for message in found if message.message_id == message_id]
-    return min(matching, key=lambda message: message.store_ms, default=None)
+    return [message for message in found if message.message_id == message_id]
 
 
 async def find_by_key(

@@ -271,7 +271,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(portal):
         portal.close(nothing)
         os._exit(0)
     os.close(writer)
-    with open(reader) as pipe:
+    with os.fdopen(reader) as pipe:
         assert "made before fork()" in pipe.read()
     assert os.waitpid(child, 0)[1] == 0
     assert portal.run(add, 1, 2) == 3

@@ -1,6 +1,34 @@
-"""For tests, yours and ours: a whole cluster in this process, and a clock that stands still until it is told to go."""
+"""For tests, yours and ours: a whole cluster in this process, a clock that waits to be told, a bad network.
 
-from pyromq.testing.clock import FakeClock
-from pyromq.testing.cluster import Cluster
+Names are loaded when first used: pytest loads this package in every run where pyromq is installed.
+"""
 
-__all__ = ["Cluster", "FakeClock"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyromq.testing.clock import FakeClock as FakeClock
+    from pyromq.testing.cluster import Cluster as Cluster
+    from pyromq.testing.link import Link as Link
+
+_HOME = {
+    "Cluster": "pyromq.testing.cluster",
+    "FakeClock": "pyromq.testing.clock",
+    "Link": "pyromq.testing.link",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pyromq.testing' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

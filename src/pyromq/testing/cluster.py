@@ -21,12 +21,14 @@ from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
 from pyromq.store.config import StoreConfig
 from pyromq.testing.clock import FakeClock
+from pyromq.testing.link import Link
 
 # Small files: a test makes many stores, and some want to see a log roll.
 SEGMENT_BYTES = 4 << 20
 QUEUE_ENTRIES = 3_000
 INDEX_SLOTS = 5_000
 INDEX_ENTRIES = 20_000
+LINK_HOST = "127.0.0.2"  # a broker advertises a host with its own port: so a link is elsewhere on the loopback
 
 
 class Cluster:
@@ -37,16 +39,25 @@ class Cluster:
             await producer.send(Message("orders", b"1"))
 
     `clock` is the servers' clock, a `FakeClock` unless another is given; clients live by the real one. `settings`
-    are fields of `BrokerConfig` for every broker. With `data`, the folder stays; otherwise it is temporary.
+    are fields of `BrokerConfig` for every broker. With `data`, the folder stays; otherwise it is temporary. With
+    `linked`, clients reach each broker over its link in `links`.
     """
 
     def __init__(
-        self, brokers: int = 1, *, clock: Clock | None = None, data: Path | None = None, **settings: Any
+        self,
+        brokers: int = 1,
+        *,
+        clock: Clock | None = None,
+        data: Path | None = None,
+        linked: bool = False,
+        **settings: Any,
     ) -> None:
         self.clock: Any = clock or FakeClock()
         self.brokers: list[Broker] = []
+        self.links: list[Link] = []
         self._count = brokers
         self._data = data
+        self._linked = linked
         self._settings = settings
         self._names: NameServer
         self._running: set[int] = set()
@@ -74,6 +85,8 @@ class Cluster:
             self._stack.push_async_callback(self._stop_brokers)
             for number in range(self._count):
                 self.brokers.append(await self._start(number, self._config(number)))
+                if self._linked:
+                    self.links.append(await self._stack.enter_async_context(_link_before(self.brokers[-1].config)))
         except BaseException:
             await self._stack.aclose()
             raise
@@ -152,4 +165,10 @@ class Cluster:
             index_entries=INDEX_ENTRIES,
         )
         settings: dict[str, Any] = {"name": name, "port": 0, "namesrv": (self.namesrv,), "store": store}
+        if self._linked:
+            settings["advertised_host"] = LINK_HOST
         return BrokerConfig(folder, **(settings | self._settings))
+
+
+def _link_before(config: BrokerConfig) -> Link:
+    return Link(f"{config.host}:{config.port}", host=LINK_HOST, port=config.port)

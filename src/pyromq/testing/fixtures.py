@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 try:
     from pytest_asyncio import fixture as async_fixture
 except ImportError:  # other ways to run async tests take plain async fixtures
-    async_fixture = pytest.fixture
+    async_fixture = pytest.fixture  # type: ignore[assignment]  # the same for the one use below
 
 
 @async_fixture

@@ -1,0 +1,152 @@
+"""A TCP relay between clients and one server, which a test pauses, slows and cuts. It knows nothing of frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Self
+
+from pyromq.clock import Clock, SystemClock
+from pyromq.net.tasks import Tasks
+
+PIECE_BYTES = 1 << 16
+
+
+class Way:
+    """One direction of a link, for all its connections.
+
+    `delay_seconds` is how long each piece waits before it goes on; `passed_bytes` counts what has gone on.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.delay_seconds = 0.0
+        self.passed_bytes = 0
+        self._clock = clock
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+
+    def pause(self) -> None:
+        """Hold what comes from now on, also the end of a connection; nothing is lost."""
+        self._is_open.clear()
+
+    def resume(self) -> None:
+        """Pass on what was held."""
+        self._is_open.set()
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on one connection's bytes until its sender ends it."""
+        while data := await reader.read(PIECE_BYTES):
+            if self.delay_seconds:
+                await self._clock.sleep(self.delay_seconds)
+            await self._is_open.wait()
+            writer.write(data)
+            self.passed_bytes += len(data)
+            await writer.drain()
+        await self._is_open.wait()
+
+
+class Link:
+    """What clients connect to instead of a server, an async context manager.
+
+        async with Link(cluster.namesrv) as link, AsyncProducer("group", link.address) as producer:
+            link.answers.pause()
+
+    `requests` is the way to the server, `answers` the way back. `Cluster(linked=True)` has one before each broker.
+    """
+
+    def __init__(self, server: str, *, host: str = "127.0.0.1", port: int = 0, clock: Clock | None = None) -> None:
+        self.host = host
+        self.port = port
+        clock = clock or SystemClock()
+        self.requests = Way(clock)
+        self.answers = Way(clock)
+        self._server = server
+        self._listener: asyncio.Server | None = None
+        self._relays: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+
+    @property
+    def address(self) -> str:
+        """What clients connect to: `host:port`."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many there are, those on their way to the server included."""
+        return len(self._relays)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def pause(self) -> None:
+        """Hold what comes in both directions; connections stay, nothing is lost."""
+        self.requests.pause()
+        self.answers.pause()
+
+    def resume(self) -> None:
+        """Pass on what was held."""
+        self.requests.resume()
+        self.answers.resume()
+
+    def cut(self) -> None:
+        """Break every connection; what was held is lost. New ones can be made at once."""
+        for relay in self._relays:
+            relay.cancel()
+
+    async def open(self) -> None:
+        """Accept connections, again at the same address after `close`."""
+        self._listener = await asyncio.start_server(self._accept, self.host, self.port)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Break every connection and refuse new ones."""
+        if self._listener is not None:
+            self._listener.close()
+            await self._tasks.stop()
+            await self._listener.wait_closed()
+            self._listener = None
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = self._tasks.start(self._relay(reader, writer), name=f"link to {self._server}")
+        self._relays.add(relay)
+        relay.add_done_callback(self._relays.discard)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
+            host, _, port = self._server.rpartition(":")
+            server_reader, server_writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            ends.append(server_writer)
+            await _first_of(self.requests.carry(reader, server_writer), self.answers.carry(server_reader, writer))
+            for end in ends:
+                end.close()
+                await end.wait_closed()
+        except OSError:  # one end is gone: so the other goes
+            pass
+        finally:
+            await _abort(ends)
+
+
+async def _first_of(*ways: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends; raise what it raised."""
+    running = [asyncio.ensure_future(way) for way in ways]
+    try:
+        ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _abort(ends: list[asyncio.StreamWriter]) -> None:
+    for end in ends:
+        end.transport.abort()
+        with suppress(OSError):
+            await end.wait_closed()

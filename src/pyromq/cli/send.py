@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pyromq import Message, Producer, SendResult
+from pyromq import Message, MQError, Producer, SendResult
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, namesrv_option, output_option
 
@@ -73,7 +73,7 @@ def _lines() -> Iterator[bytes]:
 
 
 def _send_lines(futures: Iterable[Future[SendResult]], show: Callable[[SendResult], None] | None) -> None:
-    """Keep some sends in flight; the first failure ends it, saying how many were confirmed before."""
+    """Keep some sends in flight; the first failure ends it, saying how many were confirmed."""
     pending: deque[Future[SendResult]] = deque()
     confirmed = 0
 
@@ -93,11 +93,21 @@ def _send_lines(futures: Iterable[Future[SendResult]], show: Callable[[SendResul
                     settle()
             while pending:
                 settle()
-        except BaseException:
-            click.echo(f"{confirmed} messages were confirmed before this", err=True)
+        except (MQError, KeyboardInterrupt) as error:
+            if isinstance(error, MQError):
+                confirmed += sum(map(_is_confirmed, pending))
+            click.echo(f"{confirmed} messages were confirmed", err=True)
             raise
     if show is None:
         click.echo(f"sent {confirmed} messages")
+
+
+def _is_confirmed(future: Future[SendResult]) -> bool:
+    try:
+        future.result()
+    except MQError:
+        return False
+    return True
 
 
 def _show(result: SendResult, output: str) -> None:

@@ -1,0 +1,171 @@
+"""The command line run in this process against a real cluster, and servers as real processes."""
+
+import asyncio
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+
+import pytest
+
+from pyromq.cli.main import run
+from pyromq.testing.cluster import Cluster
+
+PYROMQ = (sys.executable, "-m", "pyromq")
+
+
+class Served:
+    """A cluster whose event loop runs in another thread; `do` runs its coroutines there."""
+
+    def __init__(self, **settings):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.cluster = Cluster(**settings)
+        self.do(self.cluster.__aenter__())
+        self.namesrv = self.cluster.namesrv
+        self.broker = self.cluster.broker
+
+    def do(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def pass_time(self, ms):
+        self.do(self.cluster.clock.advance(ms / 1000))
+
+    def now_ms(self):
+        return self.cluster.clock.now_ms()
+
+    def close(self):
+        self.do(self.cluster.__aexit__(None, None, None))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@contextmanager
+def serving_cluster(**settings):
+    served = Served(**settings)
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+@pytest.fixture(scope="session")
+def shared():
+    with serving_cluster() as served:
+        yield served
+
+
+@pytest.fixture
+def served(shared, monkeypatch):
+    """The cluster that all tests share, named by the environment: each test takes topics of its own."""
+    monkeypatch.setenv("NAMESRV_ADDR", shared.namesrv)
+    return shared
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self):
+        return self.out.splitlines()
+
+
+@pytest.fixture
+def cli(monkeypatch):
+    """Run one command in this process: `cli("send", "orders", "hello")` gives exit code and both outputs."""
+
+    def call(*arguments, stdin=b""):
+        out, err, entered = (io.TextIOWrapper(io.BytesIO(content), "utf-8") for content in (b"", b"", stdin))
+        monkeypatch.setattr(sys, "stdin", entered)
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run(arguments)
+        texts = []
+        for stream in (out, err):
+            stream.flush()
+            texts.append(stream.buffer.getvalue().decode())
+        return Outcome(code, *texts)
+
+    return call
+
+
+class Server:
+    """`pyromq serve` as a process, ready."""
+
+    def __init__(self, *arguments, **options):
+        self.process = start("serve", *arguments, **options)
+        self.banner = []
+        for line in self.process.stdout:
+            self.banner.append(line.rstrip())
+            if line.startswith("ready in"):
+                break
+        text = "\n".join(self.banner)
+        assert self.banner, self.process.stderr.read()
+        found = re.search(r"name server  (\S+)", text)
+        self.namesrv = found and found[1]
+        found = re.search(r"broker       (\S+)", text)
+        self.broker = found and found[1]
+
+    def stop(self, number=signal.SIGTERM):
+        """Send a signal and return exit code and standard error."""
+        self.process.send_signal(number)
+        return self.process.wait(10), self.process.stderr.read()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def start(*arguments, **options):
+    """Start a command as a process of its own."""
+    environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
+    return subprocess.Popen(
+        [*PYROMQ, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def call(*arguments, **options):
+    """Run a command as a process of its own to its end."""
+    process = start(*arguments, **options)
+    out, err = process.communicate(timeout=20)
+    return Outcome(process.returncode, out, err)
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Start a server on free ports with this test's folder; more arguments may be given. Ended with the test."""
+    servers = []
+
+    def begin(*arguments, data=tmp_path / "data", ports=("--namesrv-port", "0", "--broker-port", "0")):
+        server = Server(*arguments, "--data", data, *ports)
+        servers.append(server)
+        return server
+
+    yield begin
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def unused_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

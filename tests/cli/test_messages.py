@@ -1,0 +1,29 @@
+import json
+
+
+def test_message_is_found_by_either_id(cli, served):
+    sent = json.loads(cli("send", "message-ids", "hello", "-o", "json").out)
+
+    by_offset = cli("message", "show", sent["offset_message_id"])
+    by_unique = cli("message", "show", sent["message_id"], "--topic", "message-ids")
+    assert by_offset.lines[-1] == by_unique.lines[-1] == "body               hello"
+
+
+def test_messages_are_found_by_key_newest_first(cli, served):
+    for body in ("1", "2", "3"):
+        cli("send", "message-keys", body, "--keys", "k")
+        served.pass_time(1000)
+
+    rows = json.loads(cli("message", "find", "message-keys", "--key", "k", "--count", "2", "-o", "json").out)
+    assert [row["body"] for row in rows] == ["3", "2"]
+    assert cli("message", "find", "message-keys", "--key", "k").lines[0].startswith("message_id ")
+    assert (
+        cli("message", "find", "message-keys", "--key", "other").err == "no message of message-keys has key 'other'\n"
+    )
+
+
+def test_id_that_is_none_is_one_line_of_error(cli, served):
+    for wrong in ("hello", "7F00000100007CA7000000000000FFFF"):
+        failed = cli("message", "show", wrong)
+        assert failed.code == 1
+        assert len(failed.err.splitlines()) == 1

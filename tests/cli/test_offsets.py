@@ -1,0 +1,52 @@
+import json
+
+import pytest
+
+
+@pytest.fixture
+def place(cli, served):
+    """Send three messages to one queue; its topic, broker and id."""
+
+    def send(topic):
+        record = json.loads(cli("send", topic, "--ordering-key", "k", "-o", "json", stdin=b"a\nb\nc\n").lines[0])
+        return topic, "broker-a", str(record["queue"])
+
+    return send
+
+
+def test_bounds_of_queues_are_shown(cli, place):
+    topic, _, queue = place("offset-bounds")
+    rows = json.loads(cli("offset", "show", topic, "-o", "json").out)
+
+    assert {row["queue"]: (row["min_offset"], row["max_offset"]) for row in rows}[int(queue)] == (0, 3)
+
+
+def test_offset_of_one_queue_is_set(cli, place):
+    topic, broker, queue = place("offset-set")
+    assert cli("offset", "set", "offset-group", topic, broker, queue, "2").code == 0
+
+    rows = json.loads(cli("group", "progress", "offset-group", "-o", "json").out)
+    assert {row["queue"]: row["lag"] for row in rows}[int(queue)] == 1
+
+
+def test_queue_that_does_not_exist_is_refused(cli, place):
+    topic, broker, _ = place("offset-absent")
+    failed = cli("offset", "set", "offset-group", topic, broker, "99", "0")
+
+    assert failed.code == 1
+    assert failed.err.startswith(f"error: topic {topic} has no queue broker-a 99; it has broker-a 0, ")
+
+
+def test_group_is_moved_to_a_place_or_a_time(cli, served, place):
+    topic, _, queue = place("offset-reset")
+    later = served.now_ms() + 1
+    served.pass_time(1000)
+    cli("send", topic, "--ordering-key", "k", stdin=b"d\n")
+
+    def offset_after(where):
+        rows = json.loads(cli("offset", "reset", "offset-moved", topic, "--to", where, "-o", "json").out)
+        return {str(row["queue"]): row["offset"] for row in rows}[queue]
+
+    assert (offset_after("beginning"), offset_after("end")) == (0, 4)
+    assert offset_after(str(later + 900)) == 3
+    assert cli("offset", "reset", "offset-moved", topic, "--to", "5").code == 2

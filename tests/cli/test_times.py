@@ -1,0 +1,33 @@
+import time
+from datetime import datetime
+
+import click
+import pytest
+
+from pyromq.cli.times import BEGINNING, END, Start, read_place, read_start, read_time
+
+
+@pytest.mark.parametrize(("text", "ago_ms"), [("now", 0), ("90s", 90_000), ("10m", 600_000), ("1.5h", 5_400_000)])
+def test_time_may_be_an_age(text, ago_ms):
+    assert read_time(text) == pytest.approx(time.time() * 1000 - ago_ms, abs=2000)
+
+
+def test_time_may_be_a_date_in_local_time():
+    assert read_time("2026-01-31 12:00") == int(datetime(2026, 1, 31, 12).timestamp() * 1000)
+    assert read_time("2026-01-31T12:00:00+00:00") == 1769860800000
+
+
+def test_time_may_be_milliseconds():
+    assert read_time("1769860800000") == 1769860800000
+
+
+def test_start_may_be_a_place_or_an_offset():
+    assert (read_start("beginning"), read_start("end")) == (BEGINNING, END)
+    assert read_start("1500") == Start(offset=1500)
+    assert read_start("1769860800000") == Start(time_ms=1769860800000)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10x", "-5", "2026-13-01", "99999-01-01"])
+def test_other_text_is_refused_with_the_forms_that_are_possible(text):
+    with pytest.raises(click.BadParameter, match="write beginning, end, now, 10m"):
+        read_place(text)

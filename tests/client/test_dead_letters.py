@@ -40,10 +40,11 @@ async def die(cluster, messages, group=GROUP):
             done.set()
         raise GiveUp(batch[0].body.decode())
 
-    async with AsyncConsumer(group, cluster.namesrv) as consumer:
-        for topic in {message.topic for message in messages}:
-            consumer.subscribe(topic, give_up)
-        results = [await producer.send(message) for message in messages]
+    results = [await producer.send(message) for message in messages]
+    consumer = AsyncConsumer(group, cluster.namesrv)
+    for topic in {message.topic for message in messages}:
+        consumer.subscribe(topic, give_up)
+    async with consumer:
         await asyncio.wait_for(done.wait(), 5)
     return [result.message_id for result in results]
 
@@ -62,8 +63,9 @@ async def receive(cluster, topic="orders", group=GROUP, count=1):
         if len(got) >= count:
             done.set()
 
-    async with AsyncConsumer(group, cluster.namesrv) as consumer:
-        consumer.subscribe(topic, listen)
+    consumer = AsyncConsumer(group, cluster.namesrv)
+    consumer.subscribe(topic, listen)
+    async with consumer:
         await asyncio.wait_for(done.wait(), 5)
     return got
 
@@ -210,8 +212,9 @@ async def fail_again(cluster):
         died.set()
         raise GiveUp("again")
 
-    async with AsyncConsumer(GROUP, cluster.namesrv) as consumer:
-        consumer.subscribe("orders", give_up)
+    consumer = AsyncConsumer(GROUP, cluster.namesrv)
+    consumer.subscribe("orders", give_up)
+    async with consumer:
         await asyncio.wait_for(died.wait(), 5)
 
 

@@ -133,7 +133,7 @@ def test_pausing_unsubscribing_and_wrong_calls(served, topic):
     with consumer:
         consumer.pause()
         consumer.resume()
-        with pytest.raises(UsageError, match="running already|started once"):
+        with pytest.raises(UsageError, match="running already"):
             consumer.start()
 
 

@@ -26,6 +26,7 @@ class OwnedQueue:
         self.full = False  # as much is in flight as may be: pulling waits
         self.pulled = now()  # monotonic seconds of the latest pull
         self.pulled_ms = 0  # wall clock, for those who look from outside
+        self.latest_ms = 0  # when the latest message pulled was stored
         self.lock_address = ""  # the broker that keeps the queue's lock, where order is kept
         self.locked_ms = 0  # wall clock of the broker's latest word that it is locked for us
         self.lost = False  # its lock is, or may be, another's: to be given up and taken anew

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.in_flight import InFlight
 from pyromq.client.membership import Membership
+from pyromq.client.offsets import QueueOffsets
 from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.pulling import PullRequest, PullResult, PullStatus, pull
 from pyromq.clock import Clock
@@ -53,6 +54,7 @@ class PullLoops:
         self._clock = clock
         self._subscription = subscription
         self._deliver = deliver
+        self._offsets = QueueOffsets(membership, timeout=config.timeout)
         self._going = asyncio.Event()
         self._going.set()
 
@@ -84,12 +86,16 @@ class PullLoops:
             if owned.troubled:
                 owned.troubled = False
                 logger.info("group %s: pulling %s works again", self._group, owned.queue)
-            if result.status is PullStatus.OFFSET_MOVED:
-                if not self._correct(owned, result):
-                    continue
-            elif not owned.dropped:
-                self._deliver(owned.in_flight, messages, result.next_offset)
-            owned.broker_id = result.suggested_broker_id
+            if result.status is not PullStatus.OFFSET_MOVED:
+                owned.broker_id = result.suggested_broker_id
+                if messages:
+                    owned.latest_ms = messages[-1].store_ms
+                if not owned.dropped:
+                    self._deliver(owned.in_flight, messages, result.next_offset)
+            elif owned.broker_id != MASTER:
+                owned.broker_id = MASTER  # a replica is not believed
+            else:
+                await self._correct(owned, result)
 
     async def _room(self, owned: OwnedQueue, limits: Limits) -> None:
         """Wait while as much is in flight as may be."""
@@ -123,25 +129,41 @@ class PullLoops:
             owned.committed = commit
         return result
 
-    def _correct(self, owned: OwnedQueue, result: PullResult) -> bool:
-        """Go on where the broker says; what is in flight stays. A replica is not believed: false, the master is asked.
+    async def _correct(self, owned: OwnedQueue, result: PullResult) -> None:
+        """Go on where the queue has messages; what is in flight stays.
 
         Done at once: messages that arrive while one waits would be taken for consumed.
         """
-        if owned.broker_id != MASTER:
-            owned.broker_id = MASTER
-            return False
+        in_flight = owned.in_flight
+        try:
+            offset = await self._corrected(owned, result)
+        except MQError as error:
+            self._tell(owned, error)
+            await self._clock.sleep(self._config.retry_seconds)
+            return
         logger.warning(
             "group %s: offset %d of %s is outside the queue, which has %d to %d; going on at %d",
             self._group,
-            owned.in_flight.next_offset,
+            in_flight.next_offset,
             owned.queue,
             result.min_offset,
             result.max_offset,
-            result.next_offset,
+            offset,
         )
-        owned.in_flight.next_offset = result.next_offset
-        return True
+        in_flight.next_offset = offset
+
+    async def _corrected(self, owned: OwnedQueue, result: PullResult) -> int:
+        """Return where to go on. Behind its end the queue is another one, made anew or without its lost tail.
+
+        A broker then offers the end, and messages in between would never be consumed: those stored since the latest
+        one we had are, or where we had none, all of a queue that still has its first message.
+        """
+        if owned.in_flight.next_offset <= result.max_offset:
+            return result.next_offset  # what was before it, retention has removed
+        if owned.latest_ms:
+            offset = await self._offsets.by_time(owned.queue, owned.latest_ms + 1)
+            return min(offset, result.max_offset)
+        return 0 if result.min_offset == 0 else result.next_offset
 
     def _tell(self, owned: OwnedQueue, error: MQError) -> None:
         """A trouble is logged once, until the queue works again."""

@@ -1,0 +1,170 @@
+"""Who may import whom, and what has a fixed place: read from the syntax trees, as ARCHITECTURE.md says.
+
+Imports for type checkers only (`if TYPE_CHECKING:`) count like others; so do those inside functions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[1] / "src"
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+WORDS = {"errors", "names", "message", "message_id", "record", "java_hash", "clock"}
+MECHANISMS = {"remoting", "store", "filter"}
+ROLES = {"nameserver", "broker", "client"}
+
+# Layers: what each package of pyromq may use beside itself. A package's one file may stand for a part of it.
+MAY_USE: dict[str, set[str]] = {
+    **{word: WORDS for word in WORDS},
+    **{mechanism: WORDS for mechanism in MECHANISMS},
+    "net": WORDS | {"remoting"},
+    **{role: WORDS | MECHANISMS | {"net"} for role in ROLES},
+    "testing": WORDS | MECHANISMS | {"net"} | ROLES,
+    "spark": WORDS | {"client", "filter.tags"},
+    "cli": WORDS | MECHANISMS | {"net"} | ROLES | {"testing", "spark"},
+}
+# The front doors know everybody: `pyromq` and `python -m pyromq`.
+FRONT_DOORS = {"pyromq", "pyromq.__main__"}
+
+# Fixed places: who may import a module of others.
+PLACES: dict[str, set[str]] = {
+    "asyncio": {
+        "net", "client", "testing", "cli", "nameserver.nameserver", "broker.broker", "broker.registering", "clock",
+    },
+    "socket": {"net", "message"},  # `message`: the bytes of an address, no connection
+    "ssl": {"net"},
+    "mmap": {"store"},
+    "ctypes": {"store"},
+    "tomllib": {"cli"},
+    "configparser": {"cli"},
+    "pyspark": {"spark"},
+    "click": {"cli"},
+    "rich": {"cli"},
+}  # fmt: skip
+ENVIRONMENT = {"environ", "getenv", "putenv"}
+
+# Exceptions, each with its reason.
+LONG_FILES = {
+    "pyromq.client.admin": "one short method per question of an operator; they share nothing that could move out",
+    "pyromq.client.portal": "threads that take turns with one loop: each part has to know the others' states",
+    "pyromq.client.producer": "a message's whole way from call to answer, where every hand-over costs",
+}
+LONG_FUNCTIONS = {"pyromq.client.consumer.__init__": "the list of a push consumer's parts, as they are put together"}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module below src by its dotted name."""
+    found = {}
+    for path in sorted(SOURCES.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(path.read_text())
+    return found
+
+
+def imports(name: str, *, at_load: bool = False) -> Iterator[str]:
+    """The dotted names a module imports; `at_load`: only those that happen when it is loaded."""
+    for node in _nodes(modules()[name], at_load=at_load):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively"
+            assert node.module is not None
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in modules() else node.module
+
+
+def _nodes(tree: ast.AST, *, at_load: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        )
+        if not (at_load and later):
+            yield node
+            yield from _nodes(node, at_load=at_load)
+
+
+def within(name: str, places: set[str]) -> bool:
+    """Whether a module of pyromq is, or is below, one of the places."""
+    inner = name.removeprefix("pyromq.")
+    return any(inner == place or inner.startswith(place + ".") for place in places)
+
+
+def ours() -> list[str]:
+    return [name for name in modules() if name.startswith("pyromq") and name not in FRONT_DOORS]
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name}.{node.name}", node
+
+
+def test_every_package_has_a_layer():
+    assert {name.split(".")[1] for name in ours()} <= MAY_USE.keys()
+
+
+@pytest.mark.parametrize("package", MAY_USE)
+def test_a_package_uses_only_what_is_below_it(package):
+    wrong = [
+        f"{name} imports {imported}"
+        for name in ours()
+        if within(name, {package})
+        for imported in imports(name)
+        if imported.startswith("pyromq.") and not within(imported, MAY_USE[package] | {package})
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("library", PLACES)
+def test_what_has_a_place_is_used_there_only(library):
+    wrong = [
+        name
+        for name in ours()
+        if not within(name, PLACES[library])
+        if any(imported == library or imported.startswith(library + ".") for imported in imports(name))
+    ]
+    assert wrong == []
+
+
+def test_only_the_command_line_reads_the_environment():
+    wrong = [
+        f"{name} line {node.lineno}"
+        for name in ours()
+        if not within(name, {"cli"})
+        for node in ast.walk(modules()[name])
+        if (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT and ast.unparse(node.value) == "os")
+        or (isinstance(node, ast.ImportFrom) and node.module == "os" and {a.name for a in node.names} & ENVIRONMENT)
+    ]
+    assert wrong == []
+
+
+def test_imports_make_no_circle():
+    graph = {name: {i for i in imports(name, at_load=True) if i in modules() and i != name} for name in modules()}
+    while free := {name for name, needed in graph.items() if not needed}:
+        graph = {name: needed - free for name, needed in graph.items() if name not in free}
+    assert graph == {}
+
+
+def test_files_end_at_about_four_hundred_lines():
+    long = {name for name in modules() if len(_path(name).read_text().splitlines()) > MAX_FILE_LINES}
+    assert long == LONG_FILES.keys()
+
+
+def test_functions_end_at_sixty_lines():
+    long = {name for name, node in functions() if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES}
+    assert long == LONG_FUNCTIONS.keys()
+
+
+def _path(name: str) -> Path:
+    path = SOURCES.joinpath(*name.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

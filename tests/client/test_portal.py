@@ -239,8 +239,9 @@ def test_ctrl_c_ends_a_call_while_another_thread_turns_the_loop(portal):
 
 def test_ctrl_c_at_any_moment_leaves_the_portal_usable(portal):
     for attempt in range(30):
-        timer = interrupt_after(0.001 + 0.0003 * attempt)
+        timer = threading.Timer(0.001 + 0.0003 * attempt, os.kill, [os.getpid(), signal.SIGINT])
         with pytest.raises(KeyboardInterrupt):
+            timer.start()  # in here: the signal may come before this returns
             while True:
                 portal.run(add, 1, 2)
         timer.join()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.errors import StoreNotWritable
+from pyromq.errors import StoreError, StoreNotWritable
 from pyromq.store.json_file import JsonFile
 
 
@@ -37,3 +37,10 @@ def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreNotWritable, match=r"file/topics.json"):
         JsonFile(tmp_path / "file" / "topics.json").save(b"{}")
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "topics.json").mkdir()
+    with pytest.raises(StoreError, match=r"cannot read .*topics.json"):
+        JsonFile(tmp_path / "topics.json").load()
+    assert JsonFile(tmp_path / "absent" / "topics.json").load() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyromq.errors import StoreNotWritable
+from pyromq.errors import StoreError, StoreNotWritable
 
 
 class JsonFile:
@@ -15,7 +15,10 @@ class JsonFile:
         self.path = path
 
     def load(self) -> bytes | None:
-        """Return the content, the previous one where the file is missing or empty; None if there is neither."""
+        """Return the content, the previous one where the file is missing or empty; None if there is neither.
+
+        Raises `StoreError` naming the file when it is there and cannot be read.
+        """
         return _content(self.path) or _content(self._beside(".bak")) or None
 
     def save(self, content: bytes) -> None:
@@ -38,8 +41,10 @@ class JsonFile:
 def _content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _write(path: Path, content: bytes) -> None:

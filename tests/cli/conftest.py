@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
 import pytest
@@ -30,7 +30,10 @@ class Served:
         self.cluster = Cluster(**settings)
         self.do(self.cluster.__aenter__())
         self.namesrv = self.cluster.namesrv
-        self.broker = self.cluster.broker
+
+    @property
+    def broker(self):
+        return self.cluster.broker
 
     def do(self, work):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
@@ -48,19 +51,17 @@ class Served:
         self.loop.close()
 
 
-@contextmanager
-def serving_cluster(**settings):
-    served = Served(**settings)
-    try:
-        yield served
-    finally:
-        served.close()
-
-
 @pytest.fixture(scope="session")
 def shared():
-    with serving_cluster() as served:
+    with closing(Served()) as served:
         yield served
+
+
+@pytest.fixture
+def served_with():
+    """Serve a cluster with settings of its own: `served_with(brokers=0)`."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(closing(Served(**settings)))
 
 
 @pytest.fixture
@@ -102,8 +103,8 @@ def cli(monkeypatch):
 class Server:
     """`pyromq serve` as a process, ready."""
 
-    def __init__(self, *arguments, **options):
-        self.process = start("serve", *arguments, **options)
+    def __init__(self, *arguments):
+        self.process = start("serve", *arguments)
         self.banner = []
         for line in self.process.stdout:
             self.banner.append(line.rstrip())
@@ -129,7 +130,7 @@ class Server:
         self.process.stderr.close()
 
 
-def start(*arguments, **options):
+def start(*arguments):
     """Start a command as a process of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
     return subprocess.Popen(
@@ -138,15 +139,19 @@ def start(*arguments, **options):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        **options,
     )
 
 
-def call(*arguments, **options):
-    """Run a command as a process of its own to its end."""
-    process = start(*arguments, **options)
-    out, err = process.communicate(timeout=20)
-    return Outcome(process.returncode, out, err)
+@pytest.fixture
+def call():
+    """Run a command as a process of its own, to its end."""
+
+    def run_process(*arguments):
+        process = start(*arguments)
+        out, err = process.communicate(timeout=20)
+        return Outcome(process.returncode, out, err)
+
+    return run_process
 
 
 @pytest.fixture

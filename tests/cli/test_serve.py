@@ -1,0 +1,174 @@
+"""Servers as processes: what only a process has - signals, ports, folders, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ALL = ("--from", "beginning", "--until", "now")
+
+
+@pytest.fixture
+def at(cli):
+    """Run a client command against a server that was started by the test."""
+    return lambda server, *arguments, **options: cli(*arguments, "--namesrv", server.namesrv, **options)
+
+
+def test_banner_names_addresses_folder_and_commands_that_work(serve, at, tmp_path):
+    server = serve()
+
+    assert server.banner[2] == f"data folder  {tmp_path / 'data'}"
+    assert server.banner[3] == f"try          pyromq send greetings 'hello world' --namesrv {server.namesrv}"
+    assert server.banner[-1].startswith("ready in ")
+    at(server, "send", "greetings", "hello world")
+    assert at(server, "consume", "greetings", *ALL).out == "hello world\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_cleanly_and_quietly_with_code_0(serve, at, tmp_path, number):
+    server = serve()
+    at(server, "send", "t", "x")
+
+    assert server.stop(number) == (0, "")
+    assert not (tmp_path / "data" / "abort").exists()
+
+
+def test_messages_survive_a_kill(serve, at):
+    server = serve()
+    at(server, "send", "t", stdin=b"1\n2\n3\n")
+    assert server.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+
+    assert at(serve(), "consume", "t", *ALL).lines == ["1", "2", "3"]
+
+
+def test_port_in_use_names_owner_and_option(serve, call, tmp_path):
+    server = serve()
+    port = server.namesrv.rpartition(":")[2]
+    failed = call("serve", "--data", tmp_path / "other", "--namesrv-port", port, "--broker-port", "0")
+
+    assert (failed.code, failed.out) == (1, "")
+    assert failed.err.startswith(f"error: port {port} at 127.0.0.1 is in use by ")
+    assert f"(pid {server.process.pid}); choose another with --namesrv-port" in failed.err
+
+
+def test_folder_in_use_names_its_holder(serve, call, tmp_path):
+    server = serve()
+    failed = call("serve", "--data", tmp_path / "data", "--namesrv-port", "0", "--broker-port", "0")
+
+    assert failed.code == 1
+    assert failed.err == (
+        f"error: data folder {tmp_path / 'data'} is in use by process {server.process.pid}; "
+        "stop that broker or choose another folder\n"
+    )
+
+
+def test_folder_that_cannot_be_written_is_one_line_of_error(cli, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    failed = cli("serve", "--data", str(tmp_path / "file" / "data"), "--namesrv-port", "0", "--broker-port", "0")
+
+    assert failed.code == 1
+    assert failed.err.startswith(f"error: cannot write to data folder {tmp_path / 'file' / 'data'}: ")
+
+
+def test_segments_of_another_size_name_file_and_setting(serve, at, cli, tmp_path):
+    server = serve()
+    at(server, "send", "t", "x")
+    server.stop()
+    (tmp_path / "b.conf").write_text("mappedFileSizeCommitLog=1048576\n")
+    arguments = ("--data", str(tmp_path / "data"), "--namesrv-port", "0", "--broker-port", "0")
+    failed = cli("serve", *arguments, "--config", str(tmp_path / "b.conf"))
+
+    assert failed.code == 1
+    assert len(failed.err.splitlines()) == 1
+    assert "commitlog" in failed.err
+
+
+def test_options_win_over_the_file_and_the_file_over_defaults(serve, at, tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text(f"brokerName=from-file\nbrokerClusterName=c1\nstorePathRootDir={tmp_path / 'elsewhere'}\n")
+    server = serve("--config", file, "--broker-name", "from-option")
+
+    assert "(from-option, cluster c1)" in server.banner[1]
+    assert server.banner[2].endswith("/data")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_roles_run_apart(serve, at, tmp_path):
+    names = serve("namesrv", data=tmp_path / "names", ports=("--namesrv-port", "0"))
+    broker = serve("broker", "--namesrv", names.namesrv, "--broker-name", "alone", ports=("--broker-port", "0"))
+
+    assert broker.banner[2] == f"name servers {names.namesrv}"
+    (row,) = json.loads(at(names, "cluster", "list", "-o", "json").out)
+    assert (row["broker"], row["address"]) == ("alone", broker.broker)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--broker-ip", "0.0.0.0"], "clients cannot connect to 0.0.0.0; give the address by which they reach"),
+        (["--broker-ip", "localhost"], "'localhost' is no IP address"),
+        (["--namesrv-port", "70000"], "70000 is not in the range"),
+        (["--namesrv-port", "7000", "--broker-port", "7000"], "cannot both listen on port 7000"),
+        (["--config", "nono.conf"], "'nono.conf' does not exist"),
+        (["--broker-name", "x", "broker"], "write --broker-name behind `serve broker`"),
+        (["broker"], "clients find a broker through a name server: give one with --namesrv"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_usage(cli, monkeypatch, arguments, text):
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    refused = cli("serve", *arguments)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("Usage: pyromq serve ")
+    assert text in refused.err
+
+
+def test_address_of_another_machine_names_the_option(cli, tmp_path):
+    arguments = ("--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0")
+    unknown = cli("serve", *arguments, "--broker-ip", "203.0.113.1")
+    everywhere = cli("serve", *arguments, "--host", "0.0.0.0")
+
+    assert unknown.err.startswith(
+        "error: 203.0.113.1 is no address of this machine; choose where to listen with --host"
+    )
+    assert everywhere.err.startswith("error: listening on 0.0.0.0 needs the address that clients are told: ")
+    assert (unknown.code, everywhere.code) == (1, 1)
+
+
+def test_broker_may_listen_everywhere_and_advertise_one_address(serve, at):
+    server = serve("--host", "0.0.0.0", "--broker-ip", "127.0.0.1")
+
+    assert ", listening on 0.0.0.0:" in server.banner[1]
+    assert at(server, "doctor").code == 0
+
+
+def test_ctrl_c_ends_consume_with_code_130(serve, at, consuming):
+    server = serve()
+    at(server, "topic", "create", "t")
+    process = consuming("t", "--from", "beginning", "--namesrv", server.namesrv)
+    at(server, "send", "t", "x")
+    assert process.stdout.readline() == b"x\n"
+
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert process.stderr.read().strip() == b""
+
+
+@pytest.fixture
+def consuming():
+    processes = []
+
+    def begin(*arguments):
+        command = [sys.executable, "-m", "pyromq", "consume", *arguments]
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
+        )
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()

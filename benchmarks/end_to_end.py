@@ -54,7 +54,7 @@ class Settings:
 def main() -> None:
     options = _options()
     settings = Settings(options.rounds, options.seconds)
-    _print_machine()
+    print_machine()
     if not (options.lg and options.cserver):
         print(HOW_TO_POINT)
     if options.lg:
@@ -92,7 +92,7 @@ def _servers(cserver: str | None, java: Path | None) -> dict[str, Start]:
     return servers
 
 
-def _print_machine() -> None:
+def print_machine() -> None:
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ": ?")
     facts = (
@@ -112,7 +112,7 @@ def _rates(generator: Generator, servers: dict[str, Start], settings: Settings) 
     for number in range(settings.rounds):
         for loads in (SENDS, PULLS):
             for name, start in servers.items():
-                _progress(f"round {number + 1} of {settings.rounds}: {name}, {next(iter(loads)).partition(',')[0]}")
+                progress(f"round {number + 1} of {settings.rounds}: {name}, {next(iter(loads)).partition(',')[0]}")
                 warm_seconds = JAVA_WARM_SECONDS if name.startswith("Java") else 1.0
                 with start() as server:
                     if loads is PULLS:
@@ -120,7 +120,7 @@ def _rates(generator: Generator, servers: dict[str, Start], settings: Settings) 
                     for label, load in loads.items():
                         outcome = generator.measure(server, load, seconds=settings.seconds, warm_seconds=warm_seconds)
                         rates[label][name].append(outcome)
-    _progress("")
+    progress("")
     return rates
 
 
@@ -152,10 +152,10 @@ def _print_blocking(settings: Settings) -> None:
         pairs = []
         with our_server() as server:
             for number in range(settings.rounds):
-                _progress(f"round {number + 1} of {settings.rounds}: blocking producer, {place}")
+                progress(f"round {number + 1} of {settings.rounds}: blocking producer, {place}")
                 producer = _blocking("producer", server.namesrv or "", core, settings)
                 pairs.append((_blocking("socket", f"127.0.0.1:{server.port}", core, settings), producer))
-        _progress("")
+        progress("")
         bare, ours = (statistics.median(values) for values in zip(*pairs, strict=True))
         ratio = statistics.median(producer / socket for socket, producer in pairs)
         print(f"| {place} | {bare:,.0f} | {ours:,.0f} | {ratio:.2f} |")
@@ -177,7 +177,7 @@ def _print_cost(generator: Generator | None, settings: Settings) -> None:
     print(f"| resident at start: own memory + mapped files | {_with_server(_resident)} |")
     if generator:
         print(f"| resident after a million messages of 128 B | {_with_server(_fill_with_million(generator))} |")
-    _progress("")
+    progress("")
 
 
 def _with_server(measure: Callable[[Server], T]) -> T:
@@ -186,7 +186,7 @@ def _with_server(measure: Callable[[Server], T]) -> T:
 
 
 def _idle_percent(server: Server) -> float:
-    _progress(f"idle for {IDLE_SECONDS:.0f} s")
+    progress(f"idle for {IDLE_SECONDS:.0f} s")
     time.sleep(2.0)  # what start-up left to do
     before = server.cpu_seconds()
     time.sleep(IDLE_SECONDS)
@@ -200,14 +200,14 @@ def _resident(server: Server) -> str:
 
 def _fill_with_million(generator: Generator) -> Callable[[Server], str]:
     def measure(server: Server) -> str:
-        _progress("a million messages")
+        progress("a million messages")
         generator.fill(server, MILLION, size=128)
         return _resident(server)
 
     return measure
 
 
-def _progress(text: str) -> None:
+def progress(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

@@ -93,7 +93,8 @@ def java_broker(jars: Path, *placement: str) -> Start:
                 port = _port_for_java()
                 broker = [*placement, *_java(home, jars, "broker", _java_settings(home, port, namesrv_port))]
                 with _process(broker) as process:
-                    yield Server(port, process.pid, _wait_for_line(process, "boot success"))
+                    ready = _wait_for_line(process, "boot success")
+                    yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
 
     return start
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.broker.queue_locks import QueueLocks
+from pyromq.broker.queue_locks import GRACE_SECONDS, QueueLocks
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.dispatch import Dispatcher
@@ -68,47 +68,64 @@ def test_only_the_owner_unlocks(locks):
 # -- tied to a connection
 
 
-def test_a_tied_lock_ends_with_its_connection(locks, connect):
+async def test_a_tied_lock_ends_with_its_connection(locks, connect, clock):
     mine = connect()
     locks.lock("g", "me", [FIRST], tied_to=mine)
     locks.lock("other", "me", [SECOND], tied_to=mine)
     mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "you", [FIRST]) == [FIRST]
     assert locks.lock("other", "you", [SECOND]) == [SECOND]
 
 
-def test_a_lock_that_is_not_tied_outlives_the_connection(locks, connect):
+async def test_a_holder_that_comes_back_at_once_keeps_its_lock(locks, connect, clock):
+    mine, again = connect(), connect()
+    locks.lock("g", "me", [FIRST], tied_to=mine)
+    mine.close("cut")
+    await clock.advance(GRACE_SECONDS - 0.01)
+    assert locks.lock("g", "you", [FIRST]) == []
+    assert locks.lock("g", "me", [FIRST], tied_to=again) == [FIRST]
+    await clock.advance(30)
+    assert locks.lock("g", "you", [FIRST]) == []
+
+
+async def test_a_lock_that_is_not_tied_outlives_the_connection(locks, connect, clock):
     mine, yours = connect(), connect()
     locks.lock("g", "me", [FIRST], tied_to=mine)
     locks.lock("g", "java", [SECOND])
     mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "you", [FIRST, SECOND], tied_to=yours) == [FIRST]
 
 
-def test_a_lock_asked_for_again_over_another_connection_is_tied_to_that_one(locks, connect):
+async def test_a_lock_asked_for_again_over_another_connection_is_tied_to_that_one(locks, connect, clock):
     old, new = connect(), connect()
     locks.lock("g", "me", [FIRST], tied_to=old)
     locks.lock("g", "me", [FIRST], tied_to=new)
     old.close("replaced")
+    await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "you", [FIRST]) == []
     new.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "you", [FIRST]) == [FIRST]
 
 
-def test_a_lock_asked_for_again_without_the_tie_is_free_of_it(locks, connect):
+async def test_a_lock_asked_for_again_without_the_tie_is_free_of_it(locks, connect, clock):
     mine = connect()
     locks.lock("g", "me", [FIRST], tied_to=mine)
     locks.lock("g", "me", [FIRST])
     mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "you", [FIRST]) == []
 
 
-def test_the_end_of_a_connection_frees_nothing_that_others_took_over(locks, connect):
+async def test_the_end_of_a_connection_frees_nothing_that_others_took_over(locks, connect, clock):
     mine, yours = connect(), connect()
     locks.lock("g", "me", [FIRST, SECOND], tied_to=mine)
     locks.unlock("g", "me", [FIRST])
     locks.lock("g", "you", [FIRST], tied_to=yours)
     mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "they", [FIRST, SECOND]) == [SECOND]
 
 
@@ -130,6 +147,7 @@ async def test_over_the_wire_the_holder_chooses(broker, caller_to, tied, clock):
     await other.beat("other", group="g")
     await other.notices.get()  # it has joined
     await killed.channel.close()
-    assert await other.notices.get() == "g"  # the lock is free when the others hear that the member is gone
+    assert await other.notices.get() == "g"
+    await clock.advance(GRACE_SECONDS + 0.01)
     locked = decode_body(LockedQueues, (await other.ask(LockQueues(), asked("other"))).body)
     assert len(locked.queues) == tied

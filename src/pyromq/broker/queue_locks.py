@@ -1,8 +1,9 @@
 """Which client of a group works on which queue, for consumers that keep order. In memory only; advisory.
 
 A lock ends when its holder gives it back, or is silent for more than 60 s. A holder that asks for it is tied to its
-connection as well: it has given the queues up by itself when it notices that the connection is gone, so they are free
-at once. Others, such as Java's clients, keep their locks while they connect again.
+connection as well: when that is gone, it has half a second to come back by another one and lock again, and begins
+nothing new meanwhile. A killed holder's queues move within a second, and one whose connection broke keeps them.
+Others, such as Java's clients, keep their locks while they connect again.
 Source: RocketMQ 4.9.8, RebalanceLockManager; the tie is ours.
 """
 
@@ -16,13 +17,14 @@ from pyromq.message import MessageQueue
 from pyromq.remoting.exchange import Exchange
 
 LOCK_SECONDS = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
+GRACE_SECONDS = 0.5  # for a holder to come back: many times what connecting takes; its listener may be at work
 
 
 @dataclass(slots=True)
 class _Lock:
     client_id: str
-    touched: float  # monotonic seconds of the owner's last request
-    connection: Exchange | None  # that it ends with
+    ends: float  # monotonic seconds; it moves with each request of the owner, and with the end of
+    connection: Exchange | None  # that it is tied to
 
 
 class QueueLocks:
@@ -39,15 +41,15 @@ class QueueLocks:
     ) -> list[MessageQueue]:
         """Lock what is free, expired or the client's own; return those queues in the order asked.
 
-        The locks end with the connection `tied_to`, where one is given.
+        The locks end soon after the connection `tied_to`, where one is given.
         """
         now = self._clock.monotonic()
         locks = self._locks.setdefault(group, {})
         granted = []
         for queue in queues:
             lock = locks.get(queue)
-            if lock is None or lock.client_id == client_id or now - lock.touched > LOCK_SECONDS:
-                locks[queue] = _Lock(client_id, now, tied_to)
+            if lock is None or lock.client_id == client_id or now > lock.ends:
+                locks[queue] = _Lock(client_id, now + LOCK_SECONDS, tied_to)
                 granted.append(queue)
         if tied_to is not None and granted:
             self._watch(tied_to, group)
@@ -72,11 +74,8 @@ class QueueLocks:
 
     def _free(self, connection: Exchange) -> None:
         """The connection is gone; locks that were asked for again over another one stay."""
+        ends = self._clock.monotonic() + GRACE_SECONDS
         for group in self._groups_of.pop(connection, ()):
-            kept = {
-                queue: lock for queue, lock in self._locks.get(group, {}).items() if lock.connection is not connection
-            }
-            if kept:
-                self._locks[group] = kept
-            else:
-                self._locks.pop(group, None)
+            for lock in self._locks.get(group, {}).values():
+                if lock.connection is connection:
+                    lock.ends = min(lock.ends, ends)

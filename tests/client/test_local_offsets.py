@@ -16,6 +16,7 @@ from pyromq.clock import SystemClock
 from pyromq.errors import StoreCorrupt, StoreError
 from pyromq.message import Message, MessageQueue
 
+# Written by LocalFileOffsetStore of RocketMQ 4.9.8.
 JAVA_FILE = Path(__file__).parent.parent / "golden" / "offsets" / "java-4.9.8.json"
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 

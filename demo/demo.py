@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pandas
+import workers
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -59,6 +60,8 @@ def main() -> None:
             counts["stored"] = stored(namesrv)
         with step("pull back"):
             counts["pulled"] = pull(namesrv)
+        with step("consume in a group"):
+            counts["consumed"] = consume(namesrv, counts["sent"])
         without_spark = why_no_spark()
         if without_spark is None:
             with step("archive with Spark"):
@@ -186,6 +189,15 @@ def pull(namesrv: str) -> int:
             count += len(messages)
             progress.advance(task, len(messages))
     console.print(f"       order holds for {len(flown):,} aircraft")
+    return count
+
+
+def consume(namesrv: str, total: int) -> int:
+    """Let a group of two processes consume everything in order, and kill one of them in the middle."""
+    with progress_bar() as progress:
+        task = progress.add_task("consume", total=total)
+        count, told = workers.work(namesrv, TOPIC, total, OUTPUT, lambda new: progress.advance(task, new))
+    console.print(f"       {told}")
     return count
 
 

@@ -208,6 +208,6 @@ def _listen_failure(host: str, port: int, error: OSError | OverflowError) -> str
         return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")
     if error.errno == errno.EACCES:
         return f"port {port} at {host} may not be opened by this user; choose one above 1023"
-    if error.errno == errno.EADDRNOTAVAIL:
+    if error.errno == errno.EADDRNOTAVAIL or "could not bind on any address" in str(error):  # Python 3.13 on
         return f"{host} is no address of this machine"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -57,7 +57,7 @@ def test_a_copy_is_given_away_and_not_the_table(kv):
 def test_a_damaged_file_is_named(kv, path, content):
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(StoreCorrupt, match=r"kvConfig\.json cannot be read: .*; restore it or move it away"):
+    with pytest.raises(StoreCorrupt, match=r"kvConfig\.json is damaged: .*; restore it from a backup, or move it away"):
         kv.load()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from pyromq.errors import StoreError, StoreNotWritable
+from pyromq.errors import StoreCorrupt, StoreError, StoreNotWritable
 from pyromq.store.json_file import JsonFile
 
 
@@ -44,3 +45,26 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot read .*topics.json"):
         JsonFile(tmp_path / "topics.json").load()
     assert JsonFile(tmp_path / "absent" / "topics.json").load() is None
+
+
+def test_damaged_content_is_put_aside_for_the_previous_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = JsonFile(tmp_path / "topics.json")
+    file.save(b"[1]")
+    file.save(b"[2]")
+    file.path.write_bytes(b"[2")
+
+    assert file.read(msgspec.json.decode) == [1]
+    assert (tmp_path / "topics.json.damaged").read_bytes() == b"[2"
+    assert "topics.json is damaged" in caplog.text
+    assert file.read(msgspec.json.decode) == [1]
+
+
+@pytest.mark.parametrize("previous", [None, b"["])
+def test_damaged_content_without_a_better_one_is_named(tmp_path: Path, previous: bytes | None) -> None:
+    file = JsonFile(tmp_path / "topics.json")
+    file.path.write_bytes(b"garbage")
+    if previous is not None:
+        (tmp_path / "topics.json.bak").write_bytes(previous)
+
+    with pytest.raises(StoreCorrupt, match=r"topics\.json.* is damaged: .*; restore it from a backup"):
+        file.read(msgspec.json.decode)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -71,8 +72,8 @@ class DelayLevels:
 
     def load(self) -> None:
         """Read the offsets from disk; those outside of their queues are put right."""
-        content = self._file.load()
-        offsets = decode_body(DelayOffsetTable, content).offsets if content is not None else {}
+        stored = self._file.read(partial(decode_body, DelayOffsetTable))
+        offsets = stored.offsets if stored is not None else {}
         # A shorter table may have come: what waits in the queues of the old one is delivered all the same.
         last = max(self._store.queue_ids(SCHEDULE_TOPIC), default=-1)
         self._levels += [_Level(number, _NO_LIMIT) for number in range(len(self._levels), last + 1)]

@@ -6,6 +6,7 @@ Source: RocketMQ 4.9.8, SubscriptionGroupManager.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -44,10 +45,9 @@ class Groups:
         return name in self._table
 
     def load(self) -> None:
-        """Read the table from disk, over the built-in groups."""
-        content = self._file.load()
-        if content is not None:
-            stored = decode_body(GroupConfigTable, content)
+        """Read the table from disk, over the built-in groups. Raises `StoreCorrupt` naming the file."""
+        stored = self._file.read(partial(decode_body, GroupConfigTable))
+        if stored is not None:
             self._table.update(stored.groups)
             self.version = stored.data_version
 

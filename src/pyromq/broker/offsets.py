@@ -7,6 +7,7 @@ Source: RocketMQ 4.9.8, ConsumerOffsetManager.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -26,10 +27,10 @@ class Offsets:
         self._dirty = False
 
     def load(self) -> None:
-        """Read the table from disk."""
-        content = self._file.load()
-        if content is not None:
-            self._table = decode_body(ConsumerOffsetTable, content).offsets
+        """Read the table from disk. Raises `StoreCorrupt` naming the file."""
+        stored = self._file.read(partial(decode_body, ConsumerOffsetTable))
+        if stored is not None:
+            self._table = stored.offsets
 
     def persist(self) -> None:
         """Write the table to disk if it changed since the last time."""

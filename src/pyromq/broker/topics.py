@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from functools import partial
 
 import msgspec
 
@@ -68,10 +69,9 @@ class Topics:
         return len(self._table)
 
     def load(self) -> None:
-        """Read the table from disk, over the built-in topics."""
-        content = self._file.load()
-        if content is not None:
-            stored = decode_body(TopicConfigTable, content)
+        """Read the table from disk, over the built-in topics. Raises `StoreCorrupt` naming the file."""
+        stored = self._file.read(partial(decode_body, TopicConfigTable))
+        if stored is not None:
             self._table.update(stored.topics)
             self.version = stored.data_version
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
-from pyromq.errors import StoreCorrupt
 from pyromq.store.json_file import JsonFile
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # namespace: topic -> `broker-a:4;broker-b:4`
@@ -23,14 +24,9 @@ class KvTable:
 
     def load(self) -> None:
         """Read the file. Raises `StoreCorrupt` naming it."""
-        content = self._file.load() if self._file is not None else None
-        if content is None:
-            return
-        try:
-            self._namespaces = msgspec.json.decode(content, type=_Table).config_table
-        except msgspec.DecodeError as error:
-            assert self._file is not None
-            raise StoreCorrupt(f"{self._file.path} cannot be read: {error}; restore it or move it away") from error
+        stored = self._file.read(partial(msgspec.json.decode, type=_Table)) if self._file is not None else None
+        if stored is not None:
+            self._namespaces = stored.config_table
 
     def put(self, namespace: str, key: str, value: str) -> None:
         self._namespaces.setdefault(namespace, {})[key] = value

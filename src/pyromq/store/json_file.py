@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from pyromq.errors import StoreError, StoreNotWritable
+import msgspec
+
+from pyromq.errors import ProtocolError, StoreCorrupt, StoreError, StoreNotWritable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class JsonFile:
@@ -20,6 +29,22 @@ class JsonFile:
         Raises `StoreError` naming the file when it is there and cannot be read.
         """
         return _content(self.path) or _content(self._beside(".bak")) or None
+
+    def read(self, decode: Callable[[bytes], T]) -> T | None:
+        """Return the decoded content; the previous one where the file is missing, empty or damaged; None without any.
+
+        A damaged file is put aside as `.damaged`. Raises `StoreCorrupt` when the previous content is no better.
+        """
+        try:
+            content = _decoded(self.path, decode)
+            return content if content is not None else _decoded(self._beside(".bak"), decode)
+        except StoreCorrupt as error:
+            previous = _decoded(self._beside(".bak"), decode)
+            if previous is None:
+                raise
+            self.path.replace(self._beside(".damaged"))
+            logger.warning("%s; the previous content is used, the damaged file is kept as .damaged", error)
+            return previous
 
     def save(self, content: bytes) -> None:
         """Replace the content; it is on disk when this returns. Raises `StoreNotWritable` naming the file."""
@@ -45,6 +70,16 @@ def _content(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
+    content = _content(path)
+    try:
+        return decode(content) if content else None
+    except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(
+            f"{path} is damaged: {error}; restore it from a backup, or move it away to go on without what it held"
+        ) from error
 
 
 def _write(path: Path, content: bytes) -> None:

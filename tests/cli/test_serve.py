@@ -86,6 +86,17 @@ def test_segments_of_another_size_name_file_and_setting(serve, at, cli, tmp_path
     assert "commitlog" in failed.err
 
 
+def test_damaged_folder_names_file_and_way_out(serve, cli, tmp_path):
+    serve().stop()
+    for name in ("topics.json", "topics.json.bak"):
+        (tmp_path / "data" / "config" / name).write_text("garbage")
+    failed = cli("serve", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--broker-port", "0")
+
+    assert failed.code == 1
+    assert f"{tmp_path / 'data'}/config/topics.json is damaged: " in failed.err
+    assert "restore it from a backup, or move it away" in failed.err
+
+
 def test_options_win_over_the_file_and_the_file_over_defaults(serve, at, tmp_path):
     file = tmp_path / "broker.conf"
     file.write_text(f"brokerName=from-file\nbrokerClusterName=c1\nstorePathRootDir={tmp_path / 'elsewhere'}\n")

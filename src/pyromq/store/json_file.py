@@ -35,16 +35,21 @@ class JsonFile:
 
         A damaged file is put aside as `.damaged`. Raises `StoreCorrupt` when the previous content is no better.
         """
-        try:
-            content = _decoded(self.path, decode)
-            return content if content is not None else _decoded(self._beside(".bak"), decode)
-        except StoreCorrupt as error:
-            previous = _decoded(self._beside(".bak"), decode)
-            if previous is None:
-                raise
-            self.path.replace(self._beside(".damaged"))
-            logger.warning("%s; the previous content is used, the damaged file is kept as .damaged", error)
-            return previous
+        damaged: StoreCorrupt | None = None
+        for path in (self.path, self._beside(".bak")):
+            try:
+                decoded = _decoded(path, decode)
+            except StoreCorrupt as error:
+                damaged = damaged or error
+                continue
+            if decoded is not None and damaged is not None:
+                self.path.replace(self._beside(".damaged"))
+                logger.warning("%s; the previous content is used, the damaged file is kept as .damaged", damaged)
+            if decoded is not None:
+                return decoded
+        if damaged is not None:
+            raise damaged
+        return None
 
     def save(self, content: bytes) -> None:
         """Replace the content; it is on disk when this returns. Raises `StoreNotWritable` naming the file."""

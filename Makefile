@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: help install demo test check bench interop
+.PHONY: help install demo test check bench interop soak
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -21,7 +21,7 @@ demo: $(INSTALLED)  ## 336,776 messages sent, read back, archived by Spark, and 
 	@$(WITH_JAVA) $(VENV)/bin/python demo/demo.py
 
 test: $(INSTALLED)  ## all tests, with the short form of the ones against the genuine RocketMQ if Java and Maven exist
-	@$(WITH_JAVA) exec $(PYTEST) -m "not interop or interop_short"
+	@$(WITH_JAVA) exec $(PYTEST) -m "not soak and (not interop or interop_short)"
 
 check: $(INSTALLED)  ## format, lint, types, then the tests
 	@$(VENV)/bin/ruff format --check .
@@ -31,6 +31,9 @@ check: $(INSTALLED)  ## format, lint, types, then the tests
 
 interop: $(INSTALLED)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
 	@$(WITH_JAVA) exec $(PYTEST) -m interop tests/interop
+
+soak: $(INSTALLED)  ## random schedules of members that come, go and break; minutes
+	@exec $(PYTEST) -m soak
 
 bench: $(INSTALLED)  ## one table: speed and memory beside a C server and the genuine broker
 	@$(VENV)/bin/python benchmarks/end_to_end.py

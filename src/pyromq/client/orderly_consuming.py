@@ -82,6 +82,7 @@ class OrderlyConsuming:
         self._send_back = send_back
         self._max_retries = max_retries
         self._tasks = Tasks()
+        self._turns: dict[InFlight, Turn] = {}  # under way
         self._threads = ListenerThreads[Turn](config.concurrency, self._finished, name=f"pyromq {group}")
         self._async = ListenerTasks[Turn](config.concurrency, self._finished, name=f"listener of {group}")
 
@@ -106,7 +107,17 @@ class OrderlyConsuming:
         next_ones = islice(in_flight.pieces, start, start + TURN_PIECES)
         pieces = list(takewhile(lambda piece: piece.listener is head.listener, next_ones))
         in_flight.busy = True
-        (self._async if head.listener.in_task else self._threads).submit([Turn(in_flight, pieces)])
+        turn = self._turns[in_flight] = Turn(in_flight, pieces)
+        (self._async if head.listener.in_task else self._threads).submit([turn])
+
+    def lose(self, in_flight: InFlight) -> None:
+        """The queue may be another's by now: cancel an async listener that runs. One in a thread cannot be ended."""
+        turn = self._turns.pop(in_flight, None)
+        if turn is not None and turn.in_task:
+            self._async.cancel(turn)
+            for piece in in_flight.pieces:
+                piece.abandoned = True
+            in_flight.changed.set()
 
     async def stop(self) -> None:
         """Cancel async listeners; threads end when their listeners return. Nothing is judged any more."""
@@ -121,6 +132,7 @@ class OrderlyConsuming:
         """A turn has come to its end. Called on the loop."""
         in_flight = turn.in_flight
         in_flight.busy = False
+        self._turns.pop(in_flight, None)
         for piece in turn.ran:
             piece.over = True
         in_flight.changed.set()

@@ -233,6 +233,8 @@ class Ownership:
             return  # another has run out of patience: a rebalance will say whose the queue is
         owned.lost = True
         owned.in_flight.allowed_until = 0.0
+        if isinstance(self._consuming, OrderlyConsuming):
+            self._consuming.lose(owned.in_flight)
         self._wake()
 
     def _tell_late(self, late: Sequence[OwnedQueue], seconds: float) -> None:

@@ -23,9 +23,10 @@ from pyromq.remoting.headers import ConsumerList
 
 logger = logging.getLogger(__name__)
 
-# After a run that could not take or share everything, doubling up to the second. Source: RocketMQ 5, RebalanceService.
+# After a run that could not take or share everything: soon, then later and later. Source: RocketMQ 5, RebalanceService.
 SOON_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
+LATER = 1.5
 STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken anew. Source: ProcessQueue.isPullExpired
 
 
@@ -78,7 +79,7 @@ class Rebalance:
                 balanced = True
             most = self._config.rebalance_seconds
             await self._sleep(most if balanced else min(soon, most))
-            soon = SOON_SECONDS if balanced else min(2 * soon, AGAIN_SECONDS)
+            soon = SOON_SECONDS if balanced else min(LATER * soon, AGAIN_SECONDS)
 
     async def _sleep(self, seconds: float) -> None:
         """Wait until woken, at most `seconds`."""

@@ -151,3 +151,17 @@ async def test_over_the_wire_the_holder_chooses(broker, caller_to, tied, clock):
     await clock.advance(GRACE_SECONDS + 0.01)
     locked = decode_body(LockedQueues, (await other.ask(LockQueues(), asked("other"))).body)
     assert len(locked.queues) == tied
+
+
+async def test_a_refused_client_that_asks_for_the_tie_is_told_who_holds_the_lock(broker, caller_to, clock):
+    def asked(client_id, tied):
+        queues = [WireQueue(topic="orders", broker_name="broker-a", queue_id=0)]
+        return encode_body(QueueLock(group="g", client_id=client_id, queues=queues, tied_to_connection=tied))
+
+    caller = await caller_to(broker)
+    await caller.ask(LockQueues(), asked("holder", True))
+    await clock.advance(3)
+    response = await caller.ask(LockQueues(), asked("other", True))
+    (refused,) = decode_body(LockedQueues, response.body).refused
+    assert (refused.queue.queue, refused.client_id, refused.age_ms) == (FIRST, "holder", 3000)
+    assert b"refused" not in (await caller.ask(LockQueues(), asked("java", False))).body

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from pyromq.client import ownership
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.listener import Ack, GiveUp, RetryLater
+from pyromq.client.locks import Locks
 from pyromq.message import Message
 
 
@@ -222,6 +224,16 @@ async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
             release.set()
             await until(lambda: queue in second.assignment)
     assert not second_seen
+
+
+async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkeypatch):
+    monkeypatch.setattr(ownership, "LONG_SECONDS", 0.1)
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    holder = producer._membership
+    await Locks("workers", holder).lock(await producer.queues("orders"))
+    async with consuming(cluster, lambda messages: None):
+        await until(lambda: f"waiting for its lock, held by {holder.client_id}, for 0.0 s" in caplog.text)
 
 
 async def test_locks_are_given_back_at_closing(cluster):

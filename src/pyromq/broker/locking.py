@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pyromq.broker.queue_locks import QueueLocks
-from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import LockedQueues, LockHolder, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import LockQueues, UnlockQueues
@@ -21,7 +22,17 @@ class Locking:
         queues = [wire.queue for wire in asked.queues]
         tied_to = call.peer if asked.tied_to_connection else None
         granted = self._queue_locks.lock(asked.group, asked.client_id, queues, tied_to=tied_to)
-        return Reply(body=encode_body(LockedQueues(queues=[WireQueue.of(queue) for queue in granted])))
+        refused = None
+        if asked.tied_to_connection and len(granted) < len(queues):
+            refused = self._refused(asked.group, set(queues) - set(granted))
+        return Reply(body=encode_body(LockedQueues(queues=[WireQueue.of(q) for q in granted], refused=refused)))
+
+    def _refused(self, group: str, queues: set[MessageQueue]) -> list[LockHolder]:
+        holders = self._queue_locks.holders(group)
+        return [
+            LockHolder(queue=WireQueue.of(queue), client_id=holders[queue][0], age_ms=int(holders[queue][1] * 1000))
+            for queue in sorted(queues)
+        ]
 
     @answers(UnlockQueues)
     def unlock(self, header: UnlockQueues, call: Call) -> Reply:

@@ -23,6 +23,7 @@ GRACE_SECONDS = 0.5  # for a holder to come back: many times what connecting tak
 @dataclass(slots=True)
 class _Lock:
     client_id: str
+    since: float  # monotonic seconds
     ends: float  # monotonic seconds; it moves with each request of the owner, and with the end of
     connection: Exchange | None  # that it is tied to
 
@@ -49,7 +50,8 @@ class QueueLocks:
         for queue in queues:
             lock = locks.get(queue)
             if lock is None or lock.client_id == client_id or now > lock.ends:
-                locks[queue] = _Lock(client_id, now + LOCK_SECONDS, tied_to)
+                since = lock.since if lock is not None and lock.client_id == client_id else now
+                locks[queue] = _Lock(client_id, since, now + LOCK_SECONDS, tied_to)
                 granted.append(queue)
         if tied_to is not None and granted:
             self._watch(tied_to, group)
@@ -64,6 +66,12 @@ class QueueLocks:
                 del locks[queue]
         if not locks:
             self._locks.pop(group, None)
+
+    def holders(self, group: str) -> dict[MessageQueue, tuple[str, float]]:
+        """Return who has which queue of a group locked, and for how many seconds."""
+        now = self._clock.monotonic()
+        locks = self._locks.get(group, {})
+        return {queue: (lock.client_id, now - lock.since) for queue, lock in locks.items() if now <= lock.ends}
 
     def _watch(self, connection: Exchange, group: str) -> None:
         groups = self._groups_of.get(connection)

@@ -28,11 +28,16 @@ class Locks:
     def __init__(self, group: str, membership: Membership) -> None:
         self._group = group
         self._membership = membership
+        self._holders: dict[MessageQueue, str] = {}
 
     async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
         """Return which of the queues this client holds now; those of brokers that do not answer are left out."""
         asked = await asyncio.gather(*(self._lock(of_broker) for of_broker in _by_broker(queues)))
         return {queue: held for answer in asked for queue, held in answer.items()}
+
+    def holder(self, queue: MessageQueue) -> str:
+        """Return who had a queue's lock when it was refused, and for how long; not every broker tells."""
+        return self._holders.get(queue, "another member")
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back; what a broker does not hear of, it frees by itself."""
@@ -52,10 +57,13 @@ class Locks:
             response = await self._membership.ask(
                 address, LockQueues(), self._body(queues), timeout=LOCK_REQUEST_SECONDS
             )
-            held = {wire.queue for wire in decode_body(LockedQueues, response.check().body).queues}
+            locked = decode_body(LockedQueues, response.check().body)
         except MQError as error:
             logger.debug("group %s: no answer about the locks of %d queues: %s", self._group, len(queues), error)
             return {}
+        for refused in locked.refused or ():
+            self._holders[refused.queue.queue] = f"{refused.client_id}, for {refused.age_ms / 1000:.1f} s"
+        held = {wire.queue for wire in locked.queues}
         return {queue: queue in held for queue in queues}
 
     async def _unlock(self, queues: list[MessageQueue]) -> None:

@@ -29,6 +29,7 @@ from pyromq.net.tasks import Tasks, every
 logger = logging.getLogger(__name__)
 
 HAND_OVER_SECONDS = 0.5  # how long a queue given away waits for its running listeners
+LONG_SECONDS = 2.0  # a wait for a lock that is worth telling
 PATIENCE_SECONDS = 0.7  # how long its next owner waits for that, where order is not kept
 
 
@@ -139,11 +140,13 @@ class Ownership:
             return True
         if is_held is None:
             return False
-        if self._strict:
-            self._say(queue, "waiting for its lock, which another member holds")
-            return False
         now = self._clock.monotonic()
-        if now - self._refused.setdefault(queue, now) < PATIENCE_SECONDS:
+        waited = now - self._refused.setdefault(queue, now)
+        if self._strict:
+            if waited > LONG_SECONDS and self._locks is not None:
+                self._say(queue, f"waiting for its lock, held by {self._locks.holder(queue)}")
+            return False
+        if waited < PATIENCE_SECONDS:
             return False
         del self._refused[queue]
         return True

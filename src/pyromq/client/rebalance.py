@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 # After a run that could not take or share everything: soon, then later and later. Source: RocketMQ 5, RebalanceService.
 SOON_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
-LATER = 1.5
+LATER = 1.2
 STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken anew. Source: ProcessQueue.isPullExpired
 
 

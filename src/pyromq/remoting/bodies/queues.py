@@ -33,10 +33,19 @@ class QueueLock(Body):
     tied_to_connection: bool = False  # ours: the locks end with the connection they came by; Java brokers ignore it
 
 
+class LockHolder(Body):
+    """Who has the lock of a queue, and for how long."""
+
+    queue: WireQueue
+    client_id: str
+    age_ms: int
+
+
 class LockedQueues(Body):
-    """The queues that are locked now."""
+    """The queues that are locked now; for our own clients also who has the others."""
 
     queues: list[WireQueue] = field(name="lockOKMQSet", default_factory=list)
+    refused: list[LockHolder] | None = None  # ours; Java clients are not sent it
 
 
 class OffsetMoved(Body):

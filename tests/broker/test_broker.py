@@ -7,7 +7,7 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.errors import StoreLocked, UsageError
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.headers import EndTransaction, MaxOffset, OffsetResponse, PullMessage, UpdateConsumerOffset
+from pyromq.remoting.headers import MaxOffset, OffsetResponse, PullMessage, RegisterBroker, UpdateConsumerOffset
 
 
 async def test_messages_topics_groups_and_offsets_outlast_a_restart(config, clock, caller_to):
@@ -78,7 +78,7 @@ async def test_a_parked_pull_is_answered_when_the_broker_stops(config, clock, ca
     assert (await parked).code == 19
 
 
-async def test_requests_of_later_versions_are_told_apart(caller):
-    header = EndTransaction(producer_group="p", half_queue_offset=0, log_offset=0, decision=8, message_id="x")
+async def test_requests_that_are_not_for_brokers_are_told_apart(caller):
+    header = RegisterBroker(broker_name="b", broker_address="127.0.0.1:1", cluster="c", broker_id=0)
     response = await caller.ask(header, code=3)
-    assert response.remark == f" request type {int(RequestCode.END_TRANSACTION)} not supported"
+    assert response.remark == f" request type {int(RequestCode.REGISTER_BROKER)} not supported"

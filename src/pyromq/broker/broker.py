@@ -16,6 +16,7 @@ from pyromq.broker.consuming import Consuming
 from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.grouping import Grouping
 from pyromq.broker.groups import Groups
+from pyromq.broker.half_messages import HalfMessages
 from pyromq.broker.heartbeating import Heartbeating
 from pyromq.broker.inspecting import Inspecting
 from pyromq.broker.locking import Locking
@@ -32,6 +33,8 @@ from pyromq.broker.sending import Sending
 from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.tracking import Tracking
+from pyromq.broker.transacting import Transacting
+from pyromq.broker.transaction_checks import TransactionChecks
 from pyromq.clock import Clock, SystemClock
 from pyromq.message import pack_address
 from pyromq.net.alarm import Alarm
@@ -75,8 +78,18 @@ class Broker:
         self.delay_levels = DelayLevels(
             self.store, JsonFile(folder / "delayOffset.json"), statistics=self.statistics, clock=self._clock
         )
+        self.half_messages = HalfMessages(self.store, self.topics, self.offsets, self._clock)
         self.registering = Registering(self.config, self.topics, self._clock)
         self._tasks = Tasks()
+        checks = TransactionChecks(
+            self.store,
+            self.half_messages,
+            topics=self.topics,
+            connections=self.connections,
+            config=self.config,
+            clock=self._clock,
+        )
+        self._checking = Alarm(checks.step, self._clock)
         self._delivering = Alarm(self.delay_levels.deliver, self._clock)
         self._saving: asyncio.Future[None] | None = None
         self._server = Server(
@@ -93,10 +106,12 @@ class Broker:
                 topics,
                 groups,
                 delay_levels=self.delay_levels,
+                half_messages=self.half_messages,
                 statistics=statistics,
                 config=config,
                 clock=clock,
             ),
+            Transacting(store, self.half_messages, delay_levels=self.delay_levels, statistics=statistics),
             Retrying(
                 store,
                 topics,
@@ -173,13 +188,17 @@ class Broker:
         await self.saved()
         self.offsets.persist()
         self.store.close()
+        # What needs all that it speaks of to be on disk.
         self.delay_levels.persist()
+        self.half_messages.note_progress(closed=True)
+        self.offsets.persist()
 
     def _load_tables(self) -> None:
         self.topics.load()
         self.groups.load()
         self.offsets.load()
         self.delay_levels.load()
+        self.half_messages.load()
         self.topics.persist()  # the built-in ones of a new folder
         self.groups.persist()
 
@@ -191,6 +210,7 @@ class Broker:
         self.config.port = self._server.port
         host = self.config.advertised_host or self.config.host
         self.store.store_address = pack_address(host, self.config.port)
+        self.half_messages.mend()
         self.topics.on_change = self.registering.announce_one_way
 
     def _start_loops(self) -> None:
@@ -204,10 +224,12 @@ class Broker:
         for seconds, action in actions:
             self._tasks.start(every(seconds, action, self._clock), name=action.__qualname__)
         self._tasks.start(self._delivering.run(), name="delay levels")
+        self._tasks.start(self._checking.run(), name="transaction checks")
         self._tasks.start(self._follow_index(), name="key index")
 
     async def _persist_offsets(self) -> None:
         """Write what has been consumed and delivered in a thread: the disk may take long."""
+        self.half_messages.note_progress()
         for save in (self.offsets.unsaved(), self.delay_levels.unsaved()):
             if save is not None:
                 self._saving = asyncio.get_running_loop().run_in_executor(None, save)

@@ -52,6 +52,9 @@ class BrokerConfig:
     region: str = "DefaultRegion"
     trace_topic: bool = False  # create the topic that message traces go to
     reject_transactions: bool = False
+    transaction_timeout_ms: int = 6_000  # a half message must be undecided for longer before its producer is asked
+    transaction_check_interval_ms: int = 60_000
+    transaction_check_max: int = 15  # checks after which an undecided half message is given up
     store: StoreConfig | None = None  # None: defaults below `data`
     config_file: Path | None = None  # where request 25 keeps its changes; None: config/broker.properties below `data`
 
@@ -122,6 +125,9 @@ _RANGES = {
     "offsets_interval_ms": (100, 3_600_000),
     "max_message_bytes": (1 << 10, 15 << 20),  # a frame has at most 16 MiB
     "short_polling_ms": (1, 60_000),
+    "transaction_timeout_ms": (0, 86_400_000),
+    "transaction_check_interval_ms": (10, 86_400_000),
+    "transaction_check_max": (1, 1 << 31),
 }
 
 # RocketMQ's property name -> our field; `store.` before those of StoreConfig. `bindAddress` is RocketMQ 5's.
@@ -152,6 +158,9 @@ JAVA_NAMES: dict[str, str] = {
     "regionId": "region",
     "traceTopicEnable": "trace_topic",
     "rejectTransactionMessage": "reject_transactions",
+    "transactionTimeOut": "transaction_timeout_ms",
+    "transactionCheckInterval": "transaction_check_interval_ms",
+    "transactionCheckMax": "transaction_check_max",
     "storePathCommitLog": "store.commit_log_path",
     "mappedFileSizeCommitLog": "store.segment_bytes",
     "mappedFileSizeConsumeQueue": "store.consume_queue_entries",
@@ -178,6 +187,9 @@ LIVE = frozenset(
         "longPollingEnable",
         "shortPollingTimeMills",
         "rejectTransactionMessage",
+        "transactionTimeOut",
+        "transactionCheckInterval",
+        "transactionCheckMax",
     }
 )
 FIXED = frozenset(

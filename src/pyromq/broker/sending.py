@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import cast
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.groups import Groups
+from pyromq.broker.half_messages import ADDED_BY_CHECKS, HalfMessages
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics, describe
 from pyromq.clock import Clock
@@ -51,6 +53,7 @@ class Sending:
         groups: Groups,
         *,
         delay_levels: DelayLevels,
+        half_messages: HalfMessages,
         statistics: Statistics,
         config: BrokerConfig,
         clock: Clock,
@@ -59,6 +62,7 @@ class Sending:
         self._topics = topics
         self._groups = groups
         self._delay_levels = delay_levels
+        self._half_messages = half_messages
         self._statistics = statistics
         self._config = config
         self._clock = clock
@@ -144,17 +148,27 @@ class Sending:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        if _DELAY in text:
+        if _DELAY in text or _TRANSACTION in text:
             self._divert(message, header)
         return message, wait, queue_id
 
     def _divert(self, message: StoredMessage, header: SendMessage) -> None:
-        """Let a message wait that asks for it; dead letters do not."""
+        """Let a message wait that asks for it: until its producer decides, or for a while. Dead letters do not."""
         if message.topic.startswith(DEAD_LETTER_PREFIX):
             return
         properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
         properties[Property.CLUSTER] = self._config.cluster
-        if self._delay_levels.divert(message, properties) and _is_too_long(message.property_text):
+        # Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.
+        if _is_half(properties) and not message.topic.startswith(RETRY_PREFIX):
+            if self._config.reject_transactions:
+                raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
+            properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)  # without it nobody could decide
+            self._half_messages.prepare(message, properties)
+            longest = message.property_text + ADDED_BY_CHECKS
+        else:
+            self._delay_levels.divert(message, properties)
+            longest = message.property_text
+        if _is_too_long(longest):
             raise MessageRefused(self._illegal)
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int) -> Answered | Future[Answered]:
@@ -251,8 +265,6 @@ class Sending:
         As upstream, WAIT goes and CLUSTER comes. The text is cut, not parsed: what upstream's parser would drop
         (broken and doubled pairs) every reader of the stored text drops as well.
         """
-        if _TRANSACTION in text:
-            self._refuse_half(decode_properties(text))
         wait = True
         if _WAIT in text:
             before, _, rest = text.partition(_WAIT)
@@ -277,10 +289,6 @@ class Sending:
         if _is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
-
-    def _refuse_half(self, properties: dict[str, str]) -> None:
-        if properties.get(Property.TRANSACTION, "").lower() == "true":
-            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
 
     def _batch(self, header: SendMessage, call: Call) -> tuple[list[StoredMessage], bool]:
         """Return the members to store and whether their sender waits for the disk. Raises what refuses them."""
@@ -310,9 +318,8 @@ class Sending:
             )
             if not body or len(message.property_text.encode()) > MAX_PROPERTIES_SIZE:
                 raise MessageRefused(self._illegal if body else self._empty)
-            if message.properties.get(Property.DELAY, "0") != "0":
-                raise MessageRefused(f"{self._illegal} A batch cannot be delayed; send its messages one by one.")
-            self._refuse_half(message.properties)
+            if message.properties.get(Property.DELAY, "0") != "0" or _is_half(message.properties):
+                raise MessageRefused(f"{self._illegal} A batch cannot be delayed, nor be part of a transaction.")
             messages.append(message)
         if not messages:
             raise MessageRefused("the batch has no messages")
@@ -362,6 +369,10 @@ class Sending:
     @property
     def _empty(self) -> str:
         return f"{self._illegal} The body is empty."
+
+
+def _is_half(properties: Mapping[str, str]) -> bool:
+    return properties.get(Property.TRANSACTION, "").lower() == "true"
 
 
 def _is_too_long(text: str) -> bool:

@@ -1,0 +1,124 @@
+"""Answers producers' decisions on their half messages, and administrators who have one checked again.
+
+Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage; unlike there a
+decision takes effect once.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+
+from pyromq.broker.delay_levels import DelayLevels
+from pyromq.broker.half_messages import TRANSACTION_BITS, Half, HalfMessages, Origin, half_copy, origin_of, real_queue
+from pyromq.broker.statistics import Statistics
+from pyromq.errors import BrokerError, ResponseCode
+from pyromq.message import Property, StoredMessage, SysFlag
+from pyromq.message_id import parse_offset_id
+from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
+from pyromq.remoting.codes import ONE_WAY
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import EndTransaction, ResumeHalfMessage
+from pyromq.store.config import FlushMode
+from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED = 10_000  # latest decisions, so that a repeated one gets the answer of the first
+
+
+class Transacting:
+    """Commits and rolls back."""
+
+    def __init__(
+        self, store: MessageStore, half_messages: HalfMessages, *, delay_levels: DelayLevels, statistics: Statistics
+    ) -> None:
+        self._store = store
+        self._half_messages = half_messages
+        self._delay_levels = delay_levels
+        self._statistics = statistics
+        self._decided: dict[Origin | int, int] = {}  # which half message -> decision
+
+    @answers(EndTransaction)
+    def end(self, header: EndTransaction, call: Call) -> Reply | Future[Reply]:
+        """Make the message visible, or never; other decisions leave it open, and its producer is asked later."""
+        if header.decision not in (SysFlag.COMMIT, SysFlag.ROLLBACK):
+            return Reply()
+        record = self._prepared(header)
+        half = self._half_messages.find(record)
+        if half is None:
+            return self._repeated(header, record)
+        if header.decision == SysFlag.COMMIT:
+            self._commit(half, record)
+        else:
+            self._half_messages.settle(half)
+        self._decided[_key(record)] = header.decision
+        if len(self._decided) > REMEMBERED:
+            del self._decided[next(iter(self._decided))]
+        return self._answer(call)
+
+    def _prepared(self, header: EndTransaction) -> StoredMessage:
+        """Return the half message that the header names in three ways, which must agree."""
+        record = self._store.message_at(header.log_offset)
+        if record is None:
+            raise BrokerError("Find prepared transaction message failed")
+        if record.topic != HALF_TOPIC:
+            raise BrokerError(f"the message at {header.log_offset} is no half message; its topic is {record.topic}")
+        if record.properties.get(Property.PRODUCER_GROUP) != header.producer_group:
+            raise BrokerError("The producer group wrong")
+        if record.queue_offset != header.half_queue_offset:
+            raise BrokerError("The transaction state table offset wrong")
+        return record
+
+    def _repeated(self, header: EndTransaction, record: StoredMessage) -> Reply:
+        """The answer to a decision on something decided: the first one counts."""
+        if self._decided.get(_key(record)) != header.decision:
+            raise BrokerError(f"the half message at {header.log_offset} is decided already, or was given up")
+        return Reply()
+
+    def _commit(self, half: Half, record: StoredMessage) -> None:
+        topic, queue_id = real_queue(record)
+        message = StoredMessage(
+            topic,
+            record.stored_body,
+            record.property_text,
+            queue_id,
+            record.flag,
+            record.sys_flag & ~TRANSACTION_BITS | SysFlag.COMMIT,
+            record.born_ms,
+            record.born_address,
+            record.reconsume_times,
+            half.log_offset,
+        )
+        self._delay_levels.divert(message, record.properties)  # a delay begins with the commit
+        self._half_messages.settle(half, message)
+        self._statistics.count_put(message.topic, 1, message.size)
+
+    def _answer(self, call: Call) -> Reply | Future[Reply]:
+        """Say yes, where flushing is synchronous as soon as the decision is on disk."""
+        if call.flag & ONE_WAY or self._store.config.flush is not FlushMode.SYNC:
+            return Reply()
+        answered: Future[Reply] = Future()
+        self._store.wait_flushed(self._store.max_log_offset).add_done_callback(
+            lambda flushed: answered.set_result(Reply(code=0 if flushed.result() else ResponseCode.FLUSH_DISK_TIMEOUT))
+        )
+        return answered
+
+    @answers(ResumeHalfMessage)
+    def resume(self, header: ResumeHalfMessage, call: Call) -> Reply:
+        """Let a half message that was given up be checked again, as often as a new one."""
+        record = self._store.message_at(parse_offset_id(header.message_id or "").log_offset)
+        if record is None:
+            raise BrokerError(f"can not find message {header.message_id}")
+        is_open = record.topic == HALF_TOPIC and self._half_messages.find(record) is not None
+        if record.topic != TRANSACTION_GIVE_UP_TOPIC and not is_open:
+            raise BrokerError(f"message {header.message_id} is no half message that waits or was given up")
+        self._store.append(half_copy(record, checks=0))
+        logger.info("half message %s is checked again for %s", header.message_id, call.peer.address)
+        return Reply()
+
+
+def _key(record: StoredMessage) -> Origin | int:
+    """By what decisions are remembered: the same for all copies of a half message, if they can be told."""
+    return origin_of(record) or record.log_offset

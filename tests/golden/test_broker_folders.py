@@ -3,6 +3,7 @@
 import gzip
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,19 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.clock import SystemClock
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.net.channel import connect
-from pyromq.record import decode_all
-from pyromq.remoting.bodies import DelayOffsetTable, decode_body
-from pyromq.remoting.dispatch import Dispatcher
+from pyromq.record import decode, decode_all
+from pyromq.remoting.bodies import DelayOffsetTable, HeartbeatBody, ProducerEntry, decode_body, encode_body
+from pyromq.remoting.command import Reply
+from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import (
     AllConsumerOffsets,
     AllGroups,
     AllTopics,
+    CheckTransaction,
     EarliestStoreTime,
     EarliestStoreTimeResponse,
+    EndTransaction,
+    Heartbeat,
     MaxOffset,
     MinOffset,
     OffsetResponse,
@@ -122,6 +127,48 @@ async def test_what_the_genuine_broker_left_waiting_is_delivered(folder):
             assert (copy.born_ms, copy.reconsume_times) == (message["bornTimestamp"], message["reconsumeTimes"])
         last = {message["queueId"] + 1: message["queueOffset"] + 1 for message in parked}
         assert broker.delay_levels.offsets() == {1: 5, 2: 1, **last}
+
+
+async def test_transactions_the_genuine_broker_left_open_are_decided_here(folder):
+    config, expected = folder
+    clock = FakeClock(recorded_at(expected))
+    async with Broker(replace(config, transaction_check_interval_ms=10_000), clock) as broker:
+        asked = Asked()
+        channel = await connect(broker.address, Dispatcher(asked), SystemClock())
+        groups = [ProducerEntry(group=group) for group in ("GoldenTxGroup", "GoldenProducer2")]
+        beat = HeartbeatBody(client_id="p", producers=groups)
+        (await channel.call(Heartbeat(), encode_body(beat), timeout=5)).check()
+        end = broker.store.max_offset("GoldenB", 2)
+        await clock.advance(10)
+        (await channel.call(AllTopics(), timeout=5)).check()  # what was asked before has arrived
+        crashed = ["after-pending"] if broker.config.data.name.endswith("crashed") else []
+        assert [message.keys for _, message in asked.checks] == [["tx-pending"], *([key] for key in crashed)]
+        header, message = asked.checks[0]
+        assert message.properties["TRANSACTION_CHECK_TIMES"] == "2"
+        commit = EndTransaction(
+            producer_group="GoldenTxGroup",
+            half_queue_offset=header.half_queue_offset,
+            log_offset=header.log_offset,
+            decision=8,
+            message_id=header.message_id,
+            from_check=True,
+        )
+        (await channel.call(commit, timeout=5)).check()
+        (entry,) = broker.store.entries("GoldenB", 2, end, 9)
+        assert broker.store.message_at(entry.log_offset).keys == ["tx-pending"]
+        await channel.close()
+
+
+class Asked:
+    """A producer that notes what it is asked."""
+
+    def __init__(self):
+        self.checks = []
+
+    @answers(CheckTransaction)
+    def check(self, header, call):
+        self.checks.append((header, decode(call.body)))
+        return Reply()
 
 
 def expected_offset(expected, level):

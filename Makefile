@@ -29,9 +29,6 @@ check: $(INSTALLED)  ## format, lint, types, then the tests
 	@$(VENV)/bin/mypy
 	@$(MAKE) --no-print-directory test
 
-soak: $(INSTALLED)  ## 200 random schedules of members and connections that come and go; order must hold
-	@SOAK_RUNS=200 SOAK_SEED=$${SOAK_SEED:-$$(date +%s)} $(PYTEST) tests/soak
-
 interop: $(INSTALLED)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
 	@$(WITH_JAVA) exec $(PYTEST) -m interop tests/interop
 

@@ -136,6 +136,10 @@ class MessageQueue(NamedTuple):
     broker_name: str
     queue_id: int
 
+    def __str__(self) -> str:
+        """As logs and errors name it."""
+        return f"queue {self.queue_id} of {self.topic} at {self.broker_name}"
+
 
 @dataclass(slots=True)
 class Message:

@@ -109,7 +109,7 @@ def test_nearby_shares_the_queues_of_a_room_without_members_among_all():
 
 
 def test_nearby_refuses_a_queue_or_member_without_room():
-    with pytest.raises(UsageError, match=r"'orders'.* has no machine room"):
+    with pytest.raises(UsageError, match=r"of orders .* has no machine room"):
         MachineRoomNearby(lambda queue: "", str)("billing", "m", QUEUES, ["m"])
     with pytest.raises(UsageError, match="m has no machine room"):
         MachineRoomNearby(lambda queue: "east", lambda member: "")("billing", "m", QUEUES, ["m"])

@@ -236,6 +236,19 @@ async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkey
         await until(lambda: f"waiting for its lock, held by {holder.client_id}, for 0.0 s" in caplog.text)
 
 
+async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
+    caplog.set_level("INFO", "pyromq.client.ownership")
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    await Locks("workers", producer._membership).lock((await producer.queues("orders"))[:1])
+    async with consuming(cluster, lambda messages: None) as consumer:
+        await until(lambda: len(consumer.assignment) == 3)
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]
+    assert told == [
+        ("INFO", "group workers: waiting for locks that other members hold: queue 0 of orders at broker-a")
+    ]
+
+
 async def test_locks_are_given_back_at_closing(cluster):
     await fill(cluster, 1)
     async with consuming(cluster, lambda messages: None) as consumer:

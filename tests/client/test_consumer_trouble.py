@@ -96,7 +96,7 @@ async def test_a_topic_deleted_and_made_again_is_consumed_from_its_beginning(
         await seen.wait(3)
         await admin.delete_topic("orders")
         await cluster.clock.advance(1)  # the polls that wait at the broker end
-        await until(lambda: "pulling MessageQueue(topic='orders'" in caplog.text)
+        await until(lambda: "of orders at broker-a fails" in caplog.text)
         await cluster.clock.advance(1)
         await admin.create_topic("orders", queues=4)
         producer = await cluster.producer("anew")
@@ -120,7 +120,7 @@ async def test_an_offset_outside_the_queue_is_corrected_and_told(cluster, send, 
         await send([3], key="k")
         assert sorted(await seen.wait(4)) == list(range(4))
         assert consumer._owned[sent.queue].in_flight.next_offset == 4
-    assert "offset 500 of MessageQueue" in caplog.text
+    assert "offset 500 of queue 3 of orders at broker-a is outside" in caplog.text
     assert "which has 0 to 3" in caplog.text
 
 

@@ -171,7 +171,7 @@ class ConcurrentConsuming:
         """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
         first = piece.messages[verdict.done]
         logger.warning(
-            "group %s: listener of topic %s failed at %s offset %d (message %s, attempt %d)%s: %s",
+            "group %s: listener of topic %s failed at %s, offset %d (message %s, attempt %d)%s: %s",
             self._group,
             first.topic,
             piece.in_flight.queue,

@@ -226,7 +226,7 @@ class OrderlyConsuming:
         """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
         first = piece.messages[verdict.done]
         logger.warning(
-            "group %s: listener failed at %s offset %d (message %s, attempt %d), repeated in place: %s",
+            "group %s: listener failed at %s, offset %d (message %s, attempt %d), repeated in place: %s",
             self._group,
             piece.in_flight.queue,
             first.queue_offset,

@@ -29,7 +29,7 @@ from pyromq.net.tasks import Tasks, every
 logger = logging.getLogger(__name__)
 
 HAND_OVER_SECONDS = 0.5  # how long a queue given away waits for its running listeners
-LONG_SECONDS = 2.0  # a wait for a lock that is worth telling
+LONG_SECONDS = 5.0  # a wait for a lock that somebody should look at; after a join, a short one is usual
 PATIENCE_SECONDS = 0.7  # how long its next owner waits for that, where order is not kept
 
 
@@ -131,7 +131,14 @@ class Ownership:
         assert self._locks is not None
         free = [queue for queue in queues if queue not in self._held]  # others: their listeners still run here
         held = await self._locks.lock(free)
+        if self._strict:
+            self._tell_waits([queue for queue in free if held.get(queue) is False and queue not in self._refused])
         return [queue for queue in free if self._may_take(queue, held.get(queue))]
+
+    def _tell_waits(self, queues: Sequence[MessageQueue]) -> None:
+        if queues:
+            names = ", ".join(map(str, queues))
+            logger.info("group %s: waiting for locks that other members hold: %s", self._group, names)
 
     def _may_take(self, queue: MessageQueue, is_held: bool | None) -> bool:
         """`is_held` is None when the broker did not answer."""

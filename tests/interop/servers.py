@@ -11,10 +11,14 @@ from .program import Program, free_port
 
 
 class GenuineServers:
-    """RocketMQ 4.9.7: `broker-a` of `DefaultCluster` with default store settings on the folder `store`."""
+    """RocketMQ 4.9.7: `broker-a` of `DefaultCluster` with default store settings on the folder `store`.
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    `settings` are the broker's, by RocketMQ's names.
+    """
+
+    def __init__(self, folder: Path, store: Path, **settings: str | int) -> None:
         self.store = store
+        self._settings = settings
         self._home = furnish(folder)
         self._namesrv_port = free_port()
         self._broker_port = free_port(-2, 1)  # it also listens two below and, for replicas, one above
@@ -64,15 +68,17 @@ class GenuineServers:
             "namesrvAddr": self.namesrv,
             "storePathRootDir": self.store,
             "autoCreateTopicEnable": "true",
+            **self._settings,
         }
         return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
 class OurServers:
-    """`pyromq serve` on the data folder whose store is `store`."""
+    """`pyromq serve` on the data folder whose store is `store`. `settings` are the broker's, by RocketMQ's names."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, **settings: str | int) -> None:
         self._data = data
+        self._settings = settings
         self.store = data
         self._namesrv_port = free_port()
         self._broker_port = free_port(-2, 1)
@@ -87,6 +93,10 @@ class OurServers:
         return f"127.0.0.1:{self._broker_port}"
 
     def start(self) -> None:
+        if self._settings:
+            file = self._data / "config" / "broker.properties"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
         arguments = [
             *(sys.executable, "-u", "-m", "pyromq", "serve", "--data", self._data),
             *("--namesrv-port", str(self._namesrv_port), "--broker-port", str(self._broker_port)),

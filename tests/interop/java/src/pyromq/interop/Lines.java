@@ -50,6 +50,9 @@ final class Lines {
             message.setKeys(text(line, "keys"));
         }
         message.setFlag(line.has("flag") ? line.get("flag").getAsInt() : 0);
+        if (line.has("delayLevel")) {
+            message.setDelayTimeLevel(line.get("delayLevel").getAsInt());
+        }
         if (line.has("properties")) {
             for (Map.Entry<String, JsonElement> property : line.getAsJsonObject("properties").entrySet()) {
                 message.putUserProperty(property.getKey(), property.getValue().getAsString());

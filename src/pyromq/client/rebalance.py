@@ -78,15 +78,16 @@ class Rebalance:
                 logger.exception("group %s: sharing the queues failed; they stay as they are", self._group)
                 balanced = True
             most = self._config.rebalance_seconds
-            await self._sleep(most if balanced else min(soon, most))
-            soon = SOON_SECONDS if balanced else min(LATER * soon, AGAIN_SECONDS)
+            news = await self._sleep(most if balanced else min(soon, most))
+            soon = SOON_SECONDS if balanced or news else min(LATER * soon, AGAIN_SECONDS)
 
-    async def _sleep(self, seconds: float) -> None:
-        """Wait until woken, at most `seconds`."""
+    async def _sleep(self, seconds: float) -> bool:
+        """Wait until woken, at most `seconds`; true when woken."""
         alarm = asyncio.ensure_future(self._clock.sleep(seconds))
         alarm.add_done_callback(self.wake)
         try:
             await self._woken.wait()
+            return not alarm.done()
         finally:
             alarm.remove_done_callback(self.wake)
             alarm.cancel()

@@ -314,8 +314,8 @@ async def test_every_broadcast_member_gets_every_message(cluster, tmp_path):
     first, second = Seen(), Seen()
     config = {"broadcast": True, "consume_from": ConsumeFrom.FIRST}
     async with (
-        consuming(cluster, first, offsets_folder=tmp_path / "1", **config),
-        consuming(cluster, second, offsets_folder=tmp_path / "2", **config),
+        consuming(cluster, first, instance="1", offsets_folder=tmp_path, **config),
+        consuming(cluster, second, instance="2", offsets_folder=tmp_path, **config),
     ):
         assert sorted(await first.wait(6)) == sorted(await second.wait(6)) == list(range(6))
 

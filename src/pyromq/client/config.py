@@ -47,6 +47,7 @@ class ProducerConfig:
     max_in_flight: int = 10_000  # messages handed over and not yet answered; bounds memory
     heartbeat_seconds: float = 30.0
     route_refresh_seconds: float = 30.0
+    instance: str | None = None  # part of the client id; clients of one share connections; None: one of its own
 
     def __post_init__(self) -> None:
         _check("timeout", self.timeout, 0.001, 3600)
@@ -92,6 +93,8 @@ class ConsumerConfig:
     retry_seconds: float = 1.0  # pause after a failed pull
     heartbeat_seconds: float = 30.0
     route_refresh_seconds: float = 30.0
+    # Part of the client id; clients of one share connections. None: one of its own, but "DEFAULT" where `broadcast`.
+    instance: str | None = None
 
     orderly: bool = False  # each queue's messages one after the other, in order, by one member at a time
     broadcast: bool = False  # every member gets every message; offsets are kept in files, failures are not repeated
@@ -108,7 +111,6 @@ class ConsumerConfig:
     commit_seconds: float = 5.0  # how often offsets are stored
     rebalance_seconds: float = 20.0  # how often queues are shared anew when nobody gives notice of a change
     close_seconds: float = 10.0  # how long running listeners may hold up closing
-    instance: str | None = None  # part of the client id; None: unique, but stable where `broadcast`
     offsets_folder: Path | None = None  # of a broadcast consumer; None: ~/.rocketmq_offsets
 
     def __post_init__(self) -> None:

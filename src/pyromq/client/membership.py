@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from pyromq.client.instance import Instance, Member, join, leave
 from pyromq.client.name_servers import NameServers, parse_addresses
 from pyromq.client.routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.clock import Clock
@@ -39,7 +40,8 @@ class Membership:
     """Between `start` and `close` a client can ask for routes and connections here.
 
     `announce` gives what heartbeats say, or None for a client that needs none; `answerer` has the answers to what
-    brokers ask. `instance` is part of the client id; None gives one that no other client has.
+    brokers ask. `instance` is part of the client id, and clients of the same one share connections; None gives an id
+    that no other client has.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class Membership:
         self._instance = instance
         self._heartbeat_seconds = heartbeat_seconds
         self._route_refresh_seconds = route_refresh_seconds
-        self._pool = Pool(Dispatcher(answerer), clock)
+        self._member = Member(lambda: announce(self.client_id), Dispatcher(answerer))
+        self._shared: Instance | None = None
+        self._pool = Pool(self._member.dispatcher, clock)
         self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
@@ -75,7 +79,15 @@ class Membership:
 
     async def start(self) -> None:
         """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
-        channel = await self.name_servers.connect()
+        if self._instance is not None:
+            self._shared = join(tuple(self._addresses), self._instance, self._member, self._clock)
+            self._pool = self._shared.pool
+            self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
+        try:
+            channel = await self.name_servers.connect()
+        except BaseException:
+            await self._close_pool()
+            raise
         self.ip = channel.local_address[0]
         # Without a name, different for each client of a process, as Java's own instance names are.
         self.client_id = f"{self.ip}@{self._instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
@@ -91,7 +103,13 @@ class Membership:
             if not channel.closed:
                 self._unregister(channel)
         self._greeted.clear()
-        await self._pool.close()
+        await self._close_pool()
+
+    async def _close_pool(self) -> None:
+        if self._shared is None:
+            await self._pool.close()
+        else:
+            await leave(self._shared, self._member)
 
     def check_running(self) -> None:
         """Raise `NotRunning` outside `start` ... `close`."""

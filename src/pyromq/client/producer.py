@@ -83,6 +83,7 @@ class AsyncProducer:
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
             answerer=self._answerer(),
+            instance=self.config.instance,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )

@@ -70,6 +70,7 @@ class AsyncPullConsumer:
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
             answerer=Reporting(self._assigned, self._entry, self._reset),
+            instance=self.config.instance,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )

@@ -1,0 +1,43 @@
+"""Messages that wait for their time. Source: RocketMQ 5.3.3, TimerMetrics; the list is ours."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from pyromq.remoting.bodies.body import Body, DataVersion
+
+
+class TimerCount(Body):
+    """How many messages of one topic wait, and when (ms) that was so."""
+
+    count: int = 0
+    counted_ms: int = field(name="timeStamp", default=0)
+
+
+class TimerCounts(Body):
+    """How many messages wait, by topic."""
+
+    counts: dict[str, TimerCount] = field(name="timingCount", default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+class TimerEntry(Body):
+    """A message that waits; times in ms."""
+
+    topic: str
+    queue_id: int
+    due_ms: int
+    sent_ms: int
+    size: int
+    message_id: str | None = None
+    recall_handle: str | None = None
+    keys: str | None = None
+    tags: str | None = None
+
+
+class TimerList(Body):
+    """One page, and where the next begins; the last page says nothing of that."""
+
+    timers: list[TimerEntry] = field(default_factory=list)
+    next_ms: int | None = None
+    next_after: int = -1

@@ -1,0 +1,42 @@
+"""Messages that wait for their time: cancel, count, list. Source: RocketMQ 5.3.3, but for the list, which is ours."""
+
+from __future__ import annotations
+
+from pyromq.remoting import bodies
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.header import Header, field
+
+
+class RecallMessageResponse(Header):
+    """The unique id of the message that will not be delivered."""
+
+    message_id: str = field(name="msgId")
+
+
+class RecallMessage(Header):
+    """Cancel a message by the handle that its send result carries."""
+
+    code = RequestCode.RECALL_MESSAGE
+    reply_header = RecallMessageResponse
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class CountTimers(Header):
+    """How many messages wait, by topic."""
+
+    code = RequestCode.GET_TIMER_METRICS
+    reply_body = bodies.TimerCounts
+
+
+class ListTimers(Header):
+    """Messages of a topic that wait, in order of delivery, from a place on: a time (ms), and an entry at that time."""
+
+    code = RequestCode.LIST_TIMERS
+    reply_body = bodies.TimerList
+    topic: str
+    count: int
+    begin_ms: int = 0
+    after: int = -1

@@ -1,0 +1,37 @@
+"""The handle by which a message that waits for its time is cancelled.
+
+URL-safe Base64 of five words: `v1 TOPIC BROKER DUE_MS UNIQUE_KEY`. Source: RocketMQ 5.3.3, RecallMessageHandle.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+
+from pyromq.errors import RecallRefused
+
+_VERSION = "v1"
+_WORDS = 5
+
+
+class RecallHandle(NamedTuple):
+    """What a handle says: where the message waits, when (ms) it is due, and its unique key."""
+
+    topic: str
+    broker_name: str
+    due_ms: int
+    unique_key: str
+
+    def encode(self) -> str:
+        return urlsafe_b64encode(f"{_VERSION} {' '.join(map(str, self))}".encode()).decode()
+
+
+def decode_handle(text: str) -> RecallHandle:
+    """Return what a handle says. Raises `RecallRefused` for what is none."""
+    try:
+        version, topic, broker_name, due, unique_key = urlsafe_b64decode(text.encode()).decode().split(" ")[:_WORDS]
+        if version == _VERSION and topic and unique_key and due.isascii() and due.isdecimal() and len(due) < 20:
+            return RecallHandle(topic, broker_name, int(due), unique_key)
+    except ValueError:  # no Base64, no UTF-8, too few words
+        pass
+    raise RecallRefused(f"recall handle is invalid: {text[:64]!r}; it comes with the result of a delayed send")

@@ -1,0 +1,85 @@
+"""A file that only grows, in pieces too small to be written one by one; it knows no formats.
+
+What is new stays in memory until `write`, and may be read all the same. How long the file is, is known to whoever
+keeps `size` somewhere safe: bytes behind it are of no account, and are written over.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyromq.errors import StoreCorrupt
+from pyromq.record import Buffer
+
+
+class GrowingFile:
+    """One writer. `size` bytes count, what is not written yet included."""
+
+    __slots__ = ("_descriptor", "_tail", "_written", "path", "unsynced")
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        self.path = path
+        self.unsynced = False  # something is written that may not be on disk
+        self._written = size
+        self._tail = bytearray()
+        self._descriptor: int | None = None
+
+    @property
+    def size(self) -> int:
+        return self._written + len(self._tail)
+
+    @property
+    def unwritten(self) -> int:
+        return len(self._tail)
+
+    def append(self, content: Buffer) -> None:
+        self._tail += content
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return so many bytes from `position` on. Raises `StoreCorrupt` where the file does not have them."""
+        if position >= self._written:
+            start = position - self._written
+            content = bytes(self._tail[start : start + size])
+        else:
+            from_file = min(size, self._written - position)
+            content = os.pread(self._open(), from_file, position)
+            if len(content) == from_file < size:
+                content += self._tail[: size - from_file]
+        if len(content) != size:
+            raise StoreCorrupt(f"{self.path} ends before byte {position + size}: it was cut; restore it from a backup")
+        return content
+
+    def write(self) -> None:
+        """Write what is new; a crash of the process does not lose it any more. Raises `OSError`."""
+        while self._tail:
+            written = os.pwrite(self._open(), self._tail, self._written)
+            self._written += written
+            self.unsynced = True
+            del self._tail[:written]
+
+    def sync(self) -> None:
+        """Wait until what was written is on disk. Safe to call from any thread. Raises `OSError`."""
+        if not self.unsynced:
+            return
+        self.unsynced = False  # before, since more may be written meanwhile
+        try:
+            descriptor = os.open(self.path, os.O_RDWR)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            self.unsynced = True
+            raise
+
+    def release(self) -> None:
+        """Close the file until it is needed again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        return self._descriptor

@@ -1,0 +1,176 @@
+"""The messages that are due in one hour: three files, which only grow.
+
+    NAME.entries   36 bytes per message, in order of arrival; its number is its place
+
+        entry        bytes   type   meaning
+        due time     8       long   ms since 1970
+        key hash     4       uint   CRC-32 of the unique key, 0 without one
+        topic hash   4       uint   CRC-32 of the topic
+        log offset   8       long   of the record in the commit log
+        position     8       long   of the record in NAME.records
+        size         4       int    of the record
+
+    NAME.records   the records as they are in the commit log, back to back
+    NAME.done      4 bytes per message delivered or cancelled: its number
+
+All integers are big-endian. It does not know what the records mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pyromq.record import Buffer
+from pyromq.store.growing_file import GrowingFile
+
+HOUR_MS = 3_600_000
+ENTRY_BYTES = 36
+NUMBER_BYTES = 4
+_ENTRY = struct.Struct(">qIIqqi")
+_DUE_AND_KEY = struct.Struct(">qI")
+_NUMBER = struct.Struct(">I")
+_READ_ENTRIES = 16_384  # at a time when all are looked through
+
+
+class TimerEntry(NamedTuple):
+    """What is known of a message without its record."""
+
+    due_ms: int
+    key_hash: int
+    topic_hash: int
+    log_offset: int
+    position: int
+    size: int
+
+
+class BucketSizes(NamedTuple):
+    """How much of each file counts."""
+
+    entries: int = 0
+    records: int = 0
+    done: int = 0
+
+
+class TimerBucket:
+    """One hour, counted from 1970. `count` messages came into it, `pending` of them wait."""
+
+    __slots__ = ("_done", "_entries", "_finished", "_records", "hour", "listed", "name")
+
+    def __init__(self, folder: Path, name: str, hour: int, sizes: BucketSizes = BucketSizes()) -> None:  # noqa: B008
+        self.name = name
+        self.hour = hour
+        self.listed = 0  # entries before this number are in memory, in order of due time
+        self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries)
+        self._records = GrowingFile(folder / f"{name}.records", sizes.records)
+        self._done = GrowingFile(folder / f"{name}.done", sizes.done)
+        self._finished: bytearray | None = None  # by number: 1 for one that does not wait any more
+
+    @property
+    def files(self) -> tuple[GrowingFile, GrowingFile, GrowingFile]:
+        return self._entries, self._records, self._done
+
+    @property
+    def sizes(self) -> BucketSizes:
+        return BucketSizes(*(file.size for file in self.files))
+
+    @property
+    def count(self) -> int:
+        return self._entries.size // ENTRY_BYTES
+
+    @property
+    def pending(self) -> int:
+        return self.count - self._done.size // NUMBER_BYTES
+
+    @property
+    def unwritten(self) -> int:
+        return self._entries.unwritten + self._records.unwritten + self._done.unwritten
+
+    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, record: Buffer) -> None:
+        """Add a message. Log offsets must ascend. Called for every one."""
+        records = self._records
+        self._entries.append(_ENTRY.pack(due_ms, key_hash, topic_hash, log_offset, records.size, len(record)))
+        records.append(record)
+        if self._finished is not None:
+            self._finished.append(0)
+
+    def finish(self, number: int) -> bool:
+        """Note that a message was delivered or cancelled; False if that was noted before."""
+        finished = self._flags()
+        if finished[number]:
+            return False
+        finished[number] = 1
+        self._done.append(_NUMBER.pack(number))
+        return True
+
+    def is_finished(self, number: int) -> bool:
+        return self._flags()[number] == 1
+
+    def entry(self, number: int) -> TimerEntry:
+        return TimerEntry._make(_ENTRY.unpack(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES)))
+
+    def record(self, entry: TimerEntry) -> bytes:
+        return self._records.read(entry.position, entry.size)
+
+    def entries(self, first: int, count: int) -> Iterator[TimerEntry]:
+        """Yield up to `count` entries in order of arrival."""
+        return map(TimerEntry._make, _ENTRY.iter_unpack(self._content(first, count)))
+
+    def due_times(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield due time and number of those of `count` entries that wait."""
+        flags = self._flags()
+        for number, fields in enumerate(_ENTRY.iter_unpack(self._content(first, count)), first):
+            if not flags[number]:
+                yield fields[0], number
+
+    def waiting(self, due_ms: int, key_hash: int) -> list[int]:
+        """Return the numbers of those that wait for that time with a unique key of that hash."""
+        wanted = _DUE_AND_KEY.pack(due_ms, key_hash)
+        found = []
+        for first in range(0, self.count, _READ_ENTRIES):
+            content = self._content(first, _READ_ENTRIES)
+            place = content.find(wanted)
+            while place >= 0:
+                number, beside = divmod(place, ENTRY_BYTES)
+                if not beside and not self._flags()[first + number]:
+                    found.append(first + number)
+                place = content.find(wanted, place + 1)
+        return found
+
+    def number_at(self, log_offset: int) -> int | None:
+        """Return the number of the message whose record begins there in the log; None if it is not here."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).log_offset < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self.count and self.entry(low).log_offset == log_offset else None
+
+    def write(self) -> None:
+        """Write what is new. Raises `OSError`."""
+        for file in self.files:
+            file.write()
+
+    def release(self) -> None:
+        """Give up all that can be had again from the files."""
+        self._finished = None
+        for file in self.files:
+            file.release()
+
+    def delete(self) -> None:
+        for file in self.files:
+            file.path.unlink(missing_ok=True)
+
+    def _content(self, first: int, count: int) -> bytes:
+        return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES)
+
+    def _flags(self) -> bytearray:
+        if self._finished is None:
+            self._finished = bytearray(self.count)
+            for (number,) in _NUMBER.iter_unpack(self._done.read(0, self._done.size)):
+                self._finished[number] = 1
+        return self._finished

@@ -38,6 +38,7 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     FLOW_CONTROL = 215
+    ILLEGAL_OPERATION = 604  # RocketMQ 5
 
 
 class MQError(Exception):
@@ -223,6 +224,12 @@ class FlowControl(BrokerError):
 
     code = ResponseCode.FLOW_CONTROL
     retriable = True
+
+
+class RecallRefused(BrokerError):
+    """A delayed message cannot be cancelled: the handle is not one, or the message no longer waits."""
+
+    code = ResponseCode.ILLEGAL_OPERATION
 
 
 _BY_CODE: dict[int, type[BrokerError]] = {

@@ -5,11 +5,14 @@ No bytes on disk (see `record`) and no sockets here.
 
 from __future__ import annotations
 
+import math
+import operator
 import socket
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,6 +24,8 @@ from pyromq.names import RETRY_PREFIX
 
 NAME_VALUE = "\x01"  # between a property's name and its value
 PAIRS = "\x02"  # between two properties; RocketMQ 5 also writes it after the last
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Property:
@@ -57,10 +62,15 @@ class Property:
     TIMER_DELAY_SECONDS = "TIMER_DELAY_SEC"
     TIMER_DELAY_MS = "TIMER_DELAY_MS"
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    TIMER_OUT_MS = "TIMER_OUT_MS"
+    TIMER_CANCELS = "TIMER_DEL_UNIQKEY"
     SHARDING_KEY = "__SHARDINGKEY"
 
 
-# Not for free use by applications. Source: MessageConst.STRING_HASH_SET of 4.9.8.
+# How a producer asks for a time of delivery.
+TIMER_WISHES = (Property.TIMER_DELAY_SECONDS, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+
+# Not for free use by applications. Source: MessageConst.STRING_HASH_SET of 4.9.8; the timers' of RocketMQ 5.
 RESERVED_PROPERTIES = frozenset(
     {
         "TRACE_ON",
@@ -94,6 +104,9 @@ RESERVED_PROPERTIES = frozenset(
         "CLUSTER",
         "MSG_TYPE",
         "INNER_MULTI_QUEUE_OFFSET",
+        *TIMER_WISHES,
+        Property.TIMER_OUT_MS,
+        Property.TIMER_CANCELS,
     }
 )
 
@@ -146,7 +159,9 @@ class Message:
     """A message to send.
 
     `tags` is one tag; `keys` are words a query finds it by; `properties` are free name-value texts; `delay_level`
-    is 1 to 18 (0: none); `wait_stored` false lets the broker answer before flush and replica have confirmed.
+    is 1 to 18 (0: none); `deliver_at` (a datetime, or ms since 1970) or `delay` (seconds, or a timedelta) choose any
+    time of delivery up to the broker's limit, 30 days by default; `wait_stored` false lets the broker answer before
+    flush and replica have confirmed.
     `message_id` (32 hex digits) is filled by the producer, once, and stays the same over retries.
     """
 
@@ -159,6 +174,8 @@ class Message:
     delay_level: int = 0
     wait_stored: bool = True
     message_id: str | None = None
+    deliver_at: datetime | int | None = None
+    delay: timedelta | float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):
@@ -176,11 +193,47 @@ class Message:
         properties[Property.WAIT] = "true" if self.wait_stored else "false"
         if self.delay_level:
             properties[Property.DELAY] = str(self.delay_level)
+        if self.is_timed:
+            self._add_time(properties)
         if self.tags:
             properties[Property.TAGS] = self.tags
         for name in (Property.KEYS, Property.TAGS):
             _check_text(name, properties.get(name, ""))
         return properties
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it asks for a time of delivery."""
+        return self.deliver_at is not None or self.delay is not None
+
+    def _add_time(self, properties: dict[str, str]) -> None:
+        """Say when to deliver, in whole ms and never earlier than asked."""
+        wishes = [f"{name}={getattr(self, name)!r}" for name in ("delay_level", "deliver_at", "delay")]
+        if bool(self.delay_level) + (self.deliver_at is not None) + (self.delay is not None) > 1:
+            raise IllegalMessage(f"give one of {', '.join(wishes)}, not several")
+        try:
+            if self.deliver_at is not None:
+                properties[Property.TIMER_DELIVER_MS] = str(_moment_ms(self.deliver_at))
+            elif self.delay is not None:
+                properties[Property.TIMER_DELAY_MS] = str(_duration_ms(self.delay))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise IllegalMessage(
+                f"{wishes[1] if self.delay is None else wishes[2]}: deliver_at is a datetime or ms since 1970, delay is"
+                f" seconds or a timedelta ({error})"
+            ) from error
+
+
+def _moment_ms(moment: datetime | int) -> int:
+    """Return ms since 1970, rounded up; a datetime without a zone is local time."""
+    if isinstance(moment, datetime):
+        return -((_EPOCH - moment.astimezone(UTC)) // timedelta(milliseconds=1))
+    return operator.index(moment)
+
+
+def _duration_ms(duration: timedelta | float) -> int:
+    if isinstance(duration, timedelta):
+        return -(-duration // timedelta(milliseconds=1))
+    return math.ceil(duration * 1000)
 
 
 def _check_property(name: str, value: str) -> None:
@@ -294,6 +347,7 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    recall_handle: str | None = None  # cancels a message with a time of delivery
 
 
 def compress(body: bytes, level: int = 5) -> bytes:

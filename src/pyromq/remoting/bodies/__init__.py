@@ -8,6 +8,7 @@ from pyromq.remoting.bodies.registration import *  # noqa: F403
 from pyromq.remoting.bodies.routes import *  # noqa: F403
 from pyromq.remoting.bodies.running import *  # noqa: F403
 from pyromq.remoting.bodies.statistics import *  # noqa: F403
+from pyromq.remoting.bodies.timers import *  # noqa: F403
 from pyromq.remoting.bodies.topics import *  # noqa: F403
 from pyromq.remoting.json_quirks import decode_body as decode_body
 from pyromq.remoting.json_quirks import encode_body as encode_body

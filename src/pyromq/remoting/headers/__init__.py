@@ -7,4 +7,5 @@ from pyromq.remoting.headers.offsets import *  # noqa: F403
 from pyromq.remoting.headers.pulling import *  # noqa: F403
 from pyromq.remoting.headers.queries import *  # noqa: F403
 from pyromq.remoting.headers.sending import *  # noqa: F403
+from pyromq.remoting.headers.timers import *  # noqa: F403
 from pyromq.remoting.headers.topics import *  # noqa: F403

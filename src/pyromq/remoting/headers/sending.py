@@ -15,6 +15,7 @@ class SendMessageResponse(Header):
     transaction_id: str | None = None
     region: str | None = field(name="MSG_REGION", default=None)
     trace_on: str | None = field(name="TRACE_ON", default=None)
+    recall_handle: str | None = None  # RocketMQ 5: cancels a message that waits for its time
 
 
 class SendRefusal(Header):

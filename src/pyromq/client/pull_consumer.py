@@ -317,6 +317,7 @@ class AsyncPullConsumer:
         if self._open is not None and self._open.assigned is assigned:
             self._open = None
         assigned.restart(offset)
+        assigned.committed = -1  # the application decides now: what it commits is told, whatever the broker has
         self._fetching.begin(assigned)
 
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:

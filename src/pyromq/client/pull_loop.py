@@ -125,7 +125,7 @@ class PullLoops:
             commit,
         )
         result = await pull(self._membership, self._group, owned.queue, owned.in_flight.next_offset, request=request)
-        if commit is not None:
+        if commit is not None and owned.committed >= 0:  # the first one may get lost, see QueueOffsets.commit
             owned.committed = commit
         return result
 

@@ -79,6 +79,9 @@ class AsyncConsumer:
     which tell why in property RETRY_REASON; `RetryLater` and `GiveUp` say more. Messages come at least once: more than
     once after a crash, and when a member joins while they are worked on.
 
+    With `orderly` a queue has one listener at a time in the whole group. When its lock is lost, as in an outage longer
+    than half a second, an `async` listener is cancelled; one in a thread cannot be, and another member may begin.
+
     All members of a group must subscribe to the same topics with the same tags. Settings, among them order and
     broadcast, are in `ConsumerConfig`. `namesrv` is `host:port`, several joined by `;`. A consumer is started once:
     `NoNameServer` is raised at once when no name server can be reached, and leaves it unusable.

@@ -244,9 +244,7 @@ async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
     async with consuming(cluster, lambda messages: None) as consumer:
         await until(lambda: len(consumer.assignment) == 3)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]
-    assert told == [
-        ("INFO", "group workers: waiting for locks that other members hold: queue 0 of orders at broker-a")
-    ]
+    assert told == [("INFO", "group workers: waiting for locks that other members hold: queue 0 of orders at broker-a")]
 
 
 async def test_locks_are_given_back_at_closing(cluster):

@@ -45,10 +45,18 @@ class Batch:
 class AssignedQueue:
     """The state of one assigned queue; offsets are queue offsets."""
 
+    # What the rebalance asks. Pulling may rest as long as the application does not poll, so it is never stuck.
+    lost = False
+    full = True
+    pulled = 0.0
+
     def __init__(self, queue: MessageQueue, tags: str) -> None:
         self.queue = queue
         self.tags = tags
         self.paused = False
+        self.leaving = False  # it is given away: nothing more is handed out
+        self.pulled_ms = 0  # wall clock of the latest pull, for those who look from outside
+        self.polled_ms = 0  # and of the latest batch handed out
         self.epoch = 0  # counts the moves to another offset
         self.broker_id = 0  # the one the broker suggested with its last answer
         self.position = 0
@@ -63,8 +71,12 @@ class AssignedQueue:
         """Forget what is fetched and go on at `offset`."""
         self.epoch += 1
         self.position = self.finished = self.fetch_offset = offset
-        self.ready.clear()
-        self.ready_count = self.ready_bytes = 0
+        self._forget_fetched()
+
+    def leave(self) -> None:
+        """Hand out nothing more; the position stays behind what was."""
+        self.leaving = True
+        self._forget_fetched()
 
     def add(self, messages: list[StoredMessage], next_offset: int) -> bool:
         """Take what a pull brought; return whether there is something to hand out."""
@@ -84,3 +96,7 @@ class AssignedQueue:
         self.ready_count -= batch.count
         self.ready_bytes -= batch.size
         return batch
+
+    def _forget_fetched(self) -> None:
+        self.ready.clear()
+        self.ready_count = self.ready_bytes = 0

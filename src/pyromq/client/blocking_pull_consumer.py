@@ -16,10 +16,10 @@ from pyromq.message import MessageQueue, StoredMessage
 
 
 class PullConsumer:
-    """Pulls messages from queues the application chooses; blocking, for programs without an event loop.
+    """Pulls messages when the application asks; blocking, for programs without an event loop.
 
         with PullConsumer("billing") as consumer:
-            consumer.assign(consumer.queues("orders"))
+            consumer.subscribe("orders")
             for message in consumer:
                 ...
 
@@ -30,10 +30,12 @@ class PullConsumer:
     def __init__(self, group: str, namesrv: str = "127.0.0.1:9876", *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncPullConsumer(group, namesrv, config=config)
         self._portal = Portal(self.close)
+        self._started = False
 
     def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
         self._portal.start(self._async.start)
+        self._started = True
 
     def close(self) -> None:
         """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
@@ -57,19 +59,39 @@ class PullConsumer:
     def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
         """Return a topic's queues, and call `listener(queues)` in a thread of its own whenever they are others."""
 
-        async def tell(queues: list[MessageQueue]) -> None:
-            await asyncio.to_thread(listener, queues)
-
-        return self._portal.run(self._async.watch_queues, topic, tell)
+        return self._portal.run(self._async.watch_queues, topic, _in_thread(listener))
 
     def unwatch_queues(self, topic: str) -> None:
         """End what `watch_queues` began."""
         self._portal.call(self._async.unwatch_queues, topic)
 
     @property
+    def client_id(self) -> str:
+        """This member's name in its group, known once started."""
+        return self._async.client_id
+
+    @property
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues, in order."""
+        """The assigned queues, in order; after `subscribe`, those that are this member's now."""
         return self._async.assignment
+
+    def subscribe(self, topic: str, *, tags: str = "*", listener: QueueListener | None = None) -> None:
+        """Share the topic's queues with the group's other members; see `AsyncPullConsumer.subscribe`.
+
+        The listener is called in a thread of its own.
+        """
+        tell = None if listener is None else _in_thread(listener)
+        if self._started:
+            self._portal.call(self._async.subscribe, topic, tags=tags, listener=tell)
+        else:
+            self._async.subscribe(topic, tags=tags, listener=tell)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Pull the topic no more; its queues are given away, soon."""
+        if self._started:
+            self._portal.call(self._async.unsubscribe, topic)
+        else:
+            self._async.unsubscribe(topic)
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
         """Pull from exactly these queues from now on; see `AsyncPullConsumer.assign`."""
@@ -144,3 +166,10 @@ class PullConsumer:
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a time (ms since 1970)."""
         return self._portal.run(self._async.offset_by_time, queue, timestamp_ms)
+
+
+def _in_thread(listener: QueueListener) -> QueueListener:
+    async def tell(queues: list[MessageQueue]) -> None:
+        await asyncio.to_thread(listener, queues)
+
+    return tell

@@ -44,6 +44,11 @@ class Fetching:
             self._fetch_for_ever(assigned), name=f"pull {assigned.queue}"
         )
 
+    def begin_once(self, assigned: AssignedQueue) -> None:
+        """Pull from the queue's `fetch_offset` on, unless that goes on already."""
+        if assigned.queue not in self._tasks:
+            self.begin(assigned)
+
     def end(self, assigned: AssignedQueue) -> None:
         """Pull no more for this queue."""
         running = self._tasks.pop(assigned.queue, None)
@@ -86,11 +91,12 @@ class Fetching:
             ),
         )
         assigned.broker_id = result.suggested_broker_id
+        assigned.pulled_ms = self._clock.now_ms()
         if assigned.add(result.messages, result.next_offset):
             self.changed.set()
         if assigned.queue in self._troubled:
             self._troubled.discard(assigned.queue)
-            logger.info("pulling %s works again", assigned.queue)
+            logger.info("group %s: pulling %s works again", self._group, assigned.queue)
 
     def _tell(self, queue: MessageQueue, error: MQError) -> None:
         """A passing trouble is logged once, until the queue works again; an answer that says no goes to the caller."""
@@ -99,4 +105,4 @@ class Fetching:
             self.changed.set()
         elif queue not in self._troubled:
             self._troubled.add(queue)
-            logger.warning("pulling %s fails, trying again: %s", queue, error)
+            logger.warning("group %s: pulling %s fails, trying again: %s", self._group, queue, error)

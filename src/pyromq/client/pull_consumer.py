@@ -1,6 +1,7 @@
-"""The async pull consumer: the application assigns queues, asks for messages and says how far it is.
+"""The async pull consumer: the application asks for messages and says how far it is.
 
-For each assigned queue one task pulls ahead, within bounds; `poll` and iteration hand out what it brought.
+It assigns queues itself, or subscribes and shares them with its group. For each assigned queue one task pulls ahead,
+within bounds; `poll` and iteration hand out what it brought.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.fetching import Fetching
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
+from pyromq.client.positions import Positions
 from pyromq.client.pulling import PullRequest, PullResult, pull
 from pyromq.client.queue_watch import QueueListener, QueueWatch
 from pyromq.client.reporting import Reporting
+from pyromq.client.sharing import Sharing, subscription
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
+from pyromq.errors import IllegalName, MQError, UsageError
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import DEFAULT_CONSUMER_GROUP, check_group, check_topic
-from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +35,16 @@ POLL_SECONDS = 1.0  # how long iteration waits before it looks again whether the
 
 
 class AsyncPullConsumer:
-    """Pulls messages from queues the application chooses, for programs with an event loop; see also `PullConsumer`.
+    """Pulls messages when the application asks, for programs with an event loop; see also `PullConsumer`.
 
         async with AsyncPullConsumer("billing") as consumer:
-            await consumer.assign(await consumer.queues("orders"))
+            consumer.subscribe("orders")
             async for message in consumer:
                 ...
+
+    After `subscribe`, the members of the group share the queues; all must subscribe to the same. With
+    `assign(await consumer.queues("orders"))` the application chooses queues itself. One consumer does one or the other,
+    and so do all of a group: who assigns counts as a member and would be left queues it does not read.
 
     A queue begins where the group has committed, else where `ConsumerConfig.consume_from` says. Messages come at least
     once: those not committed come again to the next member that gets the queue. With `auto_commit` each `poll` commits
@@ -65,11 +72,15 @@ class AsyncPullConsumer:
         self.config = config or ConsumerConfig()
         self._clock = clock or SystemClock()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._assigns = False  # from the first `assign` on
+        self._reporting = Reporting(
+            self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
+        )
         self._membership = Membership(
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
-            answerer=Reporting(self._assigned, self._entry, self._reset),
+            answerer=self._reporting,
             instance=self.config.instance,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
@@ -79,24 +90,42 @@ class AsyncPullConsumer:
         self._watch = QueueWatch(self._membership)
         self._turns: list[AssignedQueue] = []
         self._open: Batch | None = None  # being handed out message by message
-        self._auto_committed = 0.0
+        self._positions = Positions(group, self._assigned, self._offsets, config=self.config, clock=self._clock)
+        self._sharing = Sharing(
+            group,
+            self._membership,
+            self.config,
+            clock=self._clock,
+            assigned=self._assigned,
+            positions=self._positions,
+            fetching=self._fetching,
+            changed=self._renew_turns,
+        )
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group, known once started."""
+        return self._membership.client_id
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
         await self._membership.start()
-        self._auto_committed = self._clock.monotonic()
+        self._reporting.started_ms = self._clock.now_ms()
+        await self._sharing.start()
 
     async def close(self) -> None:
         """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
         if not self._membership.running:
             return
         try:
+            await self._membership.tasks.stop()  # what shares the queues among them
             if self.config.auto_commit:
-                self._finish_handed_out()
-                await self._commit_finished()
+                self._positions.finish_handed_out()
+                await self._positions.commit_finished()
         except MQError as error:
             logger.warning("closing: offsets of group %s are not committed: %s", self.group, error)
         finally:
+            await self._sharing.leave()
             await self._membership.close()
             self._fetching.changed.set()
 
@@ -113,8 +142,7 @@ class AsyncPullConsumer:
 
     def hand_back_latest(self) -> None:
         """Take what the latest poll, or iteration step, handed out as not consumed: closing will not commit it."""
-        for assigned in self._assigned.values():
-            assigned.position = assigned.finished
+        self._positions.hand_back_latest()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order of broker name and queue id."""
@@ -141,8 +169,26 @@ class AsyncPullConsumer:
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues, in order."""
+        """The assigned queues, in order; after `subscribe`, those that are this member's now."""
         return sorted(self._assigned)
+
+    def subscribe(self, topic: str, *, tags: str = "*", listener: QueueListener | None = None) -> None:
+        """Share the topic's queues with the group's other members, before or after the start; `tags` as in `assign`.
+
+        The listener, plain or `async`, is given our queues of the topic whenever they are others, before any message
+        of new ones is handed out, so that it may `seek`; the sharing waits for it. A queue that goes to another member
+        is handed out no more. The next one waits up to half a second for the application to ask for more, or without
+        `auto_commit` to commit; what is not committed by then comes again there. Call it on the event loop.
+        """
+        check_topic(topic)
+        parse_tags(tags)
+        if self._assigns:
+            raise UsageError(f"this consumer of group {self.group} assigns its queues; make another one to subscribe")
+        self._sharing.subscribe(topic, tags, listener)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Pull the topic no more; its queues are given away, soon."""
+        self._sharing.unsubscribe(topic)
 
     async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
         """Pull from exactly these queues from now on; `tags` is `*` or `a || b`, for all of them.
@@ -150,29 +196,25 @@ class AsyncPullConsumer:
         Queues assigned before with the same tags go on where they are; others are let go, after their commit.
         """
         self._membership.check_running()
+        if self._sharing.used:
+            raise UsageError(f"this consumer of group {self.group} subscribes to topics; make another one to assign")
+        self._assigns = True
         parse_tags(tags)
         wanted = dict.fromkeys(queues)
         for queue in wanted:
             check_topic(queue.topic)
         dropped = [a for queue, a in self._assigned.items() if queue not in wanted or a.tags != tags]
         if self.config.auto_commit:
-            self._finish_handed_out()
-            await self._commit_finished(dropped)
+            self._positions.finish_handed_out()
+            await self._positions.commit_finished(dropped)
         for assigned in dropped:
             self._drop(assigned)
         added = [AssignedQueue(queue, tags) for queue in wanted if queue not in self._assigned]
         self._assigned.update((assigned.queue, assigned) for assigned in added)
-        starts = await asyncio.gather(
-            *(
-                self._offsets.start(self.group, assigned.queue, self.config.consume_from, self.config.consume_from_ms)
-                for assigned in added
-            )
-        )
-        for assigned, offset in zip(added, starts, strict=True):
-            assigned.restart(offset)
-            assigned.committed = offset  # nothing to tell the broker before the position moves
+        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
+        for assigned in added:
             self._fetching.begin(assigned)
-        self._turns = list(self._assigned.values())
+        self._renew_turns()
         await self._membership.heartbeat()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -215,10 +257,10 @@ class AsyncPullConsumer:
         Raises an answer that says no to a pull, such as `NoPermission`, once for each time it came.
         """
         self._membership.check_running()
-        self._finish_handed_out()
-        await self._auto_commit()
+        self._positions.finish_handed_out()
+        await self._positions.auto_commit()
         batch, self._open = self._open, None
-        if batch is None or not batch.messages:
+        if batch is None or not batch.messages or batch.assigned.leaving:
             batch = await self._next_batch(timeout)
         return batch.hand_out_all() if batch is not None else []
 
@@ -231,7 +273,8 @@ class AsyncPullConsumer:
         while message is None:
             if not self._membership.running:
                 raise StopAsyncIteration
-            await self._auto_commit()
+            self._positions.finish_handed_out()
+            await self._positions.auto_commit()
             self._open = await self._next_batch(POLL_SECONDS)
             message = self.next_buffered()
         return message
@@ -242,7 +285,7 @@ class AsyncPullConsumer:
         if batch is None:
             return None
         batch.assigned.finished = batch.assigned.position
-        return batch.hand_out_one() if batch.messages else None
+        return batch.hand_out_one() if batch.messages and not batch.assigned.leaving else None
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers.
@@ -251,10 +294,10 @@ class AsyncPullConsumer:
         """
         self._membership.check_running()
         if offsets is None:
-            self._finish_handed_out()
-            await self._commit_finished()
+            self._positions.finish_handed_out()
+            await self._positions.commit_finished()
         else:
-            await asyncio.gather(*(self._commit_at(queue, offset) for queue, offset in offsets.items()))
+            await asyncio.gather(*(self._positions.commit_at(queue, offset) for queue, offset in offsets.items()))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue; None if there is none."""
@@ -293,23 +336,20 @@ class AsyncPullConsumer:
 
     def _entry(self) -> ConsumerEntry:
         """What heartbeats say about this consumer."""
-        expressions = {assigned.queue.topic: parse_tags(assigned.tags) for assigned in self._assigned.values()}
+        subscriptions = self._sharing.subscriptions()
+        if self._assigns:
+            assigned = {each.queue.topic: each.tags for each in self._assigned.values()}
+            subscriptions = [subscription(topic, tags) for topic, tags in sorted(assigned.items())]
         return ConsumerEntry(
-            self.group,
-            consume_type="CONSUME_ACTIVELY",
-            consume_from=self.config.consume_from.value,
-            subscriptions=[
-                Subscription(topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes))
-                for topic, tags in sorted(expressions.items(), key=lambda item: item[0])
-            ],
+            self.group, "CONSUME_ACTIVELY", consume_from=self.config.consume_from.value, subscriptions=subscriptions
         )
 
     def _find(self, queue: MessageQueue) -> AssignedQueue:
-        if not self._membership.running:
-            raise NotRunning("the consumer is not running: start it with `with` or start()")
+        self._membership.check_running()
         assigned = self._assigned.get(queue)
-        if assigned is None:
-            raise UsageError(f"{queue} is not assigned to this consumer; assign() it first")
+        if assigned is None or assigned.leaving:
+            hint = "it is, or will be, another member's" if self._sharing.used else "assign() it first"
+            raise UsageError(f"{queue} is not assigned to this consumer; {hint}")
         return assigned
 
     def _go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
@@ -323,13 +363,12 @@ class AsyncPullConsumer:
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
         """An administrator moves the group: go there and store it, as all members do."""
         self._go_on_at(assigned, offset)
-        self._membership.tasks.start(self._commit(assigned, offset), name=f"reset {assigned.queue}")
+        self._membership.tasks.start(self._positions.commit(assigned, offset), name=f"reset {assigned.queue}")
 
     def _drop(self, assigned: AssignedQueue) -> None:
         del self._assigned[assigned.queue]
         self._fetching.end(assigned)
-        if self._open is not None and self._open.assigned is assigned:
-            self._open = None
+        assigned.leave()
 
     async def _next_batch(self, timeout: float) -> Batch | None:
         """Wait for a batch of a queue that is not paused; queues take turns."""
@@ -352,38 +391,10 @@ class AsyncPullConsumer:
             if assigned.ready and not assigned.paused:
                 self._turns.append(self._turns.pop(index))
                 batch = assigned.take()
+                assigned.polled_ms = self._clock.now_ms()
                 self._fetching.room.set()
                 return batch
         return None
 
-    def _finish_handed_out(self) -> None:
-        for assigned in self._assigned.values():
-            assigned.finished = assigned.position
-
-    async def _auto_commit(self) -> None:
-        now = self._clock.monotonic()
-        if not self.config.auto_commit or now - self._auto_committed < self.config.auto_commit_seconds:
-            return
-        self._auto_committed = now
-        try:
-            await self._commit_finished()
-        except MQError as error:
-            logger.warning("offsets of group %s are not committed, trying again: %s", self.group, error)
-
-    async def _commit_finished(self, only: Iterable[AssignedQueue] | None = None) -> None:
-        changed = [
-            assigned
-            for assigned in (self._assigned.values() if only is None else only)
-            if assigned.finished != assigned.committed
-        ]
-        await asyncio.gather(*(self._commit(assigned, assigned.finished) for assigned in changed))
-
-    async def _commit_at(self, queue: MessageQueue, offset: int) -> None:
-        if (assigned := self._assigned.get(queue)) is not None:
-            await self._commit(assigned, offset)
-        else:
-            await self._offsets.commit(self.group, queue, offset)
-
-    async def _commit(self, assigned: AssignedQueue, offset: int) -> None:
-        await self._offsets.commit(self.group, assigned.queue, offset)
-        assigned.committed = offset
+    def _renew_turns(self) -> None:
+        self._turns = list(self._assigned.values())

@@ -9,10 +9,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, Protocol, TypeVar
 
 from pyromq.client.config import ConsumerConfig, Strategy
 from pyromq.client.membership import Membership
-from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.routes import Route
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
@@ -30,16 +30,32 @@ LATER = 1.2
 STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken anew. Source: ProcessQueue.isPullExpired
 
 
-class Rebalance:
+class SharedQueue(Protocol):
+    """What has to be known of a queue that is ours: whose it may be, and when it was pulled (monotonic seconds)."""
+
+    queue: MessageQueue
+    lost: bool
+    full: bool
+    pulled: float
+
+
+Q = TypeVar("Q", bound=SharedQueue)
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Rebalance(Generic[Q]):
     """Keeps `owned` as the strategy says, for the topics that `topics` gives.
 
-    `take(queues)` begins to consume queues and returns those it could; `give(queues)` ends consuming them. Both are
-    called from one task, one after the other.
+    `take(queues)` begins to consume queues and returns those it could; `give(queues)` ends consuming them; `settle()`
+    comes when `owned` is as both have left it. All are called from one task, one after the other.
     """
 
     def __init__(
         self,
-        owned: dict[MessageQueue, OwnedQueue],
+        owned: dict[MessageQueue, Q],
         group: str,
         membership: Membership,
         config: ConsumerConfig,
@@ -47,8 +63,9 @@ class Rebalance:
         clock: Clock,
         strategy: Strategy,
         topics: Callable[[], Iterable[str]],
-        take: Callable[[list[MessageQueue]], Awaitable[list[OwnedQueue]]],
-        give: Callable[[list[OwnedQueue]], Awaitable[None]],
+        take: Callable[[list[MessageQueue]], Awaitable[list[Q]]],
+        give: Callable[[list[Q]], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.owned = owned
         self.paused = False
@@ -60,6 +77,7 @@ class Rebalance:
         self._topics = topics
         self._take = take
         self._give = give
+        self._settle = settle
         self._woken = asyncio.Event()
         self._said: dict[str, str] = {}  # troubles by topic, each told once
 
@@ -124,9 +142,11 @@ class Rebalance:
                 del self.owned[queue]
         taken = await self._take(new) if new else []
         self.owned.update((owned.queue, owned) for owned in taken)
+        if given or taken:
+            await self._settle()
         return len(taken) == len(new)
 
-    def _is_stuck(self, owned: OwnedQueue) -> bool:
+    def _is_stuck(self, owned: Q) -> bool:
         patience = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
         return owned.lost or (not owned.full and not self.paused and self._clock.monotonic() - owned.pulled > patience)
 

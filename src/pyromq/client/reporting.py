@@ -1,10 +1,11 @@
-"""What a pull consumer answers when a broker asks: go on elsewhere, how far are you, how are you."""
+"""What a pull consumer answers when a broker asks: the group changed, go on elsewhere, how far are you, how are you."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from pyromq.client.assigned_queue import AssignedQueue
+from pyromq.client.config import ConsumerConfig
 from pyromq.errors import BrokerError
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import (
@@ -19,21 +20,41 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.codes import VERSION_NAME
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.headers import ConsumerRunningState, ConsumerStatusOfClient, ResetClientOffset
+from pyromq.remoting.headers import (
+    ConsumerIdsChanged,
+    ConsumerRunningState,
+    ConsumerStatusOfClient,
+    ResetClientOffset,
+)
 
 
 class Reporting:
-    """Reads the assigned queues; moving them is left to `go_on_at(queue, offset)`."""
+    """Reads the assigned queues; moving them is left to `go_on_at(queue, offset)`, sharing them anew to `wake()`.
+
+    `started_ms` is set when the consumer starts.
+    """
 
     def __init__(
         self,
         assigned: Mapping[MessageQueue, AssignedQueue],
+        config: ConsumerConfig,
+        *,
         entry: Callable[[], ConsumerEntry],
         go_on_at: Callable[[AssignedQueue, int], None],
+        wake: Callable[[], None],
     ) -> None:
+        self.started_ms = 0
         self._assigned = assigned
+        self._config = config
         self._entry = entry
         self._go_on_at = go_on_at
+        self._wake = wake
+
+    @answers(ConsumerIdsChanged)
+    def members_changed(self, header: ConsumerIdsChanged, call: Call) -> Reply:
+        """Somebody came or left."""
+        self._wake()
+        return Reply()
 
     @answers(ResetClientOffset)
     def reset(self, header: ResetClientOffset, call: Call) -> Reply:
@@ -43,7 +64,7 @@ class Reporting:
         if isinstance(table, list):
             table = {MessageQueue(each.topic, each.broker_name, each.queue_id): each.offset for each in table}
         for queue, offset in table.items():
-            if queue in self._assigned:
+            if queue in self._assigned and not self._assigned[queue].leaving:
                 self._go_on_at(self._assigned[queue], offset)
         return Reply()
 
@@ -56,14 +77,22 @@ class Reporting:
 
     @answers(ConsumerRunningState)
     def running(self, header: ConsumerRunningState, call: Call) -> Reply:
-        """The consumer's queues and subscriptions; there is no thread dump."""
+        """The consumer's settings, queues and subscriptions; there is no thread dump."""
         self._check(header.consumer_group)
-        entry = self._entry()
+        entry, config = self._entry(), self._config
         body = ConsumerRunning(
             properties={
                 "PROP_CONSUME_TYPE": entry.consume_type,
                 "PROP_CLIENT_VERSION": VERSION_NAME,
                 "PROP_CONSUMEORDERLY": "false",
+                "PROP_CONSUMER_START_TIMESTAMP": str(self.started_ms),
+                "consumerGroup": entry.group,
+                "messageModel": entry.message_model,
+                "consumeFromWhere": entry.consume_from,
+                "pullBatchSize": str(config.pull_count),
+                "pullThresholdForQueue": str(config.buffered_messages),
+                "autoCommit": str(config.auto_commit).lower(),
+                "autoCommitIntervalMillis": str(int(config.auto_commit_seconds * 1000)),
             },
             subscriptions=entry.subscriptions,
             queues={queue: _pulled(assigned) for queue, assigned in self._assigned.items()},
@@ -82,4 +111,7 @@ def _pulled(assigned: AssignedQueue) -> PulledQueue:
         cached_max_offset=assigned.fetch_offset - 1 if assigned.ready_count else 0,
         cached_count=assigned.ready_count,
         cached_mebibytes=assigned.ready_bytes >> 20,
+        dropped=assigned.leaving,
+        last_pull_ms=assigned.pulled_ms,
+        last_consume_ms=assigned.polled_ms,
     )

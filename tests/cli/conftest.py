@@ -143,6 +143,24 @@ def start(*arguments):
 
 
 @pytest.fixture
+def start_process():
+    """Start a command as a process; killed after the test if it still runs."""
+    processes = []
+
+    def begin(*arguments):
+        processes.append(start(*arguments))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.fixture
 def call():
     """Run a command as a process of its own, to its end."""
 

@@ -1,4 +1,7 @@
 import json
+import signal
+import threading
+import time
 
 import pytest
 
@@ -117,3 +120,59 @@ def test_wrong_start_is_refused_with_the_usage(cli):
 
     assert refused.code == 2
     assert "'yesterday' is no time; write beginning, end, now" in refused.err
+
+
+def test_a_group_goes_on_where_it_was(cli, served):
+    cli("send", "consume-group", "--ordering-key", "k", stdin=b"1\n2\n3\n4\n")
+    member = ("consume", "consume-group", "--group", "consume-g", "--from", "beginning", "--count", "2")
+
+    assert cli(*member).lines == ["1", "2"]
+    assert cli(*member).lines == ["3", "4"]
+    assert sum(row["lag"] for row in json.loads(cli("group", "progress", "consume-g", "-o", "json").out)) == 0
+
+
+def test_members_of_a_group_share_the_queues_and_ctrl_c_leaves_cleanly(cli, served, start_process):
+    cli("topic", "create", "consume-shared", "--queues", "4")
+    arguments = ("consume", "consume-shared", "--group", "consume-both", "-o", "json", "-n", served.namesrv)
+    members = [start_process(*arguments) for _ in range(2)]
+    seen = [[], []]
+    readers = [
+        threading.Thread(target=lambda p=process, s=records: s.extend(map(json.loads, p.stdout)), daemon=True)
+        for process, records in zip(members, seen, strict=True)
+    ]
+    for reader in readers:
+        reader.start()
+
+    def online():
+        return json.loads(cli("group", "show", "consume-both", "-o", "json").out)["online"]
+
+    wait_until(lambda: online() == 2)
+    for round_ in range(30):  # both have their queues after a few of them
+        cli("send", "consume-shared", stdin=b"".join(b"%d\n" % n for n in range(8 * round_, 8 * round_ + 8)))
+        if all(seen):
+            break
+    wait_until(lambda: len(seen[0]) + len(seen[1]) == 8 * (round_ + 1))
+    for process in members:
+        process.send_signal(signal.SIGINT)
+    assert [process.wait(10) for process in members] == [130, 130]
+    for reader in readers:
+        reader.join(10)
+
+    assert sorted(int(record["body"]) for record in seen[0] + seen[1]) == list(range(8 * (round_ + 1)))
+    assert [process.stderr.read().strip() for process in members] == ["", ""]
+    assert online() == 0
+    assert {row["lag"] for row in json.loads(cli("group", "progress", "consume-both", "-o", "json").out)} == {0}
+
+
+def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):
+    refused = cli("consume", "t", "--group", "g", "--until", "now")
+    assert (refused.code, "--until and --queue do not go with it" in refused.err) == (2, True)
+    refused = cli("consume", "t", "--group", "g", "--from", "7")
+    assert (refused.code, "`pyromq offset set` moves it" in refused.err) == (2, True)
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

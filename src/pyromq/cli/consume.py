@@ -1,7 +1,8 @@
 """`pyromq consume`: print what a topic holds, from a place on, until now or for ever.
 
 Up to now, the queues are merged by store time, so that messages appear as they were sent; what comes later appears as
-it comes. No group's offsets are touched.
+it comes. No group's offsets are touched - unless a group is named: then this is one of its members, which share the
+queues, and offsets are stored for what was printed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import heapq
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -21,12 +22,13 @@ from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, local_time, namesrv_option
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking_pull_consumer import PullConsumer
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
 GROUP = "TOOLS_CONSUMER"  # RocketMQ's own tools use it: every broker has it, and nobody's offsets are in it
 POLL_SECONDS = 0.5
+MEMBER_COMMIT_SECONDS = 1.0  # what a killed member has printed since comes again
 
 
 @click.command()
@@ -44,6 +46,11 @@ POLL_SECONDS = 0.5
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after this many messages.")
 @click.option("--tags", default="*", show_default=True, help="Only these: `a || b`.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, metavar="ID", help="Only this queue; may be repeated.")
+@click.option(
+    "--group",
+    help="Be a member of this group: its members share the queues, and where they are is stored. --from then says "
+    "where the group starts the first time.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @namesrv_option
 def consume(topic: str, start: Start, until: int | None, namesrv: str, output: str, **choice: Any) -> None:
@@ -51,12 +58,33 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
 
     `text` prints bodies, one a line; `json` prints one object a line with all coordinates and properties.
     """
-    config = ConsumerConfig(auto_commit=False)
-    with PullConsumer(GROUP, namesrv, config=config) as consumer, Progress("read", beside_output=True) as progress:
+    group = choice["group"]
+    config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice["queue_ids"])
+    with PullConsumer(group or GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
-        reading = Reading(consumer, queues, choice["tags"], start, until)
-        show = _show_json if output == "json" else _show_text
-        for number, message in enumerate(islice(reading.messages(), choice["count"]), 1):
+        if group is None:
+            messages = Reading(consumer, queues, choice["tags"], start, until).messages()
+        else:
+            consumer.subscribe(topic, tags=choice["tags"])
+            messages = iter(consumer)
+            _tell_waiting()
+        _print(islice(messages, choice["count"]), _show_json if output == "json" else _show_text)
+
+
+def _as_member(start: Start, until: int | None, queue_ids: tuple[int, ...]) -> ConsumerConfig:
+    if until is not None or queue_ids:
+        raise click.UsageError("--group shares the queues with other members: --until and --queue do not go with it")
+    if start.offset:
+        raise click.UsageError("--group starts at the beginning, the end or a time; `pyromq offset set` moves it")
+    policy = ConsumeFrom.TIME if start.time_ms else ConsumeFrom.LAST if start == END else ConsumeFrom.FIRST
+    return ConsumerConfig(
+        consume_from=policy, consume_from_ms=start.time_ms or 0, auto_commit_seconds=MEMBER_COMMIT_SECONDS
+    )
+
+
+def _print(messages: Iterator[StoredMessage], show: Callable[[StoredMessage], None]) -> None:
+    with Progress("read", beside_output=True) as progress:
+        for number, message in enumerate(messages, 1):
             show(message)
             progress.show(number)
 
@@ -105,8 +133,7 @@ class Reading:
             offset = found.next_offset
 
     def _coming(self, ends: Mapping[MessageQueue, int]) -> Iterator[StoredMessage]:
-        if sys.stderr.isatty() and sys.stdout.isatty():
-            click.echo("waiting for messages; Ctrl-C ends", err=True)
+        _tell_waiting()
         self.consumer.assign(self.queues, tags=self.tags)
         for queue, end in ends.items():
             self.consumer.seek(queue, end)
@@ -125,6 +152,11 @@ def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> l
     if missing := sorted(set(queue_ids) - known):
         raise UsageError(f"topic {topic} has no queue {missing}; it has {sorted(known)}")
     return [queue for queue in queues if not queue_ids or queue.queue_id in queue_ids]
+
+
+def _tell_waiting() -> None:
+    if sys.stderr.isatty() and sys.stdout.isatty():
+        click.echo("waiting for messages; Ctrl-C ends", err=True)
 
 
 def _show_text(message: StoredMessage) -> None:

@@ -192,9 +192,9 @@ def rate(setup: Setup) -> Cells:
 
 def _rate(wait: Callable[[Callable[[list[Line]], bool], str], None], lines: list[Line]) -> float:
     def is_over(lines: list[Line]) -> bool:
-        counts = [line for line in lines[-1:] if line.kind == "count"]
-        return bool(counts) and (
-            int(counts[0].words[0]) > RATE_MESSAGES - 2 * KIB or counts[0].at - lines[0].at > RATE_SECONDS
+        counts = [line for line in lines if line.kind == "count"]
+        return len(counts) > 1 and (
+            int(counts[-1].words[0]) > RATE_MESSAGES - 2 * KIB or counts[-1].at - counts[0].at > RATE_SECONDS
         )
 
     wait(is_over, "counts")

@@ -26,15 +26,18 @@ from pyromq.broker.progress import Progress
 from pyromq.broker.pulling import Pulling
 from pyromq.broker.querying import Querying
 from pyromq.broker.queue_locks import QueueLocks
+from pyromq.broker.recalling import Recalling
 from pyromq.broker.registering import Registering
 from pyromq.broker.relaying import Relaying
 from pyromq.broker.retrying import Retrying
 from pyromq.broker.sending import Sending
 from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
+from pyromq.broker.timers import Timers
 from pyromq.broker.topics import Topics
 from pyromq.broker.tracking import Tracking
 from pyromq.broker.transacting import Transacting
 from pyromq.broker.transaction_checks import TransactionChecks
+from pyromq.broker.waits import Waits
 from pyromq.clock import Clock, SystemClock
 from pyromq.message import pack_address
 from pyromq.net.alarm import Alarm
@@ -78,6 +81,9 @@ class Broker:
         self.delay_levels = DelayLevels(
             self.store, JsonFile(folder / "delayOffset.json"), statistics=self.statistics, clock=self._clock
         )
+        self.timers = Timers(
+            self.store, config.data / "timers", statistics=self.statistics, config=self.config, clock=self._clock
+        )
         self.half_messages = HalfMessages(self.store, self.topics, self.offsets, self._clock)
         self.registering = Registering(self.config, self.topics, self._clock)
         self._tasks = Tasks()
@@ -91,13 +97,15 @@ class Broker:
         )
         self._checking = Alarm(checks.step, self._clock)
         self._delivering = Alarm(self.delay_levels.deliver, self._clock)
-        self._saving: asyncio.Future[None] | None = None
+        self._timing = Alarm(self.timers.step, self._clock)
+        self._saving: set[asyncio.Future[None]] = set()
         self._server = Server(
             Dispatcher(*self._answerers(settings)), self._clock, host=self.config.host, port=self.config.port
         )
 
     def _answerers(self, settings: JsonFile) -> list[object]:
         store, topics, groups, offsets = self.store, self.topics, self.groups, self.offsets
+        queue_locks = QueueLocks(self._clock)
         connections, statistics, config, clock = self.connections, self.statistics, self.config, self._clock
         progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=clock)
         return [
@@ -105,13 +113,13 @@ class Broker:
                 store,
                 topics,
                 groups,
-                delay_levels=self.delay_levels,
-                half_messages=self.half_messages,
+                waits=Waits(self.half_messages, self.delay_levels, self.timers, config),
                 statistics=statistics,
                 config=config,
                 clock=clock,
             ),
             Transacting(store, self.half_messages, delay_levels=self.delay_levels, statistics=statistics),
+            Recalling(store, self.timers, topics, config=config, clock=clock),
             Retrying(
                 store,
                 topics,
@@ -131,9 +139,9 @@ class Broker:
                 config=config,
             ),
             Consuming(store, offsets, connections),
-            Locking(QueueLocks(clock)),
+            Locking(queue_locks),
             Querying(store, connections),
-            Heartbeating(connections, groups, topics=topics, clock=clock),
+            Heartbeating(connections, groups, topics=topics, config=config, clock=clock),
             Administering(store, topics, statistics=statistics, announce=self.registering.announce),
             Grouping(groups, offsets, delay_levels=self.delay_levels, statistics=statistics),
             Configuring(config, settings, topics=topics, announce_all=self.registering.announce_all, clock=clock),
@@ -142,6 +150,7 @@ class Broker:
             Inspecting(
                 store,
                 connections,
+                queue_locks=queue_locks,
                 statistics=statistics,
                 long_polls=self.long_polls,
                 delay_levels=self.delay_levels,
@@ -192,6 +201,7 @@ class Broker:
         self.delay_levels.persist()
         self.half_messages.note_progress(closed=True)
         self.offsets.persist()
+        self.timers.persist()
 
     def _load_tables(self) -> None:
         self.topics.load()
@@ -199,6 +209,7 @@ class Broker:
         self.offsets.load()
         self.delay_levels.load()
         self.half_messages.load()
+        self.timers.load()
         self.topics.persist()  # the built-in ones of a new folder
         self.groups.persist()
 
@@ -211,11 +222,13 @@ class Broker:
         host = self.config.advertised_host or self.config.host
         self.store.store_address = pack_address(host, self.config.port)
         self.half_messages.mend()
+        self.timers.on_parked = self._timing.ring_within
         self.topics.on_change = self.registering.announce_one_way
 
     def _start_loops(self) -> None:
         actions: list[tuple[float, Callable[[], Awaitable[None] | None]]] = [
             (self.config.offsets_interval_ms / 1000, self._persist_offsets),
+            (self.config.offsets_interval_ms / 1000, self._persist_timers),
             (SAMPLE_SECONDS, self.statistics.sample),
             (STORE_TICK_SECONDS, self.store.tick),
             (EXPIRE_PULLS_SECONDS, self.long_polls.expire),
@@ -224,6 +237,7 @@ class Broker:
         for seconds, action in actions:
             self._tasks.start(every(seconds, action, self._clock), name=action.__qualname__)
         self._tasks.start(self._delivering.run(), name="delay levels")
+        self._tasks.start(self._timing.run(), name="timers")
         self._tasks.start(self._checking.run(), name="transaction checks")
         self._tasks.start(self._follow_index(), name="key index")
 
@@ -231,14 +245,22 @@ class Broker:
         """Write what has been consumed and delivered in a thread: the disk may take long."""
         self.half_messages.note_progress()
         for save in (self.offsets.unsaved(), self.delay_levels.unsaved()):
-            if save is not None:
-                self._saving = asyncio.get_running_loop().run_in_executor(None, save)
-                await asyncio.shield(self._saving)
+            await self._save(save)
+
+    async def _persist_timers(self) -> None:
+        await self._save(self.timers.unsaved())
+
+    async def _save(self, save: Callable[[], None] | None) -> None:
+        if save is not None:
+            saving = asyncio.get_running_loop().run_in_executor(None, save)
+            self._saving.add(saving)
+            saving.add_done_callback(self._saving.discard)
+            await asyncio.shield(saving)
 
     async def saved(self) -> None:
-        """Wait until no thread writes the offsets any more."""
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
+        """Wait until no thread writes tables any more."""
+        if self._saving:
+            await asyncio.wait(self._saving)
 
     async def _follow_index(self) -> None:
         """Let the key index catch up in slices between other work."""

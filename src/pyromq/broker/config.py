@@ -41,6 +41,7 @@ class BrokerConfig:
     cluster_topic: bool = True  # the topic named as the cluster may be read and written
     broker_topic: bool = True  # the topic named as the broker may be read and written
     notify_members: bool = True  # tell a group's members when one comes or goes
+    refuse_different_subscriptions: bool = False  # no new member that subscribes unlike every present one; ours
     register_interval_ms: int = 30_000
     register_timeout_ms: int = 6_000
     force_register: bool = True  # False: ask name servers whether they know our topics before sending them
@@ -51,6 +52,8 @@ class BrokerConfig:
     short_polling_ms: int = 1_000  # how long a pull is held when long polling is off
     region: str = "DefaultRegion"
     trace_topic: bool = False  # create the topic that message traces go to
+    timer_max_delay_seconds: int = 30 * 86_400  # how far away the delivery of a message may be
+    recall: bool = True  # messages that wait may be cancelled; upstream's default is false
     reject_transactions: bool = False
     transaction_timeout_ms: int = 6_000  # a half message must be undecided for longer before its producer is asked
     transaction_check_interval_ms: int = 60_000
@@ -125,12 +128,14 @@ _RANGES = {
     "offsets_interval_ms": (100, 3_600_000),
     "max_message_bytes": (1 << 10, 15 << 20),  # a frame has at most 16 MiB
     "short_polling_ms": (1, 60_000),
+    "timer_max_delay_seconds": (1, 366 * 86_400),
     "transaction_timeout_ms": (0, 86_400_000),
     "transaction_check_interval_ms": (10, 86_400_000),
     "transaction_check_max": (1, 1 << 31),
 }
 
-# RocketMQ's property name -> our field; `store.` before those of StoreConfig. `bindAddress` is RocketMQ 5's.
+# RocketMQ's property name -> our field; `store.` before those of StoreConfig. `bindAddress` is RocketMQ 5's,
+# `refuseDifferentSubscriptions` ours.
 JAVA_NAMES: dict[str, str] = {
     "storePathRootDir": "data",
     "brokerName": "name",
@@ -147,6 +152,7 @@ JAVA_NAMES: dict[str, str] = {
     "clusterTopicEnable": "cluster_topic",
     "brokerTopicEnable": "broker_topic",
     "notifyConsumerIdsChangedEnable": "notify_members",
+    "refuseDifferentSubscriptions": "refuse_different_subscriptions",
     "registerNameServerPeriod": "register_interval_ms",
     "registerBrokerTimeoutMills": "register_timeout_ms",
     "forceRegister": "force_register",
@@ -157,6 +163,8 @@ JAVA_NAMES: dict[str, str] = {
     "shortPollingTimeMills": "short_polling_ms",
     "regionId": "region",
     "traceTopicEnable": "trace_topic",
+    "timerMaxDelaySec": "timer_max_delay_seconds",
+    "recallMessageEnable": "recall",
     "rejectTransactionMessage": "reject_transactions",
     "transactionTimeOut": "transaction_timeout_ms",
     "transactionCheckInterval": "transaction_check_interval_ms",
@@ -183,9 +191,12 @@ LIVE = frozenset(
         "autoCreateTopicEnable",
         "autoCreateSubscriptionGroup",
         "defaultTopicQueueNums",
+        "refuseDifferentSubscriptions",
         "notifyConsumerIdsChangedEnable",
         "longPollingEnable",
         "shortPollingTimeMills",
+        "timerMaxDelaySec",
+        "recallMessageEnable",
         "rejectTransactionMessage",
         "transactionTimeOut",
         "transactionCheckInterval",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import cast
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.groups import Groups
-from pyromq.broker.half_messages import ADDED_BY_CHECKS, HalfMessages
 from pyromq.broker.statistics import Statistics
+from pyromq.broker.timer_records import handle_of
 from pyromq.broker.topics import FAQ, Topics, describe
+from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait
 from pyromq.clock import Clock
 from pyromq.errors import (
     BrokerError,
@@ -25,7 +24,13 @@ from pyromq.errors import (
     TopicNotFound,
 )
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
-from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic, dead_letter_topic
+from pyromq.names import (
+    NOT_FOR_CLIENTS,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+    check_topic,
+    dead_letter_topic,
+)
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT, UNIT_SUBSCRIPTION, Permission
@@ -39,8 +44,6 @@ MAX_UNCONFIRMED = 10_000  # sends that wait for the disk; upstream's send queue 
 STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
 
 _WAIT = Property.WAIT + "\x01"
-_DELAY = Property.DELAY + "\x01"
-_TRANSACTION = Property.TRANSACTION + "\x01"
 
 
 class Sending:
@@ -52,8 +55,7 @@ class Sending:
         topics: Topics,
         groups: Groups,
         *,
-        delay_levels: DelayLevels,
-        half_messages: HalfMessages,
+        waits: Waits,
         statistics: Statistics,
         config: BrokerConfig,
         clock: Clock,
@@ -61,12 +63,11 @@ class Sending:
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._delay_levels = delay_levels
-        self._half_messages = half_messages
         self._statistics = statistics
         self._config = config
         self._clock = clock
         self._find_topic = topics.find
+        self._divert = waits.divert
         self._append = store.append
         self._append_batch = store.append_batch
         self._count_put = statistics.count_put
@@ -148,34 +149,17 @@ class Sending:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        if _DELAY in text or _TRANSACTION in text:
-            self._divert(message, header)
-        return message, wait, queue_id
-
-    def _divert(self, message: StoredMessage, header: SendMessage) -> None:
-        """Let a message wait that asks for it: until its producer decides, or for a while. Dead letters do not."""
-        if message.topic.startswith(DEAD_LETTER_PREFIX):
-            return
-        properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
-        properties[Property.CLUSTER] = self._config.cluster
-        # Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.
-        if _is_half(properties) and not message.topic.startswith(RETRY_PREFIX):
-            if self._config.reject_transactions:
-                raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
-            properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)  # without it nobody could decide
-            self._half_messages.prepare(message, properties)
-            longest = message.property_text + ADDED_BY_CHECKS
-        else:
-            self._delay_levels.divert(message, properties)
-            longest = message.property_text
-        if _is_too_long(longest):
+        if (DELAY in text or TRANSACTION in text or TIMER in text) and _is_too_long(self._divert(message, header)):
             raise MessageRefused(self._illegal)
+        return message, wait, queue_id
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int) -> Answered | Future[Answered]:
         """The answer to a send whose message is in the log, sent to that queue."""
         self._count_put(message.topic, 1, message.size)
         values = (message.log_offset, queue_id, message.queue_offset)
-        reply = FilledReply(self._answer or self._make_answer(), values)
+        reply: Answered = FilledReply(self._answer or self._make_answer(), values)
+        if message.topic == TIMER_TOPIC:
+            reply = self._with_handle(message, queue_id)
         if wait and self._waits_for_flush:
             return self._when_flushed(message.log_offset + message.size, reply)
         return reply
@@ -318,12 +302,24 @@ class Sending:
             )
             if not body or len(message.property_text.encode()) > MAX_PROPERTIES_SIZE:
                 raise MessageRefused(self._illegal if body else self._empty)
-            if message.properties.get(Property.DELAY, "0") != "0" or _is_half(message.properties):
+            if asks_to_wait(message.properties):
                 raise MessageRefused(f"{self._illegal} A batch cannot be delayed, nor be part of a transaction.")
             messages.append(message)
         if not messages:
             raise MessageRefused("the batch has no messages")
         return messages, messages[0].properties.get(Property.WAIT, "true").lower() == "true"
+
+    def _with_handle(self, message: StoredMessage, queue_id: int) -> Reply:
+        """The answer to a message that waits: with the handle that cancels it."""
+        header = SendMessageResponse(
+            message_id=message.offset_message_id,
+            queue_id=queue_id,
+            queue_offset=message.queue_offset,
+            region=self._config.region,
+            trace_on="true",
+            recall_handle=handle_of(message, self._config.name),
+        )
+        return Reply(header)
 
     def _make_answer(self) -> ReplyTemplate:
         """The answer's unchanging parts; the store's address is known once the broker listens."""
@@ -369,10 +365,6 @@ class Sending:
     @property
     def _empty(self) -> str:
         return f"{self._illegal} The body is empty."
-
-
-def _is_half(properties: Mapping[str, str]) -> bool:
-    return properties.get(Property.TRANSACTION, "").lower() == "true"
 
 
 def _is_too_long(text: str) -> bool:

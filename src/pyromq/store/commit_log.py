@@ -186,15 +186,21 @@ class CommitLog:
 
     def labels_from(self, start: int) -> Iterator[Labels]:
         """Yield the labels of the records from `start` (a record's begin) to `end`: all known to be sound."""
+        return (decode_labels(record, 0) for record in self.records_from(start))
+
+    def records_from(self, start: int) -> Iterator[memoryview]:
+        """Yield the records from `start` (a record's begin) to `end`: all known to be sound."""
         while start < self.end:
             segment = self._segment_at(start)
             memory, base = segment.memory, segment.base
             last = min(self.end - base, segment.size) - BLANK_SIZE
             position = start - base
-            while position <= last and _SIZE_AND_MAGIC.unpack_from(memory, position)[1] == MAGIC:
-                labels = decode_labels(memory, position)
-                position += labels.size
-                yield labels
+            while position <= last:
+                size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
+                if magic != MAGIC:
+                    break
+                yield memory[position : position + size]
+                position += size
             start = base + segment.size
 
     def record_at(self, log_offset: int) -> memoryview | None:

@@ -7,7 +7,8 @@ One thread appends and reads. Readers get views of the mapped file, valid for as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from pyromq.clock import Clock
@@ -17,7 +18,7 @@ from pyromq.record import decode
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
-from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
+from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.directory import Directory
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
@@ -32,6 +33,7 @@ _RECORD_ALLOWANCE = 64 << 10  # a record may be that much larger than the larges
 _INDEX_ON_CLOSE_SECONDS = 5.0  # the rest is indexed after the next start
 _ADDRESS_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _IPV4_BYTES = 8  # with the port
+_ENTRIES = struct.Struct(">qiq")  # of a consume queue
 
 
 class MessageStore:
@@ -237,6 +239,24 @@ class MessageStore:
             return []
         found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
         return [entry for entry in found if entry is not None]
+
+    def records(self, topic: str, queue_id: int, first: int, count: int) -> list[memoryview | None]:
+        """Return up to `count` records from queue offset `first` on; fewer at the end of a file of the queue.
+
+        None stands for a record that is not there any more; [] at the queue's end.
+        """
+        queue = self._queues.find(topic, queue_id)
+        content = queue.content(first, count) if queue is not None and first < queue.max_offset else None
+        if content is None:
+            return []
+        starts, sizes, _ = zip(*_ENTRIES.iter_unpack(content), strict=True)
+        if min(starts) < self._log.min_offset or FILLER_SIZE in sizes:
+            return [self._log.record_at(start) for start in starts]
+        return [*self._log.views(starts, sizes)]
+
+    def records_from(self, log_offset: int) -> Iterator[memoryview]:
+        """Yield the records of all topics from that one on, in order of arrival."""
+        return self._log.records_from(log_offset)
 
     def is_cold(self, log_offset: int) -> bool:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""

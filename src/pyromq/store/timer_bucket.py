@@ -35,8 +35,17 @@ _NUMBER = struct.Struct(">I")
 _READ_ENTRIES = 16_384  # at a time when all are looked through
 
 
+class NewTimer(NamedTuple):
+    """What is to be known of a message without its record."""
+
+    due_ms: int
+    key_hash: int
+    topic_hash: int
+    log_offset: int
+
+
 class TimerEntry(NamedTuple):
-    """What is known of a message without its record."""
+    """The same of one that is here, and where its record lies."""
 
     due_ms: int
     key_hash: int
@@ -88,10 +97,10 @@ class TimerBucket:
     def unwritten(self) -> int:
         return self._entries.unwritten + self._records.unwritten + self._done.unwritten
 
-    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, record: Buffer) -> None:
+    def add(self, new: NewTimer, record: Buffer) -> None:
         """Add a message. Log offsets must ascend. Called for every one."""
         records = self._records
-        self._entries.append(_ENTRY.pack(due_ms, key_hash, topic_hash, log_offset, records.size, len(record)))
+        self._entries.append(_ENTRY.pack(*new, records.size, len(record)))
         records.append(record)
         if self._finished is not None:
             self._finished.append(0)
@@ -114,9 +123,10 @@ class TimerBucket:
     def record(self, entry: TimerEntry) -> bytes:
         return self._records.read(entry.position, entry.size)
 
-    def entries(self, first: int, count: int) -> Iterator[TimerEntry]:
-        """Yield up to `count` entries in order of arrival."""
-        return map(TimerEntry._make, _ENTRY.iter_unpack(self._content(first, count)))
+    def entries(self) -> Iterator[TimerEntry]:
+        """Yield all entries in order of arrival: the first has number 0."""
+        for first in range(0, self.count, _READ_ENTRIES):
+            yield from map(TimerEntry._make, _ENTRY.iter_unpack(self._content(first, _READ_ENTRIES)))
 
     def due_times(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield due time and number of those of `count` entries that wait."""

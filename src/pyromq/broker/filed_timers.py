@@ -1,0 +1,259 @@
+"""The messages that wait for their time, filed by hour: it follows the timer topic of the commit log.
+
+Cancels go through the timer topic like the messages they cancel, so both keep their order, now and when the log is
+followed again. After a crash that begins at the last checkpoint, and what the log shows delivered since then is
+noted. It knows nothing of the time: what is due when is `timers`' matter.
+Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and recovery are our own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from zlib import crc32
+
+from pyromq.broker.timer_records import Parked, delivered_from, read_parked
+from pyromq.errors import StoreNotWritable
+from pyromq.message import Property
+from pyromq.names import TIMER_TOPIC
+from pyromq.record import decode
+from pyromq.store.message_store import MessageStore
+from pyromq.store.timer_bucket import HOUR_MS, NewTimer, TimerBucket
+from pyromq.store.timer_files import Snapshot, TimerFiles
+
+logger = logging.getLogger(__name__)
+
+# Each of these takes about 3 ms, after which others get their turn.
+MOVED_RECORDS = 1_000
+CHECKED_RECORDS = 4_000
+WRITTEN_BUCKETS = 32
+
+UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
+REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
+
+
+class FiledTimers:
+    """One writer. `near` is the last hour whose due times somebody keeps; `unread` the hours of which some are new."""
+
+    def __init__(self, store: MessageStore, folder: Path) -> None:
+        self.near = -1
+        self.unread: set[int] = set()
+        self.refusal: str | None = None  # why no more messages can be filed
+        self._store = store
+        self._files = TimerFiles(folder)
+        self._moved = 0  # queue offset, in the timer topic, of the next message to move
+        self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint
+        self._loaded = False
+        self._news = False  # since the last snapshot
+        self._snapshot: Snapshot | None = None
+        self._latest = self._files.saved  # of the snapshots
+        self._is_saving = False  # a snapshot is wanted; until then nothing is moved
+
+    @property
+    def buckets(self) -> dict[int, TimerBucket]:
+        """By hour, counted from 1970."""
+        return self._files.buckets
+
+    @property
+    def pending(self) -> dict[str, int]:
+        """How many messages wait, by topic."""
+        return dict(self._files.pending)
+
+    # -- following the log
+
+    def load(self) -> None:
+        """Find what is filed; `follow` brings it up to date. Raises `StoreCorrupt`."""
+        known = self._files.load()
+        self._latest = saved = self._files.saved
+        store = self._store
+        first, end = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
+        self._moved = min(max(saved.moved, first), end)
+        if known and self._moved != saved.moved:
+            logger.error("timers are filed up to %d; the log has those from %d to %d", saved.moved, first, end)
+        start = max(saved.log_end, store.min_log_offset)
+        if (self.buckets or self._moved < end) and start < store.max_log_offset:
+            self._unchecked = self._stored_before(start, store.max_log_offset)
+        self._loaded = True
+
+    def _stored_before(self, start: int, end: int) -> Iterator[memoryview]:
+        for record in self._store.records_from(start):
+            yield record
+            start += len(record)
+            if start >= end:
+                return
+
+    def follow(self) -> bool:
+        """Do some of what there is to do; True if nothing is left."""
+        if self._is_saving and self._unchecked is None and not self._write_out():
+            return False
+        return self._move() and self._check()
+
+    def catch_up(self) -> None:
+        """Do all there is to do. For questions, which are rare; usually there is next to nothing."""
+        while not self.follow():
+            pass
+
+    def _move(self) -> bool:
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        if self._moved < end:
+            records = self._store.records(TIMER_TOPIC, 0, self._moved, MOVED_RECORDS)
+            for queue_offset, record in enumerate(records, self._moved):
+                self._take(record, queue_offset)
+            self._moved = self._moved + len(records) if records else end
+            self._news = True
+        if self.refusal is not None or self._files.unwritten > UNWRITTEN_BYTES:
+            self._write_some()
+        return self._moved >= end
+
+    def _take(self, record: memoryview | None, queue_offset: int) -> None:
+        try:
+            if record is None:
+                raise ValueError("it is not in the log any more")
+            parked = read_parked(record)
+            topic = parked.topic.decode()
+        except ValueError as error:
+            logger.warning("timer %d is left out: %s", queue_offset, error)
+            return
+        if parked.is_cancel:
+            self._cancel(parked, topic)
+            return
+        bucket = self._files.bucket_for(parked.due_ms, queue_offset)
+        new = NewTimer(parked.due_ms, crc32(parked.unique_key), crc32(parked.topic), parked.log_offset)
+        self._files.add(bucket, new, record)
+        self._files.pending[topic] += 1
+        if bucket.hour <= self.near:
+            self.unread.add(bucket.hour)
+
+    def _cancel(self, cancel: Parked, topic: str) -> None:
+        for bucket, number in self.waiting(topic, cancel.due_ms, cancel.unique_key):
+            self._files.finish(bucket, number, topic)
+
+    def _check(self) -> bool:
+        """Note what the log shows delivered since the checkpoint."""
+        if self._unchecked is None:
+            return True
+        records = list(islice(self._unchecked, CHECKED_RECORDS))
+        for record in records:
+            if log_offset := delivered_from(record):
+                self._note_delivered(record, log_offset)
+        if not records:
+            self._unchecked = None
+        return not records
+
+    def _note_delivered(self, record: memoryview, log_offset: int) -> None:
+        message = decode(record)
+        due = message.properties.get(Property.TIMER_OUT_MS, "")
+        bucket = self.buckets.get(int(due) // HOUR_MS) if due.isdecimal() else None
+        number = bucket.number_at(log_offset) if bucket is not None else None
+        if bucket is not None and number is not None:
+            self.finish(bucket, number, message.topic)
+
+    # -- what is filed
+
+    def waiting(self, topic: str, due_ms: int, unique_key: bytes) -> list[tuple[TimerBucket, int]]:
+        """Return the messages that wait for that time under that key: several, if sending one was repeated."""
+        bucket = self.buckets.get(due_ms // HOUR_MS)
+        if bucket is None:
+            return []
+        meant = []
+        for number in bucket.waiting(due_ms, crc32(unique_key)):
+            properties = decode(bucket.record(bucket.entry(number))).properties
+            key = properties.get(Property.UNIQUE_KEY, "")
+            if key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic:
+                meant.append((bucket, number))
+        self.rest(bucket)
+        return meant
+
+    def open(self, due_ms: int, number: int) -> tuple[TimerBucket, bytes] | None:
+        """Return bucket and record of a message that waits for that time; None for one that does not wait any more."""
+        bucket = self.buckets.get(due_ms // HOUR_MS)
+        # Another bucket may have taken the hour since, with other messages under the same numbers.
+        if bucket is None or number >= bucket.count or bucket.is_finished(number):
+            return None
+        entry = bucket.entry(number)
+        return (bucket, bucket.record(entry)) if entry.due_ms == due_ms else None
+
+    def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
+        """Note that a message does not wait any more."""
+        self._files.finish(bucket, number, topic)
+        self._news = True
+
+    def rest(self, bucket: TimerBucket) -> None:
+        """Keep nothing in memory, and no file open, of a bucket whose time is far."""
+        if bucket.hour > self.near:
+            bucket.release()
+
+    # -- on disk
+
+    def _write_some(self) -> None:
+        """Write a few buckets. While the disk refuses, what is accepted already stays in memory, and no more comes."""
+        try:
+            self._files.write_some(WRITTEN_BUCKETS, keep=self.near)
+        except StoreNotWritable as error:
+            if self.refusal is None:
+                logger.warning("%s; no more messages with a time of delivery are taken", error)
+            self.refusal = str(error)
+        else:
+            self.refusal = None
+
+    def _write_out(self) -> bool:
+        """Write towards a snapshot, and take it when all is written; False if that needs another turn."""
+        self._write_some()
+        if self.refusal is None:
+            if not self._files.is_written:
+                return False
+            self._snapshot = self._taken()
+        self._is_saving = False
+        return True
+
+    def _taken(self) -> Snapshot:
+        """Return the snapshot of this moment; everything must be written."""
+        end = self._store.max_log_offset if self._unchecked is None else self._files.saved.log_end
+        self._news = False
+        unmoved = self._store.entries(TIMER_TOPIC, 0, self._moved, 1)
+        needed_from = min(end, unmoved[0].log_offset) if unmoved else end
+        # Of hours before those in memory nothing more will come, unless the clock is set back: then a new bucket.
+        snapshot = self._files.snapshot(
+            moved=self._moved, log_end=end, needed_from=needed_from, closed_before=self.near
+        )
+        self._latest = snapshot.checkpoint
+        return snapshot
+
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first record that a restart would need: retention must not go beyond it."""
+        saved = self._files.saved
+        return saved.needed_from if self._has_news or saved is not self._latest else self._store.max_log_offset
+
+    @property
+    def _has_news(self) -> bool:
+        stale = self._store.max_log_offset - self._files.saved.log_end > REFRESH_BYTES
+        return self._news or (stale and bool(self.buckets))
+
+    def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
+        """Return what saves the last snapshot, in any thread, once the log it speaks of is on disk; else None.
+
+        Without a snapshot `follow` has to take one first, where there is news: `on_wanted` is called.
+        """
+        snapshot = self._snapshot
+        if snapshot is None:
+            if self._has_news:
+                self._is_saving = True
+                on_wanted()
+            return None
+        if snapshot.checkpoint.log_end > self._store.flushed_to:
+            return None
+        self._snapshot = None
+        return partial(self._files.save, snapshot)
+
+    def persist(self) -> None:
+        """Save everything. Called when the store is closed: all of it is on disk. Raises `StoreNotWritable`."""
+        if not self._loaded:
+            return
+        if self.buckets or self._moved != self._files.saved.moved:
+            self._files.write_some(len(self.buckets))
+            self._files.save(self._taken())
+        self._files.release()

@@ -1,0 +1,147 @@
+"""Answers what is asked about messages that wait for their time: cancel one, count, list.
+
+Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimerMetrics; the list is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from heapq import nsmallest
+from zlib import crc32
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.timer_records import handle_of
+from pyromq.broker.timers import Timers
+from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
+from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, TopicNotFound
+from pyromq.message import Property
+from pyromq.record import decode
+from pyromq.remoting.bodies import TimerCount, TimerCounts, TimerEntry, TimerList, encode_body
+from pyromq.remoting.codes import Permission
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
+from pyromq.remoting.recall_handle import RecallHandle, decode_handle
+from pyromq.store.config import FlushMode
+from pyromq.store.message_store import MessageStore
+from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
+
+MOST_LISTED = 1_000  # on one page
+LOOKED_THROUGH = 50_000  # entries for one page, but a bucket is never left in the middle
+
+
+class Recalling:
+    """Cancels, counts and lists."""
+
+    def __init__(
+        self, store: MessageStore, timers: Timers, topics: Topics, *, config: BrokerConfig, clock: Clock
+    ) -> None:
+        self._store = store
+        self._timers = timers
+        self._topics = topics
+        self._config = config
+        self._clock = clock
+
+    @answers(RecallMessage)
+    def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
+        """Cancel a message that waits; confirmed as a send would be, it is never delivered."""
+        handle = self._handle(header)
+        record = self._timers.cancel(handle, born_address=call.peer.packed_address)
+        reply = Reply(RecallMessageResponse(message_id=handle.unique_key))
+        if self._store.config.flush is not FlushMode.SYNC:
+            return reply
+        answered: Future[Reply] = Future()
+
+        def flushed(future: Future[bool]) -> None:
+            if not future.result():
+                reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            answered.set_result(reply)
+
+        self._store.wait_flushed(record.log_offset + record.size).add_done_callback(flushed)
+        return answered
+
+    def _handle(self, header: RecallMessage) -> RecallHandle:
+        """Check a request in upstream's order, and return what its handle says."""
+        config = self._config
+        if not config.recall:
+            raise NoPermission("recall failed, operation is forbidden (broker setting recallMessageEnable)")
+        if config.broker_id:
+            raise ServiceNotAvailable("recall failed, this broker is no master", ResponseCode.SLAVE_NOT_AVAILABLE)
+        if not config.permission & Permission.WRITE:
+            raise ServiceNotAvailable("recall failed, broker service not available: it is not writable")
+        if self._topics.find(header.topic) is None:
+            raise TopicNotFound(f"recall failed, the topic[{header.topic}] not exist")
+        handle = decode_handle(header.recall_handle)
+        if handle.topic != header.topic:
+            raise RecallRefused(f"recall failed, topic not match: the handle is for {handle.topic}")
+        if handle.broker_name != config.name:
+            raise RecallRefused(f"recall failed, this broker is {config.name}: the handle is for {handle.broker_name}")
+        if handle.due_ms - self._clock.now_ms() > config.timer_max_delay_seconds * 1000:
+            raise RecallRefused(f"recall failed, timestamp invalid: {handle.due_ms}")
+        return handle
+
+    @answers(CountTimers)
+    def count(self, header: CountTimers, call: Call) -> Reply:
+        """How many messages wait, by topic."""
+        self._timers.filed.catch_up()
+        now = self._clock.now_ms()
+        counts = {topic: TimerCount(count, now) for topic, count in sorted(self._timers.filed.pending.items())}
+        return Reply(body=encode_body(TimerCounts(counts)))
+
+    @answers(ListTimers)
+    def list(self, header: ListTimers, call: Call) -> Reply:
+        """A page of the messages of a topic that wait, in order of delivery."""
+        self._timers.filed.catch_up()
+        wanted = min(max(header.count, 1), MOST_LISTED)
+        place = (header.begin_ms, header.after)
+        found: list[TimerEntry] = []
+        looked_through = 0
+        for hour in sorted(self._timers.filed.buckets):
+            bucket = self._timers.filed.buckets[hour]
+            if hour < header.begin_ms // HOUR_MS or not bucket.pending:
+                continue
+            if looked_through >= LOOKED_THROUGH:
+                return _page(found, (hour * HOUR_MS, -1))
+            looked_through += bucket.count
+            for due_ms, number in nsmallest(wanted + 1, _places(bucket, header.topic, place)):
+                if len(found) == wanted:
+                    return _page(found, place)
+                place = (due_ms, number)
+                if (entry := self._entry(bucket, number, header.topic)) is not None:
+                    found.append(entry)
+            self._timers.filed.rest(bucket)
+        return _page(found, None)
+
+    def _entry(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
+        """Return what is told of a message; None for one of another topic."""
+        message = decode(bucket.record(bucket.entry(number)))
+        properties = message.properties
+        if properties.get(Property.REAL_TOPIC) != topic:
+            return None
+        return TimerEntry(
+            topic,
+            int(properties.get(Property.REAL_QUEUE_ID, "0")),
+            int(properties[Property.TIMER_OUT_MS]),
+            message.store_ms,
+            len(message.stored_body),
+            properties.get(Property.UNIQUE_KEY),
+            handle_of(message, self._config.name),
+            properties.get(Property.KEYS),
+            properties.get(Property.TAGS),
+        )
+
+
+def _places(bucket: TimerBucket, topic: str, after: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield due time and number of a bucket's messages that wait and seem to be of a topic, behind a place."""
+    topic_hash = crc32(topic.encode())
+    for number, entry in enumerate(bucket.entries()):
+        place = (entry.due_ms, number)
+        if entry.topic_hash == topic_hash and place > after and not bucket.is_finished(number):
+            yield place
+
+
+def _page(timers: list[TimerEntry], after: tuple[int, int] | None) -> Reply:
+    body = TimerList(timers) if after is None else TimerList(timers, *after)
+    return Reply(body=encode_body(body))

@@ -1,0 +1,69 @@
+"""What a message may have to wait for before consumers see it: its producer's decision, a delay level, or a time.
+
+Decides which of them, from the properties; how each is done is `half_messages`', `delay_levels`' and `timers`' matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.delay_levels import DelayLevels
+from pyromq.broker.half_messages import ADDED_BY_CHECKS, HalfMessages
+from pyromq.broker.timer_records import ROOM
+from pyromq.broker.timers import Timers
+from pyromq.errors import NoPermission
+from pyromq.message import TIMER_WISHES, Property, StoredMessage, decode_properties
+from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from pyromq.remoting.headers import SendMessage
+
+# A property text without any of these asks for nothing.
+DELAY = Property.DELAY + "\x01"
+TRANSACTION = Property.TRANSACTION + "\x01"
+TIMER = "TIMER_D"  # all wishes for a time begin with it
+
+
+class Waits:
+    """Lets messages wait that ask for it."""
+
+    def __init__(
+        self, half_messages: HalfMessages, delay_levels: DelayLevels, timers: Timers, config: BrokerConfig
+    ) -> None:
+        self._half_messages = half_messages
+        self._delay_levels = delay_levels
+        self._timers = timers
+        self._config = config
+
+    def divert(self, message: StoredMessage, header: SendMessage) -> str:
+        """Let a message that is about to be appended wait if it asks for it; dead letters do not.
+
+        Return what its property text may grow to until it is seen. Raises what refuses it.
+        """
+        if message.topic.startswith(DEAD_LETTER_PREFIX):
+            return message.property_text
+        if DELAY not in message.property_text and TRANSACTION not in message.property_text:
+            self._timers.divert(message)
+            return message.property_text + " " * ROOM
+        properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
+        properties[Property.CLUSTER] = self._config.cluster
+        # Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.
+        if is_half(properties) and not message.topic.startswith(RETRY_PREFIX):
+            if self._config.reject_transactions:
+                raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
+            properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)  # without it nobody could decide
+            self._half_messages.prepare(message, properties)
+            return message.property_text + ADDED_BY_CHECKS
+        wishes = [name for name in TIMER_WISHES if properties.pop(name, None) is not None]
+        if not self._delay_levels.divert(message, properties) and wishes:  # a level wins
+            self._timers.divert(message)
+        return message.property_text
+
+
+def is_half(properties: Mapping[str, str]) -> bool:
+    return properties.get(Property.TRANSACTION, "").lower() == "true"
+
+
+def asks_to_wait(properties: Mapping[str, str]) -> bool:
+    """Whether a message wants anything of all this; batches must not."""
+    wishes = properties.get(Property.DELAY, "0") != "0" or not properties.keys().isdisjoint(TIMER_WISHES)
+    return wishes or is_half(properties)

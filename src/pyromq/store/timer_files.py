@@ -1,0 +1,196 @@
+"""All messages that wait for their time: a bucket per hour in the folder `timers`, and a checkpoint to vouch for them.
+
+What buckets hold can be made again from the commit log, from the checkpoint on; so files are written when it suits,
+and bytes the checkpoint does not know are of no account. Once it is saved, the log before it is needed no more.
+It knows no topics but by name, and not when a message is due to leave.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.record import Buffer
+from pyromq.store.growing_file import GrowingFile
+from pyromq.store.json_file import JsonFile, sync_folder
+from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, NUMBER_BYTES, BucketSizes, NewTimer, TimerBucket
+
+logger = logging.getLogger(__name__)
+
+_CHECKPOINT = "checkpoint.json"
+_NAME_FORMAT = "%Y-%m-%dT%H"
+_NAME_CHARACTERS = len("2026-01-31T23")
+
+
+class Checkpoint(msgspec.Struct, rename="camel"):
+    """A moment at which everything moved was in the files.
+
+    `moved` is the queue offset of the first message not moved, `log_end` where the log ended, `needed_from` the log
+    offset from which the log is needed to make the rest again, `pending` counts by topic, `buckets` the sizes by name.
+    """
+
+    moved: int = 0
+    log_end: int = 0
+    needed_from: int = 0
+    pending: dict[str, int] = {}
+    buckets: dict[str, BucketSizes] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A checkpoint to be saved, the files it speaks of, and the buckets that nobody needs once it is saved."""
+
+    checkpoint: Checkpoint
+    files: list[GrowingFile]
+    finished: list[TimerBucket]
+
+
+class TimerFiles:
+    """One writer; only `save` may run in another thread. `pending` counts what waits, by topic."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.buckets: dict[int, TimerBucket] = {}  # by hour
+        self.pending: Counter[str] = Counter()
+        self.saved = Checkpoint()
+        self.unwritten = 0
+        self._changed: dict[TimerBucket, None] = {}  # with something unwritten, the longest so first
+        self._file = JsonFile(folder / _CHECKPOINT)
+
+    def load(self) -> bool:
+        """Find what the checkpoint vouches for; False if there is no checkpoint. Raises `StoreCorrupt`."""
+        decode = partial(msgspec.json.decode, type=Checkpoint)
+        found = self._file.read(decode)
+        if found is not None:
+            self.saved = found
+            self.pending = Counter(found.pending)
+        for name, sizes in self.saved.buckets.items():
+            bucket = TimerBucket(self.folder, name, _hour_of(name), sizes)
+            if self._has_files(bucket):
+                self.buckets[bucket.hour] = bucket
+        self._remove_unknown()
+        return found is not None
+
+    def _has_files(self, bucket: TimerBucket) -> bool:
+        for file in bucket.files:
+            on_disk = file.path.stat().st_size if file.path.exists() else 0
+            if on_disk < file.size:
+                raise StoreCorrupt(
+                    f"{file.path} has {on_disk} bytes, the checkpoint beside it says {file.size}: restore it from a"
+                    f" backup, or move the folder {self.folder} away: it is made again from what the log still has"
+                )
+        return True
+
+    def _remove_unknown(self) -> None:
+        known = {bucket.name for bucket in self.buckets.values()}
+        for path in self.folder.glob("*-*T*.*"):
+            if path.name.rpartition(".")[0] not in known:
+                path.unlink()
+
+    def hours(self) -> list[int]:
+        """Return the hours that have buckets, ascending."""
+        return sorted(self.buckets)
+
+    def bucket_for(self, due_ms: int, queue_offset: int) -> TimerBucket:
+        """Return the bucket of a time; a new one is named by its hour and the first message that came into it.
+
+        So a name never comes back, and the files of a bucket long finished may be deleted whenever it suits.
+        """
+        hour = due_ms // HOUR_MS
+        bucket = self.buckets.get(hour)
+        if bucket is None:
+            start = datetime.fromtimestamp(hour * 3600, UTC).strftime(_NAME_FORMAT)
+            bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour)
+        return bucket
+
+    def add(self, bucket: TimerBucket, entry: NewTimer, record: Buffer) -> None:
+        """Add a message to a bucket. Called for every one."""
+        bucket.add(entry, record)
+        self.unwritten += ENTRY_BYTES + len(record)
+        self._changed[bucket] = None
+
+    def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
+        """Note that a message does not wait any more. Once more does no harm."""
+        if bucket.finish(number):
+            self.unwritten += NUMBER_BYTES
+            self._changed[bucket] = None
+            self.pending[topic] -= 1
+            if not self.pending[topic]:
+                del self.pending[topic]
+
+    # -- on disk
+
+    @property
+    def is_written(self) -> bool:
+        return not self._changed
+
+    def write_some(self, count: int, *, keep: int | None = None) -> None:
+        """Write up to `count` buckets; those up to hour `keep` stay open. Raises `StoreNotWritable`."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for _ in range(min(count, len(self._changed))):
+                bucket = next(iter(self._changed))
+                self._write(bucket)
+                del self._changed[bucket]
+                if keep is None or bucket.hour > keep:
+                    bucket.release()
+        except OSError as error:
+            raise StoreNotWritable(f"cannot write timers to {self.folder}: {error.strerror}") from error
+
+    def _write(self, bucket: TimerBucket) -> None:
+        before = bucket.unwritten
+        try:
+            bucket.write()
+        finally:
+            self.unwritten -= before - bucket.unwritten
+
+    def snapshot(self, *, moved: int, log_end: int, needed_from: int, closed_before: int) -> Snapshot:
+        """Return what to save now that everything is written. Buckets before hour `closed_before` may be dropped."""
+        assert self.is_written
+        done = [bucket for hour, bucket in self.buckets.items() if hour < closed_before and not bucket.pending]
+        for bucket in done:
+            bucket.release()
+            del self.buckets[bucket.hour]
+        sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
+        files = [file for bucket in self.buckets.values() for file in bucket.files if file.unsynced]
+        return Snapshot(Checkpoint(moved, log_end, needed_from, dict(self.pending), sizes), files, done)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Have the files on disk, then the checkpoint. May run in any thread. Raises `StoreNotWritable`."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for file in snapshot.files:
+                file.sync()
+            sync_folder(self.folder)
+        except OSError as error:
+            raise StoreNotWritable(f"cannot flush timers in {self.folder}: {error.strerror}") from error
+        self._file.save(msgspec.json.encode(snapshot.checkpoint))
+        self.saved = snapshot.checkpoint
+        for bucket in snapshot.finished:
+            bucket.delete()
+
+    def release(self) -> None:
+        for bucket in self.buckets.values():
+            bucket.release()
+
+    def waiting(self, first_hour: int) -> Iterator[TimerBucket]:
+        """Yield the buckets from an hour on that hold messages that wait, by hour."""
+        for hour in self.hours():
+            if hour >= first_hour and self.buckets[hour].pending:
+                yield self.buckets[hour]
+
+
+def _hour_of(name: str) -> int:
+    try:
+        start = datetime.strptime(name[:_NAME_CHARACTERS], _NAME_FORMAT).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise StoreCorrupt(f"the checkpoint of the timers names a bucket {name!r}: {error}") from error
+    return int(start.timestamp()) // 3600

@@ -19,7 +19,7 @@ ONE_WAY = 0x2
 
 
 class PullFlag:
-    """Bits of a pull request's sysFlag. Plain numbers, as `Permission`: an enum's `&` costs as much as a whole look-up."""
+    """Bits of a pull request's sysFlag. Plain numbers, as `Permission`: an enum's `&` costs as much as a look-up."""
 
     COMMIT_OFFSET = 0x1
     SUSPEND = 0x2

@@ -24,7 +24,7 @@ _unpack_entries = struct.Struct(">qiq").iter_unpack
 
 @lru_cache(maxsize=256)
 def _unpack_flat(count: int) -> Callable[[memoryview], tuple[int, ...]]:
-    """The function that unpacks log offset and size of `count` entries into one tuple: half the cost of a tuple each."""
+    """What unpacks log offset and size of `count` entries into one tuple: half the cost of a tuple each."""
     return struct.Struct(">" + "qi8x" * count).unpack_from
 
 

@@ -62,9 +62,12 @@ class Caller:
     async def create_topic(self, topic, queues=4, permission=6):
         await self.ask(CreateTopic(topic=topic, read_queues=queues, write_queues=queues, permission=permission))
 
-    async def beat(self, client_id, *, group=None, topics=("orders",), producer=None, version=1, code=0):
+    async def beat(self, client_id, *, group=None, topics=("orders",), tags=(), producer=None, version=1, code=0):
         """Send a heartbeat of a client with one consumer and one producer at most."""
-        subscriptions = [Subscription(topic=topic, version=version) for topic in topics]
+        expression = " || ".join(tags) or "*"
+        subscriptions = [
+            Subscription(topic=topic, expression=expression, tags=list(tags), version=version) for topic in topics
+        ]
         consumers = [ConsumerEntry(group=group, subscriptions=subscriptions)] if group else []
         producers = [ProducerEntry(group=producer)] if producer else []
         beat = HeartbeatBody(client_id=client_id, consumers=consumers, producers=producers)

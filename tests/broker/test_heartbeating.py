@@ -4,8 +4,15 @@ import asyncio
 from dataclasses import replace
 
 from pyromq.broker.broker import Broker
-from pyromq.remoting.bodies import ClientCheck, GroupConfig, Subscription, encode_body
-from pyromq.remoting.headers import CheckClient, ConsumerConnections, ConsumerList, Heartbeat, UnregisterClient
+from pyromq.remoting.bodies import ClientCheck, GroupConfig, QueueLock, Subscription, WireQueue, encode_body
+from pyromq.remoting.headers import (
+    CheckClient,
+    ConsumerConnections,
+    ConsumerList,
+    Heartbeat,
+    LockQueues,
+    UnregisterClient,
+)
 
 
 async def members(caller, group="g"):
@@ -135,6 +142,89 @@ async def test_what_members_say_is_shown(caller):
     assert connection.client_address == "{}:{}".format(*caller.channel.local_address)
     assert (shown.consume_type, shown.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
     assert list(shown.subscriptions) == ["orders"]
+
+
+def warnings(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "subscribe" in r.getMessage()]
+
+
+async def test_members_that_subscribe_differently_are_told_once_by_name(caller, broker, caller_to, caplog):
+    others = [await caller_to(broker) for _ in range(2)]
+    await caller.beat("one", group="g", tags=("a", "b"))
+    await others[0].beat("two", group="g", tags=("b", "a"))
+    assert warnings(caplog) == []
+    await others[1].beat("three", group="g", tags=("c",))
+    for each, name, tags in ((caller, "one", ("a", "b")), (others[0], "two", ("b", "a")), (others[1], "three", ("c",))):
+        await each.beat(name, group="g", tags=tags)
+    assert warnings(caplog) == [
+        'group g: members subscribe differently and miss messages: orders: "a || b" by one, two; "c" by three'
+    ]
+
+
+async def test_it_is_told_when_members_subscribe_alike_again(caller, broker, caller_to, caplog):
+    caplog.set_level("INFO", "pyromq.broker.heartbeating")
+    other = await caller_to(broker)
+    await caller.beat("one", group="g")
+    await other.beat("two", group="g", topics=("orders", "more"))
+    await other.ask(UnregisterClient(client_id="two", consumer_group="g"))
+    await caller.beat("one", group="g")
+    assert caplog.messages[-2:] == [
+        'group g: members subscribe differently and miss messages: more: nothing by one; "*" by two',
+        "group g: members subscribe alike again",
+    ]
+
+
+async def test_those_who_choose_their_queues_and_tools_may_differ(caller, broker, caller_to, caplog):
+    other = await caller_to(broker)
+    await caller.beat("one", group="g", version=0)
+    await other.beat("two", group="g", version=0, tags=("a",))
+    await caller.beat("one", group="TOOLS_CONSUMER")
+    await other.beat("two", group="TOOLS_CONSUMER", tags=("a",))
+    assert warnings(caplog) == []
+
+
+async def test_a_newcomer_that_differs_is_refused_where_that_is_wanted(caller, broker, caller_to, caplog):
+    broker.config.refuse_different_subscriptions = True
+    other = await caller_to(broker)
+    await caller.beat("one", group="g")
+    for _ in range(2):
+        refused = await other.beat("two", group="g", tags=("a",), producer="p", code=1)
+    text = 'group g: two is refused, it subscribes unlike the members: orders: "*" by one; "a" by two'
+    assert (refused.remark, warnings(caplog)) == (text, [text])
+    assert await members(caller) == ["one"]
+    assert [member.client_id for member in broker.connections.producers("p")] == ["two"]
+    await other.beat("two", group="g")
+    assert await members(caller) == ["one", "two"]
+
+
+async def test_a_member_may_change_what_it_subscribes_to(caller, broker, caller_to):
+    broker.config.refuse_different_subscriptions = True
+    other = await caller_to(broker)
+    await caller.beat("one", group="g")
+    await other.beat("two", group="g")
+    await caller.beat("one", group="g", tags=("a",), version=2)
+    await (await caller_to(broker)).beat("three", group="g", tags=("a",), version=2)
+    assert await members(caller) == ["one", "three", "two"]
+
+
+async def test_tools_that_ask_are_told_what_each_member_wants_and_who_has_locks(caller, broker, caller_to, clock):
+    await caller.beat("one", group="g", tags=("a",))
+    lock = QueueLock(group="g", client_id="one", queues=[WireQueue(topic="orders", broker_name="b", queue_id=0)])
+    await caller.ask(LockQueues(), encode_body(lock))
+    await clock.advance(3)
+
+    shown = await caller.body(ConsumerConnections(consumer_group="g", details=True))
+    assert shown.connections[0].subscriptions == {"orders": "a"}
+    assert [(each.queue.queue_id, each.client_id, each.age_ms) for each in shown.locks] == [(0, "one", 3000)]
+    plain = (await caller.ask(ConsumerConnections(consumer_group="g"))).body
+    assert b"locks" not in plain and b'"subscriptions"' not in plain
+
+    await caller.ask(UnregisterClient(client_id="one", consumer_group="g"))
+    await caller.ask(ConsumerConnections(consumer_group="g"), code=206)
+    left = await caller.body(ConsumerConnections(consumer_group="g", details=True))
+    assert ([each.client_id for each in left.locks], left.connections) == (["one"], [])
+    await clock.advance(60)
+    await caller.ask(ConsumerConnections(consumer_group="g", details=True), code=206)
 
 
 async def test_a_heartbeat_that_is_no_json_is_refused(caller):

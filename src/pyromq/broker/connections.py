@@ -40,10 +40,18 @@ class ConsumerGroup:
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     by_exchange: dict[Exchange, Member] = field(default_factory=dict)
+    wanted_by: dict[Exchange, dict[str, str]] = field(default_factory=dict)  # expressions by topic
+    differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as told last
+    refused: set[str] = field(default_factory=set)  # client ids that were told
 
     @property
     def members(self) -> list[Member]:
         return list(self.by_exchange.values())
+
+    @property
+    def wanted(self) -> dict[str, dict[str, str]]:
+        """What each member, by client id, wants: expressions by topic."""
+        return {member.client_id: self.wanted_by[exchange] for exchange, member in self.by_exchange.items()}
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Take over a heartbeat's subscriptions; true if a topic came or went. A newer version alone is no news."""
@@ -107,6 +115,7 @@ class Connections:
         group.consume_type = entry.consume_type
         group.message_model = entry.message_model
         group.consume_from = entry.consume_from
+        group.wanted_by[member.exchange] = wanted(entry)
         changed = group.subscribe(entry.subscriptions)
         self._watch(member.exchange, entry.group)
         if (is_new or changed) and notify:
@@ -122,6 +131,7 @@ class Connections:
         consumers = self._consumers.get(group)
         if consumers is None or consumers.by_exchange.pop(exchange, None) is None:
             return
+        consumers.wanted_by.pop(exchange, None)
         if not consumers.by_exchange:
             del self._consumers[group]
         elif notify:
@@ -163,3 +173,14 @@ class Connections:
         if self._config.notify_members:
             for exchange in list(group.by_exchange):
                 exchange.notify(ConsumerIdsChanged(consumer_group=group.name))
+
+
+def wanted(entry: ConsumerEntry) -> dict[str, str]:
+    """Return by topic what a member shares with its group: its expression, with tags in order.
+
+    Nothing for consumers that choose their queues themselves: their subscriptions have no version, in Java too.
+    Source: RocketMQ 4.9.8, DefaultMQPullConsumerImpl.subscriptions.
+    """
+    if not any(subscription.version for subscription in entry.subscriptions):
+        return {}
+    return {each.topic: " || ".join(sorted(each.tags)) or each.expression for each in entry.subscriptions}

@@ -8,6 +8,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.connections import Connections, Member
 from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.long_polls import LongPolls
+from pyromq.broker.queue_locks import QueueLocks
 from pyromq.broker.statistics import Rates, Span, Statistics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, ConsumerNotOnline
@@ -17,10 +18,12 @@ from pyromq.remoting.bodies import (
     Connection,
     ConsumerConnection,
     KeyValues,
+    LockHolder,
     ProducerClient,
     ProducerConnection,
     ProducerTable,
     StatsItem,
+    WireQueue,
     encode_body,
 )
 from pyromq.remoting.codes import VERSION, VERSION_NAME
@@ -44,6 +47,7 @@ class Inspecting:
         store: MessageStore,
         connections: Connections,
         *,
+        queue_locks: QueueLocks,
         statistics: Statistics,
         long_polls: LongPolls,
         delay_levels: DelayLevels,
@@ -52,6 +56,7 @@ class Inspecting:
     ) -> None:
         self._store = store
         self._connections = connections
+        self._queue_locks = queue_locks
         self._statistics = statistics
         self._long_polls = long_polls
         self._delay_levels = delay_levels
@@ -73,17 +78,31 @@ class Inspecting:
 
     @answers(ConsumerConnections)
     def consumers(self, header: ConsumerConnections, call: Call) -> Reply:
+        """A group's members; with details also when there are none, but locks are left."""
         group = self._connections.consumers(header.consumer_group)
+        locks = self._locks(header.consumer_group) if header.details else None
         if group is None:
+            if locks:
+                return Reply(body=encode_body(ConsumerConnection(locks=locks)))
             raise ConsumerNotOnline(f"the consumer group[{header.consumer_group}] not online")
         body = ConsumerConnection(
-            connections=[_connection(member) for member in group.members],
+            connections=[
+                _connection(member, group.wanted_by[exchange] if header.details else None)
+                for exchange, member in group.by_exchange.items()
+            ],
             subscriptions=group.subscriptions,
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from=group.consume_from,
+            locks=locks,
         )
         return Reply(body=encode_body(body))
+
+    def _locks(self, group: str) -> list[LockHolder]:
+        return [
+            LockHolder(queue=WireQueue.of(queue), client_id=client_id, age_ms=int(age_seconds * 1000))
+            for queue, (client_id, age_seconds) in sorted(self._queue_locks.holders(group).items())
+        ]
 
     @answers(ProducerConnections)
     def producers(self, header: ProducerConnections, call: Call) -> Reply:
@@ -191,12 +210,13 @@ def _item(span: Span) -> StatsItem:
     return StatsItem(sum=span.total, tps=span.per_second, average=span.per_event)
 
 
-def _connection(member: Member) -> Connection:
+def _connection(member: Member, subscriptions: dict[str, str] | None = None) -> Connection:
     return Connection(
         client_id=member.client_id,
         client_address=member.exchange.address,
         language=member.language,
         version=member.version,
+        subscriptions=subscriptions,
     )
 
 

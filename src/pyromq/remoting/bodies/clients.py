@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from pyromq.remoting.bodies.body import Body
+from pyromq.remoting.bodies.queues import LockHolder
 
 
 class Subscription(Body):
@@ -65,16 +66,18 @@ class Connection(Body):
     client_address: str = field(name="clientAddr", default="")
     language: str = "JAVA"
     version: int = 0
+    subscriptions: dict[str, str] | None = None  # ours, where asked for: its expressions by topic
 
 
 class ConsumerConnection(Body):
-    """A group's members and subscriptions."""
+    """A group's members and subscriptions; for our own tools also what each member wants, and who has queues locked."""
 
     connections: list[Connection] = field(name="connectionSet", default_factory=list)
     subscriptions: dict[str, Subscription] = field(name="subscriptionTable", default_factory=dict)
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
+    locks: list[LockHolder] | None = None  # ours, where asked for
 
 
 class ProducerConnection(Body):

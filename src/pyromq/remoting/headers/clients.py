@@ -68,6 +68,7 @@ class ConsumerConnections(Header):
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     reply_body = bodies.ConsumerConnection
     consumer_group: str
+    details: bool | None = None  # ours: also each member's subscriptions, and the locks; Java brokers ignore it
 
 
 class ProducerConnections(Header):

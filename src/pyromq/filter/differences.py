@@ -1,0 +1,54 @@
+"""Where members of one group subscribe differently, which makes them miss messages: found and put into words.
+
+The group's queues are shared among all members, and brokers keep one subscription per topic: who does not want a topic
+leaves its queues unread, and who wants other tags skips what the others are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyromq.names import RETRY_PREFIX
+
+NOTHING = ""  # in place of an expression: the topic is not subscribed to
+MOST_NAMES = 10  # members named at most for each expression
+
+# By topic and expression, or `NOTHING`: the members, in order.
+Differences = dict[str, dict[str, list[str]]]
+
+
+def differences(subscribed: Mapping[str, Mapping[str, str]]) -> Differences:
+    """Return the topics that not all members want alike, given each member's expressions by topic.
+
+    Members that subscribe to nothing choose their queues themselves, or have just begun: they are left out.
+    """
+    members = {name: wanted for name, wanted in sorted(subscribed.items()) if wanted}
+    topics = sorted({topic for wanted in members.values() for topic in wanted if not topic.startswith(RETRY_PREFIX)})
+    found: Differences = {}
+    for topic in topics:
+        by_expression: dict[str, list[str]] = {}
+        for name, wanted in members.items():
+            by_expression.setdefault(wanted.get(topic, NOTHING), []).append(name)
+        if len(by_expression) > 1:
+            found[topic] = by_expression
+    return found
+
+
+def in_words(found: Differences) -> str:
+    """Return differences as one line: `orders: "a" by m1, m2; "b" by m3; nothing by m4 | ...`."""
+    return " | ".join(f"{topic}: {_choices(by_expression)}" for topic, by_expression in found.items())
+
+
+def _choices(by_expression: Mapping[str, list[str]]) -> str:
+    return "; ".join(
+        f"{_quoted(expression)} by {_names(members)}" for expression, members in sorted(by_expression.items())
+    )
+
+
+def _quoted(expression: str) -> str:
+    return f'"{expression}"' if expression else "nothing"
+
+
+def _names(members: list[str]) -> str:
+    named = ", ".join(members[:MOST_NAMES])
+    return named if len(members) <= MOST_NAMES else f"{named} and {len(members) - MOST_NAMES} more"

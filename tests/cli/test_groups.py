@@ -1,4 +1,5 @@
 import json
+import time
 
 
 def test_group_is_created_listed_and_deleted(cli, served):
@@ -25,11 +26,69 @@ def test_members_and_subscriptions_are_shown(cli, served):
     served.do(join())
     shown = json.loads(cli("group", "show", "group-members", "-o", "json").out)
     assert (shown["online"], shown["subscriptions"]) == (1, {"group-topic": "a || b"})
-    assert cli("group", "show", "group-members").lines[-1].startswith(shown["members"][0]["client_id"])
+    lines = cli("group", "show", "group-members").lines
+    assert lines[lines.index("members:") + 2].startswith(shown["members"][0]["client_id"])
 
 
 def test_group_without_members_has_none_online(cli, served):
-    assert json.loads(cli("group", "show", "group-empty", "-o", "json").out)["online"] == 0
+    shown = json.loads(cli("group", "show", "group-empty", "-o", "json").out)
+    assert shown == {
+        "group": "group-empty",
+        "online": 0,
+        "model": None,
+        "type": None,
+        "subscriptions": {},
+        "lag": 0,
+        "members": [],
+        "differences": [],
+        "queues": [],
+    }
+
+
+def test_what_is_left_and_who_has_the_locks_is_shown_by_queue(cli, served):
+    cli("send", "group-locks", stdin=b"1\n2\n3\n4\n")
+
+    async def join():
+        consumer = await served.cluster.consumer("group-owners")
+        consumer.subscribe("group-locks")
+        while len(await consumer.poll(0.1)) + len(consumer.assignment) < 5:  # the queues are ours
+            pass
+        await consumer.commit()
+        return consumer.client_id
+
+    member = served.do(join())
+    served.pass_time(2500)
+    cli("send", "group-locks", stdin=b"5\n6\n7\n8\n9\n")
+
+    shown = json.loads(cli("group", "show", "group-owners", "-o", "json").out)
+    assert {(row["lock_holder"], row["lock_seconds"] >= 2.5) for row in shown["queues"]} == {(member, True)}
+    assert len(shown["queues"]) == 4
+    assert shown["lag"] == sum(row["lag"] for row in shown["queues"]) >= 5
+    assert shown["members"][0]["subscriptions"] == {"group-locks": "*"}
+    assert any(line.endswith("2.5") and member in line for line in cli("group", "show", "group-owners").lines)
+
+
+def test_members_that_subscribe_differently_are_shown_by_name(cli, served):
+    async def join():
+        members = []
+        for tags in ("a", "b || c"):
+            consumer = await served.cluster.consumer("group-differs")
+            consumer.subscribe("group-locks", tags=tags)
+            members.append(consumer.client_id)
+        return members
+
+    cli("topic", "create", "group-locks")
+    one, two = served.do(join())
+    deadline = time.monotonic() + 5
+    while not (shown := json.loads(cli("group", "show", "group-differs", "-o", "json").out))["differences"]:
+        assert time.monotonic() < deadline
+    assert shown["differences"] == [
+        {"topic": "group-locks", "subscription": "a", "members": [one]},
+        {"topic": "group-locks", "subscription": "b || c", "members": [two]},
+    ]
+    lines = cli("group", "show", "group-differs").lines
+    at = lines.index("members subscribe differently, and miss messages:")
+    assert lines[at + 3].split("  ")[-1] == two
 
 
 def test_progress_tells_what_is_left(cli, served):

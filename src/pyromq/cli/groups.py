@@ -8,9 +8,10 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.render import local_time, namesrv_option, output_option, show_record, show_rows
-from pyromq.errors import ConsumerNotOnline
+from pyromq.client.admin import QueueProgress
+from pyromq.client.group_state import GroupMember, LockedQueue
 from pyromq.names import is_system_group
-from pyromq.remoting.bodies import Connection, ConsumerConnection, GroupConfig
+from pyromq.remoting.bodies import GroupConfig
 
 
 @click.group()
@@ -73,37 +74,72 @@ def list_groups(everything: bool, namesrv: str, output: str) -> None:
 @namesrv_option
 @output_option
 def show(name: str, namesrv: str, output: str) -> None:
-    """Show the members of group NAME and what they subscribe to."""
+    """Show group NAME: its members, what they subscribe to, what is left of each queue, who has it locked."""
     with Admin(namesrv) as admin:
-        try:
-            found = admin.consumer_connection(name)
-        except ConsumerNotOnline:
-            found = ConsumerConnection(consume_type="-", message_model="-")
-    members = [connection_row(each) for each in found.connections]
+        state, progress = admin.group_state(name), admin.group_progress(name)
     record: dict[str, Any] = {
         "group": name,
-        "online": len(members),
-        "model": found.message_model,
-        "type": found.consume_type,
-        "subscriptions": {topic: subscription.expression for topic, subscription in found.subscriptions.items()},
+        "online": len(state.members),
+        "model": state.message_model,
+        "type": state.consume_type,
+        "subscriptions": state.subscriptions,
+        "lag": sum(each.lag for each in progress),
+    }
+    tables = {
+        "members": [_member_row(each) for each in state.members],
+        "differences": [
+            {"topic": topic, "subscription": expression or None, "members": members}
+            for topic, by_expression in state.differences.items()
+            for expression, members in by_expression.items()
+        ],
+        "queues": _queue_rows(progress, state.locks or []),
     }
     if output == "json":
-        show_record(record | {"members": members}, output)
+        show_record(record | tables, output)
         return
     show_record(record, output)
-    if members:
-        click.echo()
-        show_rows(members, output)
+    for title, rows in tables.items():
+        if rows:
+            click.echo(f"\n{_TITLES[title]}:")
+            show_rows(rows, output)
 
 
-def connection_row(connection: Connection) -> dict[str, Any]:
-    """Return a connected client as a row."""
+_TITLES = {
+    "members": "members",
+    "differences": "members subscribe differently, and miss messages",
+    "queues": "queues, with who has the lock and for how many seconds",
+}
+
+
+def _member_row(member: GroupMember) -> dict[str, Any]:
     return {
-        "client_id": connection.client_id,
-        "address": connection.client_address,
-        "language": connection.language,
-        "version": connection.version,
+        "client_id": member.client_id,
+        "address": member.address,
+        "language": member.language,
+        "version": member.version,
+        "subscriptions": member.subscriptions,
     }
+
+
+def _queue_rows(progress: list[QueueProgress], locks: list[LockedQueue]) -> list[dict[str, Any]]:
+    """One row for each queue that the group has consumed from, or that a member has locked."""
+    known = {each.queue: each for each in progress}
+    holders = {each.queue: each for each in locks}
+    rows = []
+    for queue in sorted(known.keys() | holders.keys()):
+        at, holder = known.get(queue), holders.get(queue)
+        rows.append(
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "lag": at.lag if at else None,
+                "last_consumed": local_time(at.last_ms) if at else None,
+                "lock_holder": holder.client_id if holder else None,
+                "lock_seconds": round(holder.age_seconds, 1) if holder else None,
+            }
+        )
+    return rows
 
 
 @group.command()

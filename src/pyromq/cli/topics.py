@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pyromq import Admin
-from pyromq.cli.groups import connection_row
 from pyromq.cli.render import local_time, namesrv_option, output_option, permission_text, show_record, show_rows
 from pyromq.names import is_system_topic
+from pyromq.remoting.bodies import Connection
 
 
 @click.group()
@@ -136,4 +138,13 @@ def producers(name: str, group: str, namesrv: str, output: str) -> None:
     """Show the clients of a producer group at the brokers of topic NAME."""
     with Admin(namesrv) as admin:
         found = admin.producer_connection(group, name)
-    show_rows([connection_row(each) for each in found.connections], output)
+    show_rows([_connection_row(each) for each in found.connections], output)
+
+
+def _connection_row(connection: Connection) -> dict[str, Any]:
+    return {
+        "client_id": connection.client_id,
+        "address": connection.client_address,
+        "language": connection.language,
+        "version": connection.version,
+    }

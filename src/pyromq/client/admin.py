@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from pyromq.client.group_state import GroupState, put_together
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.routes import MASTER
@@ -267,13 +268,7 @@ class AsyncAdmin:
 
     async def consumer_connection(self, group: str) -> ConsumerConnection:
         """Return a group's members and subscriptions. Raises `ConsumerNotOnline` when it has no member."""
-        found = []
-        for address in (await self._masters()).values():
-            try:
-                response = await self._ask(address, ConsumerConnections(consumer_group=group))
-            except ConsumerNotOnline:
-                continue
-            found.append(decode_body(ConsumerConnection, response.body))
+        found = await self._consumer_connections(ConsumerConnections(consumer_group=group))
         if not found:
             raise ConsumerNotOnline(f"consumer group {group!r} has no member online")
         first = found[0]
@@ -284,6 +279,12 @@ class AsyncAdmin:
             consume_type=first.consume_type,
             message_model=first.message_model,
             consume_from=first.consume_from,
+        )
+
+    async def group_state(self, group: str) -> GroupState:
+        """Return a group's members, what each of them wants, and who has locked which queue."""
+        return put_together(
+            group, await self._consumer_connections(ConsumerConnections(consumer_group=group, details=True))
         )
 
     async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
@@ -403,6 +404,17 @@ class AsyncAdmin:
             self._membership, topic, key, max_count=max_count, between=(begin_ms, end_ms), timeout=self._timeout
         )
         return found[:max_count]
+
+    async def _consumer_connections(self, question: ConsumerConnections) -> list[ConsumerConnection]:
+        """Return the answers of the brokers that know members."""
+        found = []
+        for address in (await self._masters()).values():
+            try:
+                response = await self._ask(address, question)
+            except ConsumerNotOnline:
+                continue
+            found.append(decode_body(ConsumerConnection, response.body))
+        return found
 
     async def _has_members(self, address: str, group: str) -> bool:
         try:

@@ -13,6 +13,7 @@ from pyromq.client.admin import AsyncAdmin, QueueProgress, QueueStatus
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import Selector, queue_chooser
 from pyromq.client.diagnosis import Finding, diagnose
+from pyromq.client.group_state import GroupState
 from pyromq.client.portal import Outcome, Portal
 from pyromq.client.producer import AsyncProducer
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
@@ -225,6 +226,10 @@ class Admin:
     def consumer_connection(self, group: str) -> ConsumerConnection:
         """Return a group's members and subscriptions. Raises `ConsumerNotOnline` when it has no member."""
         return self._portal.run(self._async.consumer_connection, group)
+
+    def group_state(self, group: str) -> GroupState:
+        """Return a group's members, what each of them wants, and who has locked which queue."""
+        return self._portal.run(self._async.group_state, group)
 
     def producer_connection(self, group: str, topic: str) -> ProducerConnection:
         """Return the clients of a producer group at the brokers of a topic. Raises `BrokerError` when there is none."""

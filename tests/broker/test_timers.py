@@ -1,0 +1,567 @@
+"""Times of delivery: when messages come, in which order, how they are cancelled, what is refused."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+
+from pyromq.broker import filed_timers, timers
+from pyromq.broker.broker import Broker
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.timers import LONGEST_WAIT, Timers
+from pyromq.errors import MessageRefused, StoreNotWritable
+from pyromq.message import StoredMessage, encode_properties
+from pyromq.names import TIMER_TOPIC
+from pyromq.record import BatchMember, decode_all, encode_batch
+from pyromq.remoting.headers import (
+    CountTimers,
+    ListTimers,
+    PullMessage,
+    RecallMessage,
+    RecallMessageResponse,
+    SendBatchMessage,
+)
+from pyromq.remoting.recall_handle import RecallHandle, decode_handle
+from pyromq.store.config import FlushMode
+from pyromq.store.message_store import MessageStore
+from pyromq.store.timer_bucket import HOUR_MS
+
+DAY = 86_400
+
+
+def pull(topic="orders", queue_id=0, *, suspend_ms=0, offset=0):
+    return PullMessage(
+        consumer_group="c",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_count=32,
+        sys_flag=6 if suspend_ms else 4,
+        commit_offset=0,
+        suspend_ms=suspend_ms,
+        subscription_version=0,
+    )
+
+
+async def messages(caller, topic="orders", queue_id=0):
+    return decode_all((await caller.channel.call(pull(topic, queue_id), timeout=5)).body)
+
+
+async def bodies(caller, topic="orders", queue_id=0):
+    return [message.body for message in await messages(caller, topic, queue_id)]
+
+
+async def refused(caller, properties):
+    with pytest.raises(AssertionError) as failure:
+        await caller.send("orders", properties=properties)
+    return str(failure.value)
+
+
+@pytest.fixture
+async def orders(caller):
+    await caller.create_topic("orders")
+    return caller
+
+
+async def timed(caller, clock, seconds, body=b"hello", *, key=None, queue_id=0):
+    """Send a message that is due in so many seconds; return its handle."""
+    properties = {"TIMER_DELIVER_MS": str(clock.now_ms() + round(seconds * 1000))}
+    if key:
+        properties["UNIQ_KEY"] = key
+    return await caller.send("orders", body, queue_id=queue_id, properties=encode_properties(properties))
+
+
+async def cancel(caller, handle, *, code=0, topic="orders"):
+    return await caller.ask(RecallMessage(topic=topic, recall_handle=handle), code=code)
+
+
+class Alone(NamedTuple):
+    """A store with its timers, without a broker that runs them all the time."""
+
+    store: MessageStore
+    timers: Timers
+
+
+@pytest.fixture
+def alone_in(clock):
+    """Open stores with timers: `alone_in(config)`."""
+    opened = []
+
+    def begin(config):
+        store = MessageStore(config.store_config, clock, store_address=bytes(8))
+        store.open()
+        statistics = Statistics("c", clock)
+        timers = Timers(store, config.data / "timers", statistics=statistics, config=config, clock=clock)
+        opened.append(store)
+        timers.load()
+        return Alone(store, timers)
+
+    yield begin
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def alone(alone_in, config):
+    return alone_in(config)
+
+
+def park(alone, due_ms, body=b"hello", *, topic="orders", key=None):
+    properties = {"TIMER_DELIVER_MS": str(due_ms)} | ({"UNIQ_KEY": key} if key else {})
+    message = StoredMessage(topic, body, encode_properties(properties))
+    waits = alone.timers.divert(message)
+    alone.store.append(message)
+    return waits
+
+
+def work(alone):
+    """Do all there is to do now; return in how many seconds there is more."""
+    while (wait := alone.timers.step()) == 0:
+        pass
+    return wait
+
+
+def delivered(alone, topic="orders"):
+    entries = alone.store.entries(topic, 0, 0, 1000)
+    return [alone.store.message_at(entry.log_offset).body for entry in entries]
+
+
+# -- when
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.999, 1, 59.5])
+async def test_the_broker_delivers_at_the_moment_due(orders, clock, seconds):
+    await timed(orders, clock, seconds)
+    await clock.advance(seconds - 0.001)
+    assert await bodies(orders) == []
+    await clock.advance(0.001)
+    assert await bodies(orders) == [b"hello"]
+
+
+@pytest.mark.parametrize("seconds", [0.001, 3599.999, 3600, 7 * DAY, 30 * DAY])
+def test_a_message_comes_at_its_time_and_not_before(alone, clock, seconds):
+    ms = round(seconds * 1000)
+    park(alone, clock.now_ms() + ms)
+    clock.jump((ms - 1) / 1000)
+    work(alone)
+    assert delivered(alone) == []
+    clock.jump(0.001)
+    work(alone)
+    assert delivered(alone) == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "TIMER_DELAY_SEC\x012",
+        "TIMER_DELAY_MS\x012000",
+        "TIMER_DELAY_SEC\x012\x02TIMER_DELAY_MS\x011\x02TIMER_DELIVER_MS\x011",
+        "TIMER_DELAY_MS\x012000\x02TIMER_DELIVER_MS\x011\x02",
+        "DELAY\x010\x02TIMER_DELAY_SEC\x012",
+    ],
+)
+async def test_delays_count_from_now_in_the_order_of_upstream(orders, clock, properties):
+    await orders.send("orders", properties=properties)
+    await clock.advance(1.999)
+    assert await bodies(orders) == []
+    await clock.advance(0.001)
+    assert await bodies(orders) == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    ["TIMER_DELAY_SEC\x010", "TIMER_DELAY_MS\x01-5", "TIMER_DELIVER_MS\x011", "TIMER_DELIVER_MS\x011700000000000"],
+)
+async def test_a_time_in_the_past_is_now(orders, properties):
+    answer = await orders.send("orders", properties=properties)
+    assert await bodies(orders) == [b"hello"]
+    assert answer.recall_handle is None
+
+
+async def test_a_delay_level_wins(orders, clock):
+    await orders.send("orders", properties="TIMER_DELAY_SEC\x01100\x02DELAY\x011")
+    await clock.advance(1)
+    (message,) = await messages(orders)
+    assert "TIMER_DELAY_SEC" not in message.properties
+
+
+async def test_the_message_comes_as_it_was_sent(orders, clock):
+    await orders.send(
+        "orders", b"body", queue_id=3, properties="TAGS\x01red\x02KEYS\x01k\x02a\x01b\x02TIMER_DELAY_SEC\x011"
+    )
+    await clock.advance(1)
+    (message,) = await messages(orders, queue_id=3)
+    assert (message.body, message.tags, message.keys, message.properties["a"]) == (b"body", "red", ["k"], "b")
+    assert message.born_ms == 1
+
+
+async def test_a_pull_that_waits_gets_it_at_once(orders, clock):
+    await timed(orders, clock, 5)
+    waiting = asyncio.ensure_future(orders.channel.call(pull(suspend_ms=15_000), timeout=20))
+    await clock.advance(5)
+    assert [each.body for each in decode_all((await waiting).body)] == [b"hello"]
+
+
+async def test_a_copy_of_a_message_that_has_waited_does_not_wait_again(orders, clock):
+    await orders.send("orders", properties="TIMER_DELAY_SEC\x015")
+    await clock.advance(5)
+    (message,) = await messages(orders)
+    await orders.send("orders", b"copy", properties=message.property_text)
+    assert await bodies(orders) == [b"hello", b"copy"]
+
+
+async def test_dead_letters_do_not_wait(orders):
+    await orders.create_topic("%DLQ%g", queues=1)
+    await orders.send("%DLQ%g", properties="TIMER_DELAY_SEC\x015")
+    assert await bodies(orders, "%DLQ%g") == [b"hello"]
+
+
+def test_due_messages_leave_in_due_order_and_equal_ones_as_they_came(alone, clock):
+    now = clock.now_ms()
+    for number, seconds in enumerate([3, 1, 2, 1, 4000, 3, 4000, 2, 1]):
+        park(alone, now + seconds * 1000, b"%d" % number)
+    clock.jump(5000)
+    work(alone)
+    assert delivered(alone) == [b"1", b"3", b"8", b"2", b"7", b"0", b"5", b"4", b"6"]
+
+
+def test_one_that_comes_later_and_is_due_earlier_goes_first(alone, clock):
+    now = clock.now_ms()
+    park(alone, now + 100, b"late")
+    work(alone)
+    park(alone, now + 50, b"early")
+    clock.jump(0.2)
+    park(alone, now + 50, b"past")
+    work(alone)
+    assert delivered(alone) == [b"past", b"early", b"late"]
+
+
+def test_a_step_says_when_the_next_message_is_due(alone, clock):
+    assert work(alone) is None
+    park(alone, clock.now_ms() + 300)
+    assert work(alone) == 0.3
+    park(alone, clock.now_ms() + 200)
+    assert work(alone) == 0.2
+
+
+def test_far_ones_are_looked_at_again_since_the_clock_may_be_set(alone, clock):
+    park(alone, clock.now_ms() + 10 * DAY * 1000)
+    assert work(alone) == LONGEST_WAIT
+
+
+async def test_a_clock_set_forward_is_noticed(orders, clock):
+    await timed(orders, clock, DAY)
+    clock.jump(DAY)
+    await clock.advance(LONGEST_WAIT)
+    assert await bodies(orders) == [b"hello"]
+
+
+def test_a_clock_set_back_makes_nothing_early_and_loses_nothing(alone, clock):
+    now = clock.now_ms()
+    park(alone, now + 10_000, b"a")
+    work(alone)
+    clock.jump(-7200)
+    park(alone, now - 3_600_000, b"b")
+    work(alone)
+    assert delivered(alone) == []
+    clock.jump(3600)
+    work(alone)
+    assert delivered(alone) == [b"b"]
+    clock.jump(3610)
+    work(alone)
+    assert delivered(alone) == [b"b", b"a"]
+
+
+def test_an_hour_may_come_again_after_the_clock_was_set_back(alone, clock):
+    """Its first bucket is finished and dropped; the second one has another name."""
+    now = clock.now_ms()
+    park(alone, now + 1000, b"a")
+    park(alone, now + 30 * DAY * 1000, b"far")
+    clock.jump(2 * 3600)
+    work(alone)
+    save(alone)
+    assert len(alone.timers.filed.buckets) == 1
+    clock.jump(-2 * 3600)
+    park(alone, now + 1000, b"b")
+    clock.jump(1)
+    work(alone)
+    assert delivered(alone) == [b"a", b"b"]
+    names = {path.name for path in (alone.timers.filed._files.folder).glob("*.entries")}
+    assert len(names) == 1  # that of the new one is not written yet, that of the old one is gone
+
+
+def save(alone):
+    """Take a checkpoint and save it."""
+    assert alone.timers.unsaved() is None
+    work(alone)
+    while alone.store.flushed_to < alone.store.max_log_offset:
+        alone.store.wait_flushed(alone.store.max_log_offset).result(5)
+    alone.timers.unsaved()()
+
+
+# -- limits
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("value", ["soon", "1.5", "1_000", "+5", "９", "1" * 30])
+async def test_what_is_no_number_is_refused(orders, name, value):
+    assert f"property {name} is '{value}'" in await refused(orders, f"{name}\x01{value}")
+
+
+async def test_beyond_the_limit_is_refused_with_limit_and_setting(orders, clock):
+    text = await refused(orders, f"TIMER_DELAY_MS\x01{30 * DAY * 1000 + 1}")
+    assert "would wait 2592001 s; the limit is 2592000 s, broker setting timerMaxDelaySec" in text
+    await orders.send("orders", properties=f"TIMER_DELAY_SEC\x01{30 * DAY}")
+
+
+def test_the_limit_may_be_a_year(alone_in, config, clock):
+    alone = alone_in(replace(config, timer_max_delay_seconds=365 * DAY))
+    assert park(alone, clock.now_ms() + 365 * DAY * 1000)
+    with pytest.raises(MessageRefused, match="timerMaxDelaySec"):
+        park(alone, clock.now_ms() + 366 * DAY * 1000)
+
+
+async def test_batches_cannot_wait(orders):
+    body = encode_batch([BatchMember(0, b"x", "TIMER_DELAY_SEC\x015")])
+    header = SendBatchMessage(
+        producer_group="p",
+        topic="orders",
+        default_topic="TBW102",
+        default_topic_queue_count=4,
+        queue_id=0,
+        sys_flag=0,
+        born_ms=1,
+        flag=0,
+        batch=True,
+    )
+    response = await orders.ask(header, body, code=13)
+    assert "batch cannot be delayed" in response.remark
+
+
+async def test_nobody_sends_to_the_timer_topic(orders):
+    with pytest.raises(AssertionError, match="forbidden"):
+        await orders.send(TIMER_TOPIC)
+
+
+async def test_properties_without_room_for_what_waiting_adds_are_refused(orders):
+    text = "a\x01" + "x" * 32_600 + "\x02TIMER_DELAY_SEC\x015"
+    assert "properties length" in await refused(orders, text)
+
+
+# -- cancelling
+
+
+async def test_a_cancelled_message_never_comes(orders, clock):
+    handle = (await timed(orders, clock, 5, key="K1")).recall_handle
+    await timed(orders, clock, 5, b"other", key="K2")
+    assert decode_handle(handle) == RecallHandle("orders", "broker-a", clock.now_ms() + 5000, "K1")
+    answer = (await cancel(orders, handle)).header(RecallMessageResponse)
+    assert answer.message_id == "K1"
+    await clock.advance(10)
+    assert await bodies(orders) == [b"other"]
+
+
+async def test_all_copies_of_a_message_sent_repeatedly_are_cancelled(orders, clock):
+    handles = {(await timed(orders, clock, 5, key="K1")).recall_handle for _ in range(3)}
+    await cancel(orders, *handles)
+    await clock.advance(10)
+    assert await bodies(orders) == []
+
+
+async def test_one_without_a_unique_key_has_no_handle(orders, clock):
+    assert (await timed(orders, clock, 5)).recall_handle is None
+
+
+@pytest.mark.parametrize("seconds", [5, 10 * DAY])
+async def test_what_was_cancelled_cannot_be_cancelled_again(orders, clock, seconds):
+    handle = (await timed(orders, clock, seconds, key="K1")).recall_handle
+    await cancel(orders, handle)
+    assert "or cancelled before" in (await cancel(orders, handle, code=604)).remark
+
+
+async def test_what_was_delivered_cannot_be_cancelled(orders, clock):
+    handle = (await timed(orders, clock, 5, key="K1")).recall_handle
+    await clock.advance(5)
+    assert "was delivered" in (await cancel(orders, handle, code=604)).remark
+
+
+async def test_cancels_of_others_are_refused(orders, clock):
+    await orders.create_topic("foreign")
+    due = clock.now_ms() + 5000
+    await timed(orders, clock, 5, key="K1")
+    known = RecallHandle("orders", "broker-a", due, "K1")
+    for handle in (
+        known._replace(unique_key="K2"),
+        known._replace(due_ms=due + 1),
+        known._replace(broker_name="other"),
+        known._replace(due_ms=due + 31 * DAY * 1000),
+        known._replace(topic="foreign"),
+    ):
+        await cancel(orders, handle.encode(), code=604)
+    await cancel(orders, known.encode(), topic="foreign", code=604)
+    await cancel(orders, known._replace(topic="foreign").encode(), topic="foreign", code=604)
+    await cancel(orders, known.encode(), topic="unknown", code=17)
+    for nonsense in ("", "%%%", "djE=", "b3JkZXJz", "é"):
+        await cancel(orders, nonsense, code=604)
+    await cancel(orders, known.encode())
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"), [({"recall": False}, 16), ({"broker_id": 1}, 11), ({"permission": 4}, 14)]
+)
+async def test_brokers_that_do_not_cancel(orders, broker, clock, settings, code):
+    handle = (await timed(orders, clock, 5, key="K1")).recall_handle
+    for name, value in settings.items():
+        setattr(broker.config, name, value)
+    await cancel(orders, handle, code=code)
+
+
+async def test_with_synchronous_flush_send_and_cancel_wait_for_the_disk(config, clock, caller_to):
+    config = replace(config, store=replace(config.store, flush=FlushMode.SYNC))
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders")
+        handle = (await timed(caller, clock, 5, key="K1")).recall_handle
+        await cancel(caller, handle)
+        assert broker.store.flushed_to == broker.store.max_log_offset
+
+
+# -- counting and listing
+
+
+async def test_counts_by_topic(orders, clock):
+    await orders.create_topic("payments")
+    for seconds in (1, 5, 5, 10 * DAY):
+        await timed(orders, clock, seconds, key=f"K{seconds}")
+    await orders.send("payments", properties="TIMER_DELAY_SEC\x011000")
+    counts = (await orders.body(CountTimers())).counts
+    assert {topic: each.count for topic, each in counts.items()} == {"orders": 4, "payments": 1}
+    await clock.advance(5)
+    counts = (await orders.body(CountTimers())).counts
+    assert {topic: each.count for topic, each in counts.items()} == {"orders": 1, "payments": 1}
+
+
+async def test_lists_page_by_page_in_order_of_delivery(orders, clock):
+    await orders.create_topic("payments")
+    now = clock.now_ms()
+    seconds = [7, 3, 5 * DAY, 3, 5000, 9, 20 * DAY]
+    for number, each in enumerate(seconds):
+        await timed(orders, clock, each, b"body", key=f"K{number}", queue_id=number % 4)
+    await orders.send("payments", properties="TIMER_DELAY_SEC\x014")
+    found, place = [], (0, -1)
+    while place[0] is not None:
+        page = await orders.body(ListTimers(topic="orders", count=2, begin_ms=place[0], after=place[1]))
+        assert len(page.timers) <= 2
+        found += page.timers
+        place = (page.next_ms, page.next_after)
+    assert [each.message_id for each in found] == ["K1", "K3", "K0", "K5", "K4", "K2", "K6"]
+    assert [each.due_ms for each in found] == [now + each * 1000 for each in sorted(seconds)]
+    assert (found[1].queue_id, found[1].size, found[1].sent_ms) == (3, 4, now)
+    await cancel(orders, found[-1].recall_handle)
+    page = await orders.body(ListTimers(topic="orders", count=100, begin_ms=now + DAY * 1000))
+    assert [each.message_id for each in page.timers] == ["K2"]
+
+
+async def test_nothing_waits_in_an_unknown_topic(orders):
+    page = await orders.body(ListTimers(topic="unknown", count=10))
+    assert (page.timers, page.next_ms) == ([], None)
+
+
+# -- trouble
+
+
+def test_when_the_log_is_full_what_is_due_is_delivered_later(alone, clock, monkeypatch):
+    for number in range(3):
+        park(alone, clock.now_ms() + 10, b"%d" % number)
+    clock.jump(1)
+    with monkeypatch.context() as full:
+        full.setattr(alone.store._log, "append_batch", refuse)
+        with pytest.raises(StoreNotWritable):
+            work(alone)
+    work(alone)
+    assert delivered(alone) == [b"0", b"1", b"2"]
+
+
+def refuse(*_):
+    raise StoreNotWritable("the disk is full")
+
+
+def test_when_the_disk_of_the_timers_is_full_nothing_is_lost(alone, clock, monkeypatch, caplog):
+    now = clock.now_ms()
+    monkeypatch.setattr(filed_timers, "UNWRITTEN_BYTES", 0)
+    folder = alone.timers.filed._files.folder
+    folder.write_text("no folder can be here")
+    park(alone, now + 1000, b"near")
+    park(alone, now + DAY * 1000, b"far")
+    with caplog.at_level(logging.WARNING):
+        work(alone)
+    assert "no more messages with a time of delivery are taken" in caplog.text
+    with pytest.raises(StoreNotWritable, match="cannot write timers"):
+        park(alone, now + 1000)
+    clock.jump(1)
+    work(alone)
+    assert delivered(alone) == [b"near"]
+    folder.unlink()
+    work(alone)
+    assert park(alone, now + 5000, b"again")
+    clock.jump(DAY)
+    work(alone)
+    assert delivered(alone) == [b"near", b"again", b"far"]
+
+
+def test_a_message_too_large_for_one_write_goes_by_itself(alone, clock):
+    now = clock.now_ms()
+    for number in range(5):
+        park(alone, now + 10, b"%d" % number + bytes(300_000))
+    clock.jump(1)
+    work(alone)
+    assert [body[:1] for body in delivered(alone)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_broken_record_is_left_out_and_named(alone, clock, caplog):
+    alone.store.append(StoredMessage(TIMER_TOPIC, b"foreign", "TIMER_OUT_MS\x01never"))
+    alone.store.append(StoredMessage(TIMER_TOPIC, b"foreign", f"TIMER_OUT_MS\x01{1 << 60}"))
+    park(alone, clock.now_ms() + 10)
+    clock.jump(1)
+    with caplog.at_level(logging.WARNING):
+        work(alone)
+    assert delivered(alone) == [b"hello"]
+    assert "timer 0 is left out" in caplog.text
+    assert "timer 1 is left out" in caplog.text
+
+
+# -- turns
+
+
+def test_every_turn_is_short(alone, clock, monkeypatch):
+    """Small slices, so that moving, reading and delivering each take several turns."""
+    monkeypatch.setattr(filed_timers, "MOVED_RECORDS", 3)
+    monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 2)
+    monkeypatch.setattr(timers, "READ_ENTRIES", 2)
+    now = clock.now_ms()
+    for number in range(20):
+        park(alone, now + 1000 - number * 10, b"%02d" % number)
+    clock.jump(1)
+    counts = []
+    while alone.timers.step() == 0:
+        counts.append(len(delivered(alone)))
+    assert all(later - earlier <= 2 for earlier, later in pairwise(counts))
+    assert delivered(alone) == [b"%02d" % number for number in reversed(range(20))]
+
+
+def test_after_a_long_stop_overdue_hours_are_read_as_they_are_delivered(alone, clock, monkeypatch):
+    monkeypatch.setattr(timers, "ENOUGH_IN_MEMORY", 5)
+    monkeypatch.setattr(timers, "READ_ENTRIES", 4)
+    monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 3)
+    now = clock.now_ms()
+    for number in range(60):
+        park(alone, now + 1000 + number * HOUR_MS // 6, b"%02d" % number)
+    clock.jump(12 * 3600)
+    most = 0
+    while alone.timers.step() == 0:
+        most = max(most, len(alone.timers._times))
+    assert delivered(alone) == [b"%02d" % number for number in range(60)]
+    assert most <= 9

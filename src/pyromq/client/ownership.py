@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 
 from pyromq.client.concurrent_consuming import ConcurrentConsuming
@@ -63,6 +63,8 @@ class Ownership:
         self._tasks = Tasks()
         self._loops: dict[OwnedQueue, asyncio.Task[None]] = {}
         self._held: dict[MessageQueue, OwnedQueue] = {}  # locked: those owned, and those whose listeners still run
+        self._locked: set[MessageQueue] = set()  # at brokers, as far as we know: also those about to be taken
+        self._breaks = 0  # of connections to brokers, so far
         self._left: dict[MessageQueue, tuple[int, int]] = {}  # with lost locks: offset stored, offset consumed
         self._refused: dict[MessageQueue, float] = {}  # since when (monotonic) another has its lock
         self._troubled: set[MessageQueue] = set()
@@ -77,9 +79,12 @@ class Ownership:
 
     async def take(self, queues: Sequence[MessageQueue]) -> list[OwnedQueue]:
         """Begin to consume queues; returns those that could be taken, others are free to take later."""
+        breaks = self._breaks
         free = await self._lock(queues) if self._locks is not None else queues
-        taken = await asyncio.gather(*(self._take(queue) for queue in free))
-        return [owned for owned in taken if owned is not None]
+        found = await asyncio.gather(*(self._take(queue, breaks) for queue in free))
+        taken = [owned for owned in found if owned is not None]
+        await self._unlock(self._locked.intersection(queues) - self._held.keys())
+        return taken
 
     async def give(self, queues: Sequence[OwnedQueue]) -> None:
         """End consuming queues. Where order is kept, a listener that takes longer keeps its queue's lock until done."""
@@ -103,6 +108,8 @@ class Ownership:
         await self._quiet(queues, seconds)
         self._tell_late([owned for owned in queues if owned.in_flight.running], seconds)
         await self._end(queues)
+        at_work = {owned.queue for owned in queues if owned.in_flight.running}
+        await self._unlock(self._locked - at_work)  # of those that were just being taken or given away
 
     async def save(self) -> None:
         """Store the offsets that have changed."""
@@ -121,6 +128,7 @@ class Ownership:
 
     def connection_lost(self, address: str) -> None:
         """A broker may free our locks now. Where order is kept, no listener starts before they are ours again."""
+        self._breaks += 1
         queues = [owned for owned in self._held.values() if owned.lock_address == address]
         if self._renewal is not None and queues:
             again = self._renewal.take_again(queues) if self._strict else self._renewal.renew()
@@ -130,7 +138,9 @@ class Ownership:
         """Return those of the queues that may be taken now."""
         assert self._locks is not None
         free = [queue for queue in queues if queue not in self._held]  # others: their listeners still run here
+        self._locked.update(free)
         held = await self._locks.lock(free)
+        self._locked.difference_update(queue for queue in free if not held.get(queue))
         if self._strict:
             self._tell_waits([queue for queue in free if held.get(queue) is False and queue not in self._refused])
         return [queue for queue in free if self._may_take(queue, held.get(queue))]
@@ -158,13 +168,16 @@ class Ownership:
         del self._refused[queue]
         return True
 
-    async def _take(self, queue: MessageQueue) -> OwnedQueue | None:
+    async def _take(self, queue: MessageQueue, breaks: int) -> OwnedQueue | None:
+        """Begin with a queue; None when that is not possible now. `breaks` is how many there were before its lock."""
         try:
             offset = await self._offsets.start(queue)
             lock_address = await self._locks.address(queue) if self._locks is not None else ""
         except MQError as error:
             self._say(queue, f"cannot be consumed yet: {error}")
             return None
+        if self._strict and self._breaks != breaks:
+            return None  # the lock may have gone with its connection
         stored, consumed = self._left.pop(queue, (-1, 0))
         if stored == offset:
             offset = max(offset, consumed)  # nobody has consumed the queue since we lost it
@@ -212,9 +225,14 @@ class Ownership:
             owned.in_flight.drop()
             self._held.pop(owned.queue, None)
             if owned.lost:
+                self._locked.discard(owned.queue)
                 self._left[owned.queue] = (owned.committed, owned.in_flight.safe_offset)
-        if self._locks is not None:
-            await self._locks.unlock(owned.queue for owned in kept if not (self._strict and owned.in_flight.running))
+        await self._unlock([owned.queue for owned in kept if not (self._strict and owned.in_flight.running)])
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        if self._locks is not None and queues:
+            await self._locks.unlock(queues)
+            self._locked.difference_update(queues)
 
     async def _end_later(self, owned: OwnedQueue) -> None:
         await owned.in_flight.quiet()

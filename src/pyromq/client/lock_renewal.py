@@ -44,10 +44,11 @@ class LockRenewal:
 
     async def renew(self) -> None:
         """Lock all held queues again; called every `RENEW_SECONDS`."""
+        breaks = {owned: owned.breaks for owned in self._held.values()}
         held = await self._locks.lock(self._held)
         for queue, is_held in held.items():  # where there was no answer, the lock is valid as long as it was
             owned = self._held.get(queue)
-            if owned is None or owned.lost:
+            if owned is None or owned.lost or owned.breaks != breaks.get(owned):
                 continue
             if is_held:
                 self._note(owned)
@@ -58,11 +59,15 @@ class LockRenewal:
         """The connection by which these queues were locked is gone: lock them by a new one, soon or not at all."""
         for owned in queues:
             owned.in_flight.allowed_until = 0.0
+            owned.breaks += 1
+        breaks = {owned: owned.breaks for owned in queues}
         deadline = self._clock.monotonic() + GRACE_SECONDS
         left = list(queues)
         while left:
-            held = await self._locks.lock([owned.queue for owned in left])
+            rest = max(deadline - self._clock.monotonic(), AGAIN_SECONDS)
+            held = await self._locks.lock([owned.queue for owned in left], timeout=rest)
             late = self._clock.monotonic() > deadline
+            left = [owned for owned in left if owned.breaks == breaks[owned]]  # others broke again: a later call's
             for owned in left:
                 if late or held.get(owned.queue) is False:
                     self._lose(owned)

@@ -30,9 +30,11 @@ class Locks:
         self._membership = membership
         self._holders: dict[MessageQueue, str] = {}
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
+    async def lock(
+        self, queues: Iterable[MessageQueue], *, timeout: float = LOCK_REQUEST_SECONDS
+    ) -> dict[MessageQueue, bool]:
         """Return which of the queues this client holds now; those of brokers that do not answer are left out."""
-        asked = await asyncio.gather(*(self._lock(of_broker) for of_broker in _by_broker(queues)))
+        asked = await asyncio.gather(*(self._lock(of_broker, timeout) for of_broker in _by_broker(queues)))
         return {queue: held for answer in asked for queue, held in answer.items()}
 
     def holder(self, queue: MessageQueue) -> str:
@@ -51,12 +53,10 @@ class Locks:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
         return address
 
-    async def _lock(self, queues: list[MessageQueue]) -> dict[MessageQueue, bool]:
+    async def _lock(self, queues: list[MessageQueue], timeout: float) -> dict[MessageQueue, bool]:
         try:
             address = await self.address(queues[0])
-            response = await self._membership.ask(
-                address, LockQueues(), self._body(queues), timeout=LOCK_REQUEST_SECONDS
-            )
+            response = await self._membership.ask(address, LockQueues(), self._body(queues), timeout=timeout)
             locked = decode_body(LockedQueues, response.check().body)
         except MQError as error:
             logger.debug("group %s: no answer about the locks of %d queues: %s", self._group, len(queues), error)

@@ -29,6 +29,7 @@ class OwnedQueue:
         self.latest_ms = 0  # when the latest message pulled was stored
         self.lock_address = ""  # the broker that keeps the queue's lock, where order is kept
         self.locked_ms = 0  # wall clock of the broker's latest word that it is locked for us
+        self.breaks = 0  # how often the connection broke that the lock is tied to
         self.lost = False  # its lock is, or may be, another's: to be given up and taken anew
 
     @property

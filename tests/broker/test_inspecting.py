@@ -1,5 +1,7 @@
 """What tools ask about the running broker."""
 
+from types import SimpleNamespace
+
 from pyromq.remoting.headers import (
     AllProducers,
     BrokerState,
@@ -107,3 +109,12 @@ async def test_producers_are_shown_with_their_addresses(caller, clock):
     groups = (await caller.body(AllProducers())).groups
     assert [(client.client_id, client.remote_address) for client in groups["p"]] == [("one", f"/{address}")]
     assert groups["p"][0].last_update_ms == clock.now_ms()
+
+
+async def test_a_disk_is_as_full_as_others_than_root_find_it(caller, monkeypatch):
+    disk = SimpleNamespace(total=1000, used=201, free=700)  # and 99 for root alone
+    monkeypatch.setattr("pyromq.broker.inspecting.shutil.disk_usage", lambda folder: disk)
+
+    table = (await caller.body(BrokerState())).table
+
+    assert table["commitLogDiskRatio"] == "0.23"

@@ -152,7 +152,6 @@ class Broker:
                 connections,
                 queue_locks=queue_locks,
                 statistics=statistics,
-                long_polls=self.long_polls,
                 delay_levels=self.delay_levels,
                 config=config,
                 clock=clock,

@@ -7,7 +7,6 @@ import shutil
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.connections import Connections, Member
 from pyromq.broker.delay_levels import DelayLevels
-from pyromq.broker.long_polls import LongPolls
 from pyromq.broker.queue_locks import QueueLocks
 from pyromq.broker.statistics import Rates, Span, Statistics
 from pyromq.clock import Clock
@@ -49,7 +48,6 @@ class Inspecting:
         *,
         queue_locks: QueueLocks,
         statistics: Statistics,
-        long_polls: LongPolls,
         delay_levels: DelayLevels,
         config: BrokerConfig,
         clock: Clock,
@@ -58,7 +56,6 @@ class Inspecting:
         self._connections = connections
         self._queue_locks = queue_locks
         self._statistics = statistics
-        self._long_polls = long_polls
         self._delay_levels = delay_levels
         self._config = config
         self._clock = clock
@@ -153,7 +150,7 @@ class Inspecting:
         store = self._store
         root = store.config.root
         disk = shutil.disk_usage(root)
-        ratio = f"{disk.used / disk.total:.2f}"
+        ratio = str(_used_share(disk.used, disk.free))
         return {
             "commitLogMinOffset": str(store.min_log_offset),
             "commitLogMaxOffset": str(store.max_log_offset),
@@ -167,15 +164,15 @@ class Inspecting:
         }
 
     def _queue_figures(self) -> dict[str, str]:
-        """Queues of thread pools, which one event loop does not have: only parked pulls and those flushing wait.
+        """Queues of thread pools, which one event loop does not have; pulls held for a message do not count as waiting.
 
-        The rest is there because tools read it: nothing waits, nothing is measured per message.
+        They are there because tools read them, as are times that are not measured.
         """
         return {
             "sendThreadPoolQueueSize": "0",
             "sendThreadPoolQueueCapacity": "10000",
             "sendThreadPoolQueueHeadWaitTimeMills": "0",
-            "pullThreadPoolQueueSize": str(len(self._long_polls)),
+            "pullThreadPoolQueueSize": "0",
             "pullThreadPoolQueueCapacity": "100000",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "queryThreadPoolQueueSize": "0",
@@ -192,6 +189,14 @@ class Inspecting:
             "pageCacheLockTimeMills": "0",
             "remainTransientStoreBufferNumbs": "2147483647",
         }
+
+
+def _used_share(used: int, free: int) -> float:
+    """Return how full a disk is, as `df` says it: whole percents, rounded up, of what others than root can have.
+
+    Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent.
+    """
+    return -(-used * 100 // (used + free)) / 100
 
 
 def _rate_texts(rates: Rates) -> dict[str, str]:

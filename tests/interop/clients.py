@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyromq import Message, MessageQueue, Producer, PullConsumer, SendResult, StoredMessage
+from pyromq.errors import TopicNotFound
 
 from .java import Driver
 
@@ -198,10 +199,13 @@ Client = JavaClient | OurClient
 
 
 def read(client: Client, topic: str, group: str, count: int) -> list[Received]:
-    """Pull until `count` messages came: one-way sends may still be on their way, and the genuine broker answers a
-    send up to 0.1 s before the message can be pulled."""
+    """Pull until `count` messages came: one-way sends may still be on their way, the genuine broker answers a send up
+    to 0.1 s before the message can be pulled, and its name server may hear of a new topic later than its sender."""
     messages: list[Received] = []
     deadline = time.monotonic() + READ_SECONDS
     while len(messages) < count and time.monotonic() < deadline:
-        messages += client.pull(topic, group)
+        try:
+            messages += client.pull(topic, group)
+        except TopicNotFound:
+            time.sleep(0.1)
     return messages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +13,13 @@ from typing import Any
 PROJECT = Path(__file__).parent / "java"
 BUILD_SECONDS = 600
 COMMAND_SECONDS = 90
+Line = dict[str, Any]  # what is written to a Java program as JSON
 QUIET_LOGBACK = '<configuration><root level="OFF"/></configuration>\n'
+
+
+# What Maven says of an artifact that it cannot have: unreachable, not there, or not there while told to stay offline.
+_ABSENT = re.compile(r"artifact (\S+:\S+) (?:from/to|in|has not been downloaded)\b")
+_NO_COMPILER = ("No compiler is provided", "release version 11 not supported", "invalid target release: 11")
 
 
 class JavaMissing(Exception):
@@ -20,17 +27,32 @@ class JavaMissing(Exception):
 
 
 def build() -> None:
-    """Compile the driver and fetch the genuine jars, once. Raises `JavaMissing` with the reason."""
+    """Compile the driver and fetch the genuine jars, once. Without Java, Maven or a network: `JavaMissing`.
+
+    A driver that does not compile is a `RuntimeError`.
+    """
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             raise JavaMissing(f"{tool} is not installed")
     if _is_fresh():
         return
     command = ["mvn", "-q", "-B", "package"]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    try:
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise JavaMissing(f"Maven could not download everything within {BUILD_SECONDS} s") from error
     if done.returncode:
-        raise JavaMissing(f"mvn package fails in {PROJECT}:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise failure(done.stdout + done.stderr)
     _stamp().touch()
+
+
+def failure(output: str) -> Exception:
+    """Return what the output of a failed build comes down to."""
+    if absent := _ABSENT.search(output):
+        return JavaMissing(f"Maven cannot download {absent[1]}")
+    if any(sign in output for sign in _NO_COMPILER):
+        return JavaMissing("there is no Java compiler of version 11 or later")
+    return RuntimeError(f"mvn package fails in {PROJECT}:\n{output[-2000:]}")
 
 
 def _stamp() -> Path:
@@ -71,16 +93,36 @@ class Driver:
         self._command[1:1] = options
         self._namesrv = namesrv
 
-    def run(self, *arguments: str | int, lines: Sequence[dict[str, Any]] = ()) -> list[Any]:
+    def run(self, *arguments: str | int, lines: Sequence[Line] = ()) -> list[Any]:
         """Return the JSON lines that the command printed. Raises `RuntimeError` with the Java stack trace."""
-        done = subprocess.run(
-            [*self._command, self._namesrv, *map(str, arguments)],
-            input="".join(json.dumps(line) + "\n" for line in lines),
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{arguments} fails in Java:\n{done.stderr[-4000:]}")
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]
+        return _run([*self._command, self._namesrv, *map(str, arguments)], lines)
+
+
+class Tools:
+    """Runs RocketMQ's own administration tool 4.9.8, `mqadmin`, any number of commands a process."""
+
+    def __init__(self, home: Path, namesrv: str) -> None:
+        self._command = command(furnish(home), "driver4", "192m", "pyromq.interop.Tools")
+        self._namesrv = namesrv
+
+    def run(self, commands: Sequence[str]) -> list[str]:
+        """Return what each command prints. Raises `RuntimeError` with what the first failing one complains of."""
+        results = _run(self._command, [{"arguments": [*each.split(), "-n", self._namesrv]} for each in commands])
+        for each, result in zip(commands, results, strict=True):
+            if result["complained"]:
+                raise RuntimeError(f"{each} fails in Java:\n{result['complained'][:4000]}")
+        return [result["printed"] for result in results]
+
+
+def _run(command: Sequence[str], lines: Sequence[Line]) -> list[Any]:
+    done = subprocess.run(
+        command,
+        input="".join(json.dumps(line) + "\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[-5:]} fails in Java:\n{done.stderr[-4000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]

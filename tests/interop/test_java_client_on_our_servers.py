@@ -88,6 +88,7 @@ def test_lite_pull_consumer_receives_every_message(home: Path, ours: OurServers,
 
 
 @pytest.mark.parametrize("way", ["sync", "oneway", "batch"])
+@pytest.mark.parametrize("any_java", ["java5", "binary_java"], indirect=True)
 def test_other_kinds_of_header_carry_messages_too(any_java: JavaClient, topic: str, way: str) -> None:
     any_java.send(way, samples(topic))
 

@@ -87,7 +87,7 @@ class FiledTimers:
 
     def follow(self) -> bool:
         """Do some of what there is to do; True if nothing is left."""
-        if self._is_saving and self._unchecked is None and not self._write_out():
+        if self._is_saving and not self._write_out():
             return False
         return self._move() and self._check()
 
@@ -137,7 +137,7 @@ class FiledTimers:
             return True
         records = list(islice(self._unchecked, CHECKED_RECORDS))
         for record in records:
-            if log_offset := delivered_from(record):
+            if (log_offset := delivered_from(record)) is not None:
                 self._note_delivered(record, log_offset)
         if not records:
             self._unchecked = None
@@ -226,12 +226,14 @@ class FiledTimers:
     def log_needed_from(self) -> int:
         """Log offset of the first record that a restart would need: retention must not go beyond it."""
         saved = self._files.saved
-        return saved.needed_from if self._has_news or saved is not self._latest else self._store.max_log_offset
+        is_unsaved = self._has_news or saved is not self._latest
+        return saved.needed_from if is_unsaved else self._store.max_log_offset
 
     @property
     def _has_news(self) -> bool:
         stale = self._store.max_log_offset - self._files.saved.log_end > REFRESH_BYTES
-        return self._news or (stale and bool(self.buckets))
+        unmoved = self._moved < self._store.max_offset(TIMER_TOPIC, 0)
+        return self._news or unmoved or (stale and bool(self.buckets))
 
     def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
         """Return what saves the last snapshot, in any thread, once the log it speaks of is on disk; else None.

@@ -2,8 +2,9 @@
 
 A parked record is the message as it was sent, in the timer topic, with these properties behind its own:
 TIMER_OUT_MS, when it is due; REAL_TOPIC and REAL_QID, where it goes. A cancel is one with TIMER_DEL_UNIQKEY,
-`TOPIC+KEY`, beside them. The record of a message delivered names the log offset of its parked record where others
-hold that of a half message: no client can write there. Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
+`TOPIC+KEY`, beside them. The record of a message delivered names the log offset of its parked record, as its
+complement (-1 for 0), where others hold that of a half message: no client can write there.
+Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 """
 
 from __future__ import annotations
@@ -129,13 +130,12 @@ def _value(properties: bytes, name: bytes) -> bytes:
     return properties[place:] if end < 0 else properties[place:end]
 
 
-def delivered_from(record: memoryview) -> int:
-    """Return the log offset of the parked record that this one was delivered from; 0 for other records."""
+def delivered_from(record: memoryview) -> int | None:
+    """Return the log offset of the parked record that this one was delivered from; None for other records."""
     flags = _INT.unpack_from(record, 36)[0]
-    if flags & SysFlag.ROLLBACK:
-        return 0
     at = 76 + _IPV6_MORE * (bool(flags & SysFlag.BORN_HOST_IPV6) + bool(flags & SysFlag.STORE_HOST_IPV6))
-    return int(_LONG.unpack_from(record, at)[0])
+    origin = int(_LONG.unpack_from(record, at)[0])
+    return ~origin if origin < 0 else None
 
 
 def delivery_of(record: bytes) -> StoredMessage:
@@ -150,5 +150,5 @@ def delivery_of(record: bytes) -> StoredMessage:
         raise MessageRefused("the record does not say where to go")
     message.topic = properties[Property.REAL_TOPIC]
     message.queue_id = int(queue_id)
-    message.prepared_offset = message.log_offset
+    message.prepared_offset = ~message.log_offset
     return message

@@ -202,7 +202,7 @@ class Timers:
         try:
             self._store.append(delivery.message)
         except MessageRefused as error:
-            logger.warning("timer at %d is left out: %s", delivery.message.prepared_offset, error)
+            logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
             self.filed.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
             return
         self._delivered(delivery)

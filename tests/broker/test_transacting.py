@@ -19,6 +19,7 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
     CheckTransaction,
     EndTransaction,
+    ListHalfMessages,
     PullMessage,
     ResumeHalfMessage,
     SendBatchMessage,
@@ -695,3 +696,24 @@ async def test_op_records_of_rocketmq_5_name_several_messages(config, clock, tra
         await clock.advance(ROUND)
         assert (await producer.checked.next())[1].body == b"1"
         assert producer.checked.asked.empty()
+
+
+async def test_undecided_ones_are_listed_a_page_at_a_time(producer):
+    sent = [await producer.send(b"%d" % number, more="\x02KEYS\x01k") for number in range(4)]
+    await producer.end(sent[1], ROLLBACK)
+
+    first = await producer.caller.body(ListHalfMessages(count=2))
+    second = await producer.caller.body(ListHalfMessages(count=2, after=first.next_after, producer_group="p"))
+    foreign = await producer.caller.body(ListHalfMessages(count=2, producer_group="q"))
+
+    assert [entry.half_queue_offset for entry in first.half_messages + second.half_messages] == [0, 2, 3]
+    assert (first.next_after, second.next_after, foreign.half_messages) == (2, None, [])
+    entry = second.half_messages[0]
+    assert (entry.offset_message_id, entry.topic, entry.queue_id) == (sent[3].message_id, "orders", 1)
+    assert (entry.keys, entry.size, entry.checks) == ("k", 1, 0)
+
+
+async def test_one_that_says_not_where_it_goes_is_listed_all_the_same(broker, producer):
+    broker.store.append(StoredMessage(HALF_TOPIC, b"?", "PGROUP\x01p"))
+    (entry,) = (await producer.caller.body(ListHalfMessages(count=0))).half_messages
+    assert (entry.topic, entry.queue_id, entry.message_id) == (None, None, None)

@@ -1,31 +1,43 @@
-"""Answers producers' decisions on their half messages, and administrators who have one checked again.
+"""Answers producers' decisions on their half messages, and administrators who list them or have one checked again.
 
 Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage; unlike there a
-decision takes effect once.
+decision takes effect once, and the list is ours.
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from concurrent.futures import Future
 
 from pyromq.broker.delay_levels import DelayLevels
-from pyromq.broker.half_messages import TRANSACTION_BITS, Half, HalfMessages, Origin, half_copy, origin_of, real_queue
+from pyromq.broker.half_messages import (
+    TRANSACTION_BITS,
+    Half,
+    HalfMessages,
+    Origin,
+    half_copy,
+    names_real_queue,
+    origin_of,
+    real_queue,
+)
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import BrokerError, ResponseCode
 from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.message_id import parse_offset_id
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
+from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, encode_body
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.headers import EndTransaction, ResumeHalfMessage
+from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED = 10_000  # latest decisions, so that a repeated one gets the answer of the first
+MOST_LISTED = 200  # on one page: about 5 ms
 
 
 class Transacting:
@@ -117,6 +129,43 @@ class Transacting:
         self._store.append(half_copy(record, checks=0))
         logger.info("half message %s is checked again for %s", header.message_id, call.peer.address)
         return Reply()
+
+    @answers(ListHalfMessages)
+    def list(self, header: ListHalfMessages, call: Call) -> Reply:
+        """A page of those that nobody has decided on, oldest first; one checked meanwhile comes again, at the end."""
+        wanted = min(max(header.count, 1), MOST_LISTED)
+        found: list[HalfMessageEntry] = []
+        after = header.after
+        undecided = self._half_messages.undecided()
+        for queue_offset in undecided[bisect_right(undecided, after) :]:
+            half = self._half_messages.at(queue_offset)
+            if half is None or header.producer_group not in (None, half.group):
+                continue
+            if len(found) == wanted:
+                return Reply(body=encode_body(HalfMessageList(found, after)))
+            after = queue_offset
+            if (record := self._store.message_at(half.log_offset)) is not None:
+                found.append(_entry(half, record))
+        return Reply(body=encode_body(HalfMessageList(found)))
+
+
+def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:
+    properties = record.properties
+    topic, queue_id = real_queue(record) if names_real_queue(record) else (None, None)
+    return HalfMessageEntry(
+        half.queue_offset,
+        half.log_offset,
+        record.offset_message_id,
+        half.group,
+        half.born_ms,
+        half.checks,
+        len(record.stored_body),
+        topic,
+        queue_id,
+        properties.get(Property.UNIQUE_KEY),
+        properties.get(Property.KEYS),
+        properties.get(Property.TAGS),
+    )
 
 
 def _key(record: StoredMessage) -> Origin | int:

@@ -146,4 +146,5 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
+    LIST_HALF_MESSAGES = 100_323  # ours
     LIST_TIMERS = 100_370  # ours

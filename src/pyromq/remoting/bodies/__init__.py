@@ -2,6 +2,7 @@
 
 from pyromq.remoting.bodies.body import *  # noqa: F403
 from pyromq.remoting.bodies.clients import *  # noqa: F403
+from pyromq.remoting.bodies.half_messages import *  # noqa: F403
 from pyromq.remoting.bodies.offsets import *  # noqa: F403
 from pyromq.remoting.bodies.queues import *  # noqa: F403
 from pyromq.remoting.bodies.registration import *  # noqa: F403

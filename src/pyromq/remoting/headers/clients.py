@@ -137,3 +137,13 @@ class ResumeHalfMessage(Header):
 
     code = RequestCode.RESUME_CHECK_HALF_MESSAGE
     message_id: str | None = field(name="msgId", default=None)
+
+
+class ListHalfMessages(Header):
+    """Half messages nobody has decided on, oldest first, behind a queue offset; of one group or of all. Ours."""
+
+    code = RequestCode.LIST_HALF_MESSAGES
+    reply_body = bodies.HalfMessageList
+    count: int
+    after: int = -1
+    producer_group: str | None = None

@@ -1,0 +1,96 @@
+"""`pyromq transaction` against a real cluster, with half messages whose producer is gone."""
+
+import json
+
+import pytest
+
+from pyromq import AsyncTransactionProducer, Decision, Message
+
+
+async def leave(cluster, group, messages):
+    async with AsyncTransactionProducer(group, cluster.namesrv, check=lambda _: Decision.UNKNOWN) as producer:
+        return [(await producer.send_half(message)).message_id for message in messages]
+
+
+@pytest.fixture
+def group(request):
+    return f"transaction-{abs(hash(request.node.name))}"
+
+
+@pytest.fixture
+def leave_open(served, group):
+    """Leave half messages of the test's own group and topic undecided, and return their ids."""
+
+    def make(*bodies, **fields):
+        return served.do(leave(served.cluster, group, [Message(group, body.encode(), **fields) for body in bodies]))
+
+    return make
+
+
+def listed(cli, group):
+    return [half["message_id"] for half in json.loads(cli("transaction", "list", "--group", group, "-o", "json").out)]
+
+
+def consumed(cli, topic):
+    return cli("consume", topic, "--from", "beginning", "--until", "now").lines
+
+
+def test_undecided_ones_are_listed(cli, leave_open, group):
+    (message_id,) = leave_open("hello", tags="paid", keys="7")
+
+    done = cli("transaction", "list", "--topic", group)
+
+    assert done.code == 0
+    assert done.lines[0].split() == ["message_id", "sent", "producer_group", "topic", "checks", "tags", "keys"]
+    words = done.lines[1].split()
+    assert (words[0], words[-5:]) == (message_id, [group, group, "0", "paid", "7"])
+
+
+def test_a_list_is_cut_and_says_so(cli, leave_open, group):
+    leave_open("1", "2", "3")
+    done = cli("transaction", "list", "--group", group, "--count", "2")
+    assert (len(done.lines), done.err) == (3, "1 more; --count says how many to show\n")
+
+
+def test_nothing_undecided_is_no_error(cli, served):
+    done = cli("transaction", "list", "--group", "nobody")
+    assert (done.code, done.err) == (0, "no such half message is undecided\n")
+
+
+def test_one_is_shown_with_its_body_and_where_it_would_go(cli, leave_open, group):
+    (message_id,) = leave_open("hello")
+    shown = json.loads(cli("transaction", "show", message_id, "-o", "json").out)
+    assert (shown["message_id"], shown["topic"], shown["producer_group"]) == (message_id, group, group)
+    assert (shown["body"], shown["checks"], shown["broker"]) == ("hello", 0, "broker-a")
+
+
+def test_an_unknown_one_is_one_line_of_error(cli, served):
+    failed = cli("transaction", "show", "F" * 32)
+    assert (failed.code, len(failed.err.splitlines())) == (1, 1)
+    assert failed.err.startswith(f"error: no undecided half message has id {'F' * 32}")
+
+
+def test_committed_ones_are_consumed_and_rolled_back_ones_never(cli, leave_open, group):
+    first, second, third = leave_open("1", "2", "3")
+
+    committed = cli("transaction", "commit", first, third)
+    rolled_back = cli("transaction", "rollback", second)
+
+    assert (committed.code, committed.lines) == (0, [f"{first}  committed", f"{third}  committed"])
+    assert (rolled_back.code, rolled_back.lines) == (0, [f"{second}  rolled back"])
+    assert sorted(consumed(cli, group)) == ["1", "3"]
+    assert listed(cli, group) == []
+
+
+def test_one_that_cannot_be_decided_makes_the_exit_code_1_and_does_not_stop_the_others(cli, leave_open, group):
+    (message_id,) = leave_open("1")
+
+    done = cli("transaction", "rollback", "F" * 32, message_id, "-o", "json")
+
+    assert done.code == 1
+    assert [json.loads(line)["outcome"] for line in done.lines] == ["failed", "rolled back"]
+    assert listed(cli, group) == []
+
+
+def test_deciding_needs_an_id(cli, served):
+    assert cli("transaction", "commit").code == 2

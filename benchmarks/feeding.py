@@ -6,19 +6,27 @@ import threading
 import time
 from typing import Self
 
-from pyromq import Admin, Message, MessageQueue, Producer
+from pyromq import Admin, Message, MessageQueue, Producer, TopicNotFound
 
 BATCH = 250
 QUEUES = 9  # two members have 5 and 4 of them, three have 3 each
+READY_SECONDS = 10.0
 PAUSE = 0.005  # between two messages of one queue
 
 
 def fill(producer: Producer, topic: str, count: int, body: bytes) -> None:
-    """Store so many messages, in turns over the topic's queues."""
+    """Store so many messages, in turns over the topic's queues. Waits for a broker that has yet to register."""
+    deadline = time.monotonic() + READY_SECONDS
     while count > 0:
         now = min(BATCH, count)
-        producer.send_batch([Message(topic, body) for _ in range(now)])
-        count -= now
+        try:
+            producer.send_batch([Message(topic, body) for _ in range(now)])
+        except TopicNotFound:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE)
+        else:
+            count -= now
 
 
 class Feeding:

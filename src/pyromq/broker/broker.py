@@ -29,6 +29,7 @@ from pyromq.broker.queue_locks import QueueLocks
 from pyromq.broker.recalling import Recalling
 from pyromq.broker.registering import Registering
 from pyromq.broker.relaying import Relaying
+from pyromq.broker.replying import Replying
 from pyromq.broker.retrying import Retrying
 from pyromq.broker.sending import Sending
 from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
@@ -108,16 +109,18 @@ class Broker:
         queue_locks = QueueLocks(self._clock)
         connections, statistics, config, clock = self.connections, self.statistics, self.config, self._clock
         progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=clock)
+        sending = Sending(
+            store,
+            topics,
+            groups,
+            waits=Waits(self.half_messages, self.delay_levels, self.timers, config),
+            statistics=statistics,
+            config=config,
+            clock=clock,
+        )
         return [
-            Sending(
-                store,
-                topics,
-                groups,
-                waits=Waits(self.half_messages, self.delay_levels, self.timers, config),
-                statistics=statistics,
-                config=config,
-                clock=clock,
-            ),
+            sending,
+            Replying(store, sending, connections=connections, statistics=statistics, config=config, clock=clock),
             Transacting(store, self.half_messages, delay_levels=self.delay_levels, statistics=statistics),
             Recalling(store, self.timers, topics, config=config, clock=clock),
             Retrying(

@@ -54,6 +54,7 @@ class BrokerConfig:
     trace_topic: bool = False  # create the topic that message traces go to
     timer_max_delay_seconds: int = 30 * 86_400  # how far away the delivery of a message may be
     recall: bool = True  # messages that wait may be cancelled; upstream's default is false
+    store_replies: bool = True  # replies to requests are stored, too
     reject_transactions: bool = False
     transaction_timeout_ms: int = 6_000  # a half message must be undecided for longer before its producer is asked
     transaction_check_interval_ms: int = 60_000
@@ -165,6 +166,7 @@ JAVA_NAMES: dict[str, str] = {
     "traceTopicEnable": "trace_topic",
     "timerMaxDelaySec": "timer_max_delay_seconds",
     "recallMessageEnable": "recall",
+    "storeReplyMessageEnable": "store_replies",
     "rejectTransactionMessage": "reject_transactions",
     "transactionTimeOut": "transaction_timeout_ms",
     "transactionCheckInterval": "transaction_check_interval_ms",
@@ -197,6 +199,7 @@ LIVE = frozenset(
         "shortPollingTimeMills",
         "timerMaxDelaySec",
         "recallMessageEnable",
+        "storeReplyMessageEnable",
         "rejectTransactionMessage",
         "transactionTimeOut",
         "transactionCheckInterval",

@@ -9,9 +9,8 @@ from typing import cast
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
-from pyromq.broker.timer_records import handle_of
 from pyromq.broker.topics import FAQ, Topics, describe
-from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait
+from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait, is_too_long, too_large
 from pyromq.clock import Clock
 from pyromq.errors import (
     BrokerError,
@@ -27,7 +26,6 @@ from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_prope
 from pyromq.names import (
     NOT_FOR_CLIENTS,
     RETRY_PREFIX,
-    TIMER_TOPIC,
     check_topic,
     dead_letter_topic,
 )
@@ -36,7 +34,13 @@ from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT, UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers, answers_runs, refusal
-from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
+from pyromq.remoting.headers import (
+    SendBatchMessage,
+    SendMessage,
+    SendMessageResponse,
+    SendRefusal,
+    SendReplyMessage,
+)
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
@@ -127,7 +131,7 @@ class Sending:
         if self._asked != self._confirmed:
             self._refuse_if_overloaded()
         name = header.topic
-        topic = self._topic(header, call)
+        topic = self.topic_for(header, call)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._any_queue(topic)
@@ -149,9 +153,10 @@ class Sending:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        if (DELAY in text or TRANSACTION in text or TIMER in text) and _is_too_long(self._divert(message, header)):
-            raise MessageRefused(self._illegal)
-        return message, wait, queue_id
+        handle = None
+        if DELAY in text or TRANSACTION in text or TIMER in text:
+            handle = self._divert(message, header)
+        return message, wait, queue_id, handle
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int) -> Answered | Future[Answered]:
         """The answer to a send whose message is in the log, sent to that queue."""
@@ -186,7 +191,7 @@ class Sending:
         )
         return self._when_flushed(end, reply) if wait and self._waits_for_flush else reply
 
-    def _topic(self, header: SendMessage, call: Call) -> TopicConfig:
+    def topic_for(self, header: SendMessage | SendReplyMessage, call: Call) -> TopicConfig:
         """Check the topic in upstream's order and return its settings; creates it where that is allowed."""
         name = header.topic
         topic = self._find_topic(name)
@@ -206,7 +211,7 @@ class Sending:
             )
         return topic
 
-    def _new_topic(self, header: SendMessage, call: Call) -> TopicConfig:
+    def _new_topic(self, header: SendMessage | SendReplyMessage, call: Call) -> TopicConfig:
         """Create the topic; one for retries also where there is no pattern to create it after."""
         is_retry = header.topic.startswith(RETRY_PREFIX)
         sys_flag = (UNIT_SUBSCRIPTION if is_retry else UNIT) if header.unit_mode else 0
@@ -260,7 +265,7 @@ class Sending:
                 return self._rewritten(before + _WAIT + value + PAIRS + rest)
             wait = not value or value.lower() == "true"
         text += self._cluster_pair if not text or text[-1] == PAIRS else self._joined_cluster_pair
-        if _is_too_long(text):
+        if is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
@@ -270,14 +275,14 @@ class Sending:
         wait = properties.pop(Property.WAIT, "true").lower() == "true"
         properties[Property.CLUSTER] = self._config.cluster
         text = encode_properties(properties)
-        if _is_too_long(text):
+        if is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
     def _batch(self, header: SendMessage, call: Call) -> tuple[list[StoredMessage], bool]:
         """Return the members to store and whether their sender waits for the disk. Raises what refuses them."""
         self._refuse_if_overloaded()
-        topic = self._topic(header, call)
+        topic = self.topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageRefused(f"batch request does not support retry group {header.topic}")
         queue_id = header.queue_id if header.queue_id >= 0 else self._any_queue(topic)
@@ -308,18 +313,6 @@ class Sending:
         if not messages:
             raise MessageRefused("the batch has no messages")
         return messages, messages[0].properties.get(Property.WAIT, "true").lower() == "true"
-
-    def _with_handle(self, message: StoredMessage, queue_id: int) -> Reply:
-        """The answer to a message that waits: with the handle that cancels it."""
-        header = SendMessageResponse(
-            message_id=message.offset_message_id,
-            queue_id=queue_id,
-            queue_offset=message.queue_offset,
-            region=self._config.region,
-            trace_on="true",
-            recall_handle=handle_of(message, self._config.name),
-        )
-        return Reply(header)
 
     def _make_answer(self) -> ReplyTemplate:
         """The answer's unchanging parts; the store's address is known once the broker listens."""
@@ -357,19 +350,11 @@ class Sending:
 
     @property
     def _illegal(self) -> str:
-        return (
-            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
-            f"{self._config.max_message_bytes}B, msg properties length limit 32KB."
-        )
+        return too_large(self._config)
 
     @property
     def _empty(self) -> str:
         return f"{self._illegal} The body is empty."
-
-
-def _is_too_long(text: str) -> bool:
-    """Whether a record cannot hold these properties. No character takes more than four bytes."""
-    return len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE
 
 
 def _unconfirmed(reply: Answered) -> Reply:

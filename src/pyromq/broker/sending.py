@@ -9,8 +9,9 @@ from typing import cast
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
+from pyromq.broker.timer_records import handle_of
 from pyromq.broker.topics import FAQ, Topics, describe
-from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait, is_too_long, too_large
+from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait
 from pyromq.clock import Clock
 from pyromq.errors import (
     BrokerError,
@@ -26,6 +27,7 @@ from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_prope
 from pyromq.names import (
     NOT_FOR_CLIENTS,
     RETRY_PREFIX,
+    TIMER_TOPIC,
     check_topic,
     dead_letter_topic,
 )
@@ -153,10 +155,9 @@ class Sending:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        handle = None
-        if DELAY in text or TRANSACTION in text or TIMER in text:
-            handle = self._divert(message, header)
-        return message, wait, queue_id, handle
+        if (DELAY in text or TRANSACTION in text or TIMER in text) and _is_too_long(self._divert(message, header)):
+            raise MessageRefused(self._illegal)
+        return message, wait, queue_id
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int) -> Answered | Future[Answered]:
         """The answer to a send whose message is in the log, sent to that queue."""
@@ -265,7 +266,7 @@ class Sending:
                 return self._rewritten(before + _WAIT + value + PAIRS + rest)
             wait = not value or value.lower() == "true"
         text += self._cluster_pair if not text or text[-1] == PAIRS else self._joined_cluster_pair
-        if is_too_long(text):
+        if _is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
@@ -275,7 +276,7 @@ class Sending:
         wait = properties.pop(Property.WAIT, "true").lower() == "true"
         properties[Property.CLUSTER] = self._config.cluster
         text = encode_properties(properties)
-        if is_too_long(text):
+        if _is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
@@ -314,6 +315,18 @@ class Sending:
             raise MessageRefused("the batch has no messages")
         return messages, messages[0].properties.get(Property.WAIT, "true").lower() == "true"
 
+    def _with_handle(self, message: StoredMessage, queue_id: int) -> Reply:
+        """The answer to a message that waits: with the handle that cancels it."""
+        header = SendMessageResponse(
+            message_id=message.offset_message_id,
+            queue_id=queue_id,
+            queue_offset=message.queue_offset,
+            region=self._config.region,
+            trace_on="true",
+            recall_handle=handle_of(message, self._config.name),
+        )
+        return Reply(header)
+
     def _make_answer(self) -> ReplyTemplate:
         """The answer's unchanging parts; the store's address is known once the broker listens."""
         id_format = self._store.store_address.hex().upper() + "%016X"
@@ -350,11 +363,19 @@ class Sending:
 
     @property
     def _illegal(self) -> str:
-        return too_large(self._config)
+        return (
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{self._config.max_message_bytes}B, msg properties length limit 32KB."
+        )
 
     @property
     def _empty(self) -> str:
         return f"{self._illegal} The body is empty."
+
+
+def _is_too_long(text: str) -> bool:
+    """Whether a record cannot hold these properties. No character takes more than four bytes."""
+    return len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE
 
 
 def _unconfirmed(reply: Answered) -> Reply:

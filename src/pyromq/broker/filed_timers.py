@@ -15,13 +15,13 @@ from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-from pyromq.broker.timer_records import Parked, delivered_from, read_parked
+from pyromq.broker.timer_records import delivered_from, read_parked
 from pyromq.errors import StoreNotWritable
 from pyromq.message import Property
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import HOUR_MS, NewTimer, TimerBucket
+from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket
 from pyromq.store.timer_files import Snapshot, TimerFiles
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class FiledTimers:
         self.refusal: str | None = None  # why no more messages can be filed
         self._store = store
         self._files = TimerFiles(folder)
+        self.buckets = self._files.buckets  # by hour, counted from 1970
         self._moved = 0  # queue offset, in the timer topic, of the next message to move
         self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint
         self._loaded = False
@@ -51,11 +52,6 @@ class FiledTimers:
         self._snapshot: Snapshot | None = None
         self._latest = self._files.saved  # of the snapshots
         self._is_saving = False  # a snapshot is wanted; until then nothing is moved
-
-    @property
-    def buckets(self) -> dict[int, TimerBucket]:
-        """By hour, counted from 1970."""
-        return self._files.buckets
 
     @property
     def pending(self) -> dict[str, int]:
@@ -112,24 +108,22 @@ class FiledTimers:
         try:
             if record is None:
                 raise ValueError("it is not in the log any more")
-            parked = read_parked(record)
-            topic = parked.topic.decode()
+            log_offset, due_ms, topic, unique_key, is_cancel = read_parked(record)
+            topic_name = topic.decode()
         except ValueError as error:
             logger.warning("timer %d is left out: %s", queue_offset, error)
             return
-        if parked.is_cancel:
-            self._cancel(parked, topic)
+        if is_cancel:
+            for bucket, number in self.waiting(topic_name, due_ms, unique_key):
+                self._files.finish(bucket, number, topic_name)
             return
-        bucket = self._files.bucket_for(parked.due_ms, queue_offset)
-        new = NewTimer(parked.due_ms, crc32(parked.unique_key), crc32(parked.topic), parked.log_offset)
-        self._files.add(bucket, new, record)
-        self._files.pending[topic] += 1
-        if bucket.hour <= self.near:
-            self.unread.add(bucket.hour)
-
-    def _cancel(self, cancel: Parked, topic: str) -> None:
-        for bucket, number in self.waiting(topic, cancel.due_ms, cancel.unique_key):
-            self._files.finish(bucket, number, topic)
+        hour = due_ms // HOUR_MS
+        bucket = self.buckets.get(hour) or self._files.make(hour, queue_offset)
+        bucket.add(due_ms, crc32(unique_key), crc32(topic), log_offset, record)
+        self._files.touch(bucket, ENTRY_BYTES + len(record))
+        self._files.pending[topic_name] += 1
+        if hour <= self.near:
+            self.unread.add(hour)
 
     def _check(self) -> bool:
         """Note what the log shows delivered since the checkpoint."""

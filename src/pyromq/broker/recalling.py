@@ -11,7 +11,6 @@ from heapq import nsmallest
 from zlib import crc32
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.timer_records import handle_of
 from pyromq.broker.timers import Timers
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -120,14 +119,15 @@ class Recalling:
         properties = message.properties
         if properties.get(Property.REAL_TOPIC) != topic:
             return None
+        key, due_ms = properties.get(Property.UNIQUE_KEY), int(properties[Property.TIMER_OUT_MS])
         return TimerEntry(
             topic,
             int(properties.get(Property.REAL_QUEUE_ID, "0")),
-            int(properties[Property.TIMER_OUT_MS]),
+            due_ms,
             message.store_ms,
             len(message.stored_body),
-            properties.get(Property.UNIQUE_KEY),
-            handle_of(message, self._config.name),
+            key,
+            RecallHandle(topic, self._config.name, due_ms, key).encode() if key else None,
             properties.get(Property.KEYS),
             properties.get(Property.TAGS),
         )

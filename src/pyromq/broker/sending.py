@@ -9,9 +9,8 @@ from typing import cast
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
-from pyromq.broker.timer_records import handle_of
 from pyromq.broker.topics import FAQ, Topics, describe
-from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait
+from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait, is_too_long, too_large
 from pyromq.clock import Clock
 from pyromq.errors import (
     BrokerError,
@@ -27,7 +26,6 @@ from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_prope
 from pyromq.names import (
     NOT_FOR_CLIENTS,
     RETRY_PREFIX,
-    TIMER_TOPIC,
     check_topic,
     dead_letter_topic,
 )
@@ -50,6 +48,10 @@ MAX_UNCONFIRMED = 10_000  # sends that wait for the disk; upstream's send queue 
 STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
 
 _WAIT = Property.WAIT + "\x01"
+
+
+# A message to store, whether its sender waits for the disk, the queue it is told, and what cancels the message.
+_Prepared = tuple[StoredMessage, bool, int, str | None]
 
 
 class Sending:
@@ -86,17 +88,18 @@ class Sending:
         self._confirmed = 0
         self._last_progress = 0.0
         self._answer: ReplyTemplate | None = None
+        self._answer_with_handle: ReplyTemplate
 
     @answers(SendMessage)
     def send(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
         if header.batch:
             return self.send_batch(header, call)
         try:
-            message, wait, queue_id = self._message(header, call)
-            self._append(message)
+            prepared = self._message(header, call)
+            self._append(prepared[0])
         except MQError as error:
             return self._refused(error)
-        return self._stored(message, wait, queue_id)
+        return self._stored(*prepared)
 
     @answers_runs(SendMessage)
     def send_run(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
@@ -104,7 +107,7 @@ class Sending:
         headers = [cast(SendMessage, call.header) for call in calls]
         if any(header.batch for header in headers):
             return [self.send(header, call) for header, call in zip(headers, calls, strict=True)]
-        outcomes: list[tuple[StoredMessage, bool, int] | Reply] = []
+        outcomes: list[_Prepared | Reply] = []
         for header, call in zip(headers, calls, strict=True):
             try:
                 outcomes.append(self._message(header, call))
@@ -125,11 +128,8 @@ class Sending:
         reply.header = SendRefusal(region=self._config.region, trace_on="true")
         return reply
 
-    def _message(self, header: SendMessage, call: Call) -> tuple[StoredMessage, bool, int]:
-        """Return the message to store, whether its sender waits for the disk, and the queue it is told.
-
-        Raises what refuses it.
-        """
+    def _message(self, header: SendMessage, call: Call) -> _Prepared:
+        """Return the message to store and what its answer depends on. Raises what refuses it."""
         if self._asked != self._confirmed:
             self._refuse_if_overloaded()
         name = header.topic
@@ -155,17 +155,21 @@ class Sending:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        if (DELAY in text or TRANSACTION in text or TIMER in text) and _is_too_long(self._divert(message, header)):
-            raise MessageRefused(self._illegal)
-        return message, wait, queue_id
+        handle = None
+        if DELAY in text or TRANSACTION in text or TIMER in text:
+            handle = self._divert(message, header)
+        return message, wait, queue_id, handle
 
-    def _stored(self, message: StoredMessage, wait: bool, queue_id: int) -> Answered | Future[Answered]:
-        """The answer to a send whose message is in the log, sent to that queue."""
+    def _stored(
+        self, message: StoredMessage, wait: bool, queue_id: int, handle: str | None
+    ) -> Answered | Future[Answered]:
+        """The answer to a send whose message is in the log."""
         self._count_put(message.topic, 1, message.size)
-        values = (message.log_offset, queue_id, message.queue_offset)
-        reply: Answered = FilledReply(self._answer or self._make_answer(), values)
-        if message.topic == TIMER_TOPIC:
-            reply = self._with_handle(message, queue_id)
+        template = self._answer or self._make_answers()
+        values: tuple[int | bytes, ...] = (message.log_offset, queue_id, message.queue_offset)
+        if handle:
+            template, values = self._answer_with_handle, (*values, handle.encode())
+        reply = FilledReply(template, values)
         if wait and self._waits_for_flush:
             return self._when_flushed(message.log_offset + message.size, reply)
         return reply
@@ -266,7 +270,7 @@ class Sending:
                 return self._rewritten(before + _WAIT + value + PAIRS + rest)
             wait = not value or value.lower() == "true"
         text += self._cluster_pair if not text or text[-1] == PAIRS else self._joined_cluster_pair
-        if _is_too_long(text):
+        if is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
@@ -276,7 +280,7 @@ class Sending:
         wait = properties.pop(Property.WAIT, "true").lower() == "true"
         properties[Property.CLUSTER] = self._config.cluster
         text = encode_properties(properties)
-        if _is_too_long(text):
+        if is_too_long(text):
             raise MessageRefused(self._illegal)
         return text, wait
 
@@ -315,25 +319,17 @@ class Sending:
             raise MessageRefused("the batch has no messages")
         return messages, messages[0].properties.get(Property.WAIT, "true").lower() == "true"
 
-    def _with_handle(self, message: StoredMessage, queue_id: int) -> Reply:
-        """The answer to a message that waits: with the handle that cancels it."""
-        header = SendMessageResponse(
-            message_id=message.offset_message_id,
-            queue_id=queue_id,
-            queue_offset=message.queue_offset,
-            region=self._config.region,
-            trace_on="true",
-            recall_handle=handle_of(message, self._config.name),
-        )
-        return Reply(header)
-
-    def _make_answer(self) -> ReplyTemplate:
-        """The answer's unchanging parts; the store's address is known once the broker listens."""
+    def _make_answers(self) -> ReplyTemplate:
+        """The answers' unchanging parts; the store's address is known once the broker listens."""
         id_format = self._store.store_address.hex().upper() + "%016X"
+        names = ("message_id", "queue_id", "queue_offset")
         self._answer = ReplyTemplate(
+            SendMessageResponse, names, formats={"message_id": id_format}, region=self._config.region, trace_on="true"
+        )
+        self._answer_with_handle = ReplyTemplate(
             SendMessageResponse,
-            ("message_id", "queue_id", "queue_offset"),
-            formats={"message_id": id_format},
+            (*names, "recall_handle"),
+            formats={"message_id": id_format, "recall_handle": "%b"},
             region=self._config.region,
             trace_on="true",
         )
@@ -363,19 +359,11 @@ class Sending:
 
     @property
     def _illegal(self) -> str:
-        return (
-            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
-            f"{self._config.max_message_bytes}B, msg properties length limit 32KB."
-        )
+        return too_large(self._config)
 
     @property
     def _empty(self) -> str:
         return f"{self._illegal} The body is empty."
-
-
-def _is_too_long(text: str) -> bool:
-    """Whether a record cannot hold these properties. No character takes more than four bytes."""
-    return len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE
 
 
 def _unconfirmed(reply: Answered) -> Reply:

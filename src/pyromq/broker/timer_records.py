@@ -10,79 +10,88 @@ Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import NamedTuple
 
 from pyromq.errors import MessageRefused
-from pyromq.message import NAME_VALUE, PAIRS, TIMER_WISHES, Property, StoredMessage, SysFlag, encode_properties
+from pyromq.message import (
+    NAME_VALUE,
+    PAIRS,
+    TIMER_WISHES,
+    Property,
+    StoredMessage,
+    SysFlag,
+    decode_properties,
+    encode_properties,
+)
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
 from pyromq.remoting.recall_handle import RecallHandle
 
-ROOM = 300  # characters that parking adds to the properties at most: 127 of them are the topic
 LATEST_MS = 1 << 45  # no message is due later: in the year 3084
 RECALL_TAG = "_RECALL_TAG_"
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _IPV6_MORE = 12  # bytes that an IPv6 address takes more than an IPv4 one
+_IPV6_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+_FIXED = 88 + 1 + len(TIMER_TOPIC) + 2  # bytes of a parked record before its properties, besides the body
 
+_DELIVER = f"{PAIRS}{Property.TIMER_DELIVER_MS}{NAME_VALUE}"
 _DUE = f"{PAIRS}{Property.TIMER_OUT_MS}{NAME_VALUE}".encode()
-_TOPIC = f"{PAIRS}{Property.REAL_TOPIC}{NAME_VALUE}".encode()
-_KEY = f"{PAIRS}{Property.UNIQUE_KEY}{NAME_VALUE}".encode()
+_TOPIC = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
+_KEY = f"{PAIRS}{Property.UNIQUE_KEY}{NAME_VALUE}"
+_KEY_BYTES = _KEY.encode()
 _CANCELS = f"{PAIRS}{Property.TIMER_CANCELS}{NAME_VALUE}".encode()
 _PAIRS = PAIRS.encode()
 _UNITS = dict(zip(TIMER_WISHES, (1000, 1, 1), strict=True))
 
 
-class Parked(NamedTuple):
-    """What the record of a waiting message, or of a cancel, says."""
-
-    log_offset: int
-    due_ms: int
-    topic: bytes
-    unique_key: bytes  # b"" for a message without one
-    is_cancel: bool
+# What the record of a waiting message, or of a cancel, says: log offset, due time (ms), topic, unique key (b"" without
+# one), and whether it is a cancel. A plain tuple: one is made for every message.
+Parked = tuple[int, int, bytes, bytes, bool]
 
 
-def wished_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
-    """Return when a message wants to be delivered, ms since 1970; None where it does not say.
+def wished_ms(text: str, now_ms: int) -> int | None:
+    """Return when a message with these properties wants to be delivered, ms since 1970; None where it does not say.
 
     A copy of a message that has waited already does not want to again. Raises `MessageRefused` for what is no number.
     """
+    place = text.find(_DELIVER)
+    if place >= 0 and text.count("TIMER_") == 1:  # nearly always; searched, not parsed
+        value = text[place + len(_DELIVER) :].partition(PAIRS)[0]
+        if value.isdecimal() and value.isascii() and len(value) < 20:
+            return int(value)
+    properties = decode_properties(text)
     if Property.TIMER_OUT_MS in properties:
         return None
     for name in TIMER_WISHES:
-        if (text := properties.get(name)) is not None:
-            if not (text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 20):
-                raise MessageRefused(f"property {name} is {text[:64]!r}; it must be a whole number")
-            value = int(text) * _UNITS[name]
-            return value if name == Property.TIMER_DELIVER_MS else now_ms + value
+        if (wish := properties.get(name)) is not None:
+            if not (wish.isascii() and wish.removeprefix("-").isdecimal() and len(wish) < 20):
+                raise MessageRefused(f"property {name} is {wish[:64]!r}; it must be a whole number")
+            ms = int(wish) * _UNITS[name]
+            return ms if name == Property.TIMER_DELIVER_MS else now_ms + ms
     return None
 
 
 def park(message: StoredMessage, due_ms: int) -> None:
     """Make a message that is about to be appended one that waits."""
-    added = {
-        Property.TIMER_OUT_MS: str(due_ms),
-        Property.REAL_TOPIC: message.topic,
-        Property.REAL_QUEUE_ID: str(message.queue_id),
-    }
-    message.properties.update(added)
-    joint = PAIRS if message.property_text and not message.property_text.endswith(PAIRS) else ""
-    message.property_text += joint + encode_properties(added)
+    text = message.property_text
+    joint = "" if not text or text[-1] == PAIRS else PAIRS
+    message.property_text = (
+        f"{text}{joint}TIMER_OUT_MS\x01{due_ms}\x02REAL_TOPIC\x01{message.topic}\x02REAL_QID\x01{message.queue_id}"
+    )
     message.sys_flag &= ~SysFlag.ROLLBACK
     message.topic = TIMER_TOPIC
     message.queue_id = 0
 
 
-def handle_of(message: StoredMessage, broker_name: str) -> str | None:
-    """Return the handle that cancels a parked message; None for one without a unique key."""
-    properties = message.properties
-    if (key := properties.get(Property.UNIQUE_KEY)) is None:
-        return None
-    due_ms = int(properties[Property.TIMER_OUT_MS])
-    return RecallHandle(properties[Property.REAL_TOPIC], broker_name, due_ms, key).encode()
+def unique_key_of(text: str) -> str | None:
+    """Return the unique key among properties as text."""
+    place = text.rfind(_KEY)
+    if place >= 0:  # nearly always; searched, not parsed
+        key = text[place + len(_KEY) :].partition(PAIRS)[0]
+        if key and NAME_VALUE not in key:
+            return key
+    return decode_properties(text).get(Property.UNIQUE_KEY)
 
 
 def cancel_of(handle: RecallHandle, *, now_ms: int, born_address: bytes) -> StoredMessage:
@@ -104,30 +113,42 @@ def read_parked(record: memoryview) -> Parked:
 
     Raises `ValueError` for one that does not say when it is due.
     """
-    flags = _INT.unpack_from(record, 36)[0]
-    body_at = 88 + _IPV6_MORE * (bool(flags & SysFlag.BORN_HOST_IPV6) + bool(flags & SysFlag.STORE_HOST_IPV6))
-    topic_at = body_at + _INT.unpack_from(record, body_at - 4)[0]
-    properties = _PAIRS + bytes(record[topic_at + 1 + record[topic_at] + 2 :])
-    due_ms = int(_value(properties, _DUE))
+    content = bytes(record)
+    begin = _FIXED + _INT.unpack_from(content, 84)[0] - 1
+    place = content.rfind(_DUE)
+    ours = content[place + len(_DUE) :].split(_PAIRS)
+    if place < begin or len(ours) != 3 or content[39] & _IPV6_FLAGS or not ours[1].startswith(_TOPIC):
+        return _parse_parked(content)
+    due_ms = int(ours[0])
     if not 0 <= due_ms < LATEST_MS:
         raise ValueError(f"due at {due_ms}")
-    return Parked(
-        _LONG.unpack_from(record, 28)[0],
+    key_at = content.rfind(_KEY_BYTES, begin, place)
+    if key_at < 0:
+        return _parse_parked(content)
+    key_at += len(_KEY_BYTES)
+    return (
+        _LONG.unpack_from(content, 28)[0],
         due_ms,
-        _value(properties, _TOPIC),
-        _value(properties, _KEY),
-        _CANCELS in properties,
+        ours[1][len(_TOPIC) :],
+        content[key_at : content.index(_PAIRS, key_at)],
+        content.find(_CANCELS, begin) >= 0,
     )
 
 
-def _value(properties: bytes, name: bytes) -> bytes:
-    """Return the value of the last property of that name; b"" without one."""
-    place = properties.rfind(name)
-    if place < 0:
-        return b""
-    place += len(name)
-    end = properties.find(_PAIRS, place)
-    return properties[place:] if end < 0 else properties[place:end]
+def _parse_parked(content: bytes) -> Parked:
+    """The same for records of any form."""
+    message = decode(content)
+    properties = message.properties
+    due = properties.get(Property.TIMER_OUT_MS, "")
+    if not due.isdecimal() or not int(due) < LATEST_MS:
+        raise ValueError(f"due at {due!r}")
+    return (
+        message.log_offset,
+        int(due),
+        properties.get(Property.REAL_TOPIC, "").encode(),
+        properties.get(Property.UNIQUE_KEY, "").encode(),
+        Property.TIMER_CANCELS in properties,
+    )
 
 
 def delivered_from(record: memoryview) -> int | None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.filed_timers import FiledTimers
 from pyromq.broker.statistics import Statistics
-from pyromq.broker.timer_records import cancel_of, delivery_of, park, wished_ms
+from pyromq.broker.timer_records import LATEST_MS, cancel_of, delivery_of, park, unique_key_of, wished_ms
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
@@ -59,21 +59,23 @@ class Timers:
         self._config = config
         self._clock = clock
         self._times = DueTimes()
+        self._next_step_ms = LATEST_MS  # `step` runs then or before, as far as `on_parked` was told
         self.load = self.filed.load
         self.persist = self.filed.persist
 
     # -- taking in
 
-    def divert(self, message: StoredMessage) -> bool:
-        """Make a message that is about to be appended wait if its properties ask for it; tell whether they do.
+    def divert(self, message: StoredMessage) -> str | None:
+        """Make a message that is about to be appended wait if its properties ask for it; return what cancels it.
 
-        One whose time has come does not wait. Raises `MessageRefused` for a time that is no number or too far away,
-        `StoreNotWritable` while nothing can be filed.
+        None: it does not wait; so for one whose time has come. "": nothing cancels it, since it has no unique key.
+        Raises `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be
+        filed.
         """
         now = self._clock.now_ms()
-        due = wished_ms(message.properties, now)
-        if due is None or due <= now or message.sys_flag & SysFlag.ROLLBACK in (SysFlag.HALF, SysFlag.ROLLBACK):
-            return False
+        due = wished_ms(message.property_text, now)
+        if due is None or due <= now or message.sys_flag & SysFlag.HALF:  # half messages and rolled back ones
+            return None
         limit = self._config.timer_max_delay_seconds
         if due - now > limit * 1000:
             raise MessageRefused(
@@ -82,9 +84,13 @@ class Timers:
             )
         if self.filed.refusal is not None:
             raise StoreNotWritable(self.filed.refusal)
+        if due < self._next_step_ms:
+            self._next_step_ms = min(due, now + round(MOVE_SECONDS * 1000))
+            self.on_parked((self._next_step_ms - now) / 1000)
+        key = unique_key_of(message.property_text)
+        handle = RecallHandle(message.topic, self._config.name, due, key).encode() if key else ""
         park(message, due)
-        self.on_parked(min((due - now) / 1000, MOVE_SECONDS))
-        return True
+        return handle
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> StoredMessage:
         """Cancel what waits for the handle's time under its key; return the record that says so, stored.
@@ -114,6 +120,7 @@ class Timers:
         None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
         """
         now = self._clock.now_ms()
+        self._next_step_ms = LATEST_MS
         self._look_ahead(now)
         if not self.filed.follow():
             return 0.0

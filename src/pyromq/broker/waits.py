@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.half_messages import ADDED_BY_CHECKS, HalfMessages
-from pyromq.broker.timer_records import ROOM
 from pyromq.broker.timers import Timers
-from pyromq.errors import NoPermission
+from pyromq.errors import MessageRefused, NoPermission
 from pyromq.message import TIMER_WISHES, Property, StoredMessage, decode_properties
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.remoting.headers import SendMessage
 
 # A property text without any of these asks for nothing.
@@ -34,16 +34,25 @@ class Waits:
         self._timers = timers
         self._config = config
 
-    def divert(self, message: StoredMessage, header: SendMessage) -> str:
+    def divert(self, message: StoredMessage, header: SendMessage) -> str | None:
         """Let a message that is about to be appended wait if it asks for it; dead letters do not.
 
-        Return what its property text may grow to until it is seen. Raises what refuses it.
+        Return what cancels one that waits for its time; "": nothing does; None: it waits for something else, or not.
+        Raises what refuses it.
         """
         if message.topic.startswith(DEAD_LETTER_PREFIX):
-            return message.property_text
-        if DELAY not in message.property_text and TRANSACTION not in message.property_text:
-            self._timers.divert(message)
-            return message.property_text + " " * ROOM
+            return None
+        text = message.property_text
+        handle, more = None, ""  # `more` is what the properties may grow by until the message is seen
+        if DELAY not in text and TRANSACTION not in text:
+            handle = self._timers.divert(message)
+        else:
+            handle, more = self._divert_parsed(message, header)
+        if is_too_long(message.property_text + more):
+            raise MessageRefused(too_large(self._config))
+        return handle
+
+    def _divert_parsed(self, message: StoredMessage, header: SendMessage) -> tuple[str | None, str]:
         properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
         properties[Property.CLUSTER] = self._config.cluster
         # Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.
@@ -52,11 +61,11 @@ class Waits:
                 raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
             properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)  # without it nobody could decide
             self._half_messages.prepare(message, properties)
-            return message.property_text + ADDED_BY_CHECKS
+            return None, ADDED_BY_CHECKS
         wishes = [name for name in TIMER_WISHES if properties.pop(name, None) is not None]
         if not self._delay_levels.divert(message, properties) and wishes:  # a level wins
-            self._timers.divert(message)
-        return message.property_text
+            return self._timers.divert(message), ""
+        return None, ""
 
 
 def is_half(properties: Mapping[str, str]) -> bool:
@@ -67,3 +76,16 @@ def asks_to_wait(properties: Mapping[str, str]) -> bool:
     """Whether a message wants anything of all this; batches must not."""
     wishes = properties.get(Property.DELAY, "0") != "0" or not properties.keys().isdisjoint(TIMER_WISHES)
     return wishes or is_half(properties)
+
+
+def is_too_long(text: str) -> bool:
+    """Whether a record cannot hold these properties. No character takes more than four bytes."""
+    return len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE
+
+
+def too_large(config: BrokerConfig) -> str:
+    """Return upstream's words for a message that no record can hold."""
+    return (
+        "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+        f"{config.max_message_bytes}B, msg properties length limit 32KB."
+    )

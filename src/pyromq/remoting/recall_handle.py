@@ -23,7 +23,7 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        return urlsafe_b64encode(f"{_VERSION} {' '.join(map(str, self))}".encode()).decode()
+        return urlsafe_b64encode(f"{_VERSION} {self[0]} {self[1]} {self[2]} {self[3]}".encode()).decode()
 
 
 def decode_handle(text: str) -> RecallHandle:

@@ -10,53 +10,45 @@ import os
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
-from pyromq.record import Buffer
 
 
 class GrowingFile:
-    """One writer. `size` bytes count, what is not written yet included."""
+    """One writer. `size` bytes count, what is not written yet included: that is `tail`, to be added to."""
 
-    __slots__ = ("_descriptor", "_tail", "_written", "path", "unsynced")
+    __slots__ = ("_descriptor", "_written", "path", "tail", "unsynced")
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self.path = path
         self.unsynced = False  # something is written that may not be on disk
         self._written = size
-        self._tail = bytearray()
+        self.tail = bytearray()
         self._descriptor: int | None = None
 
     @property
     def size(self) -> int:
-        return self._written + len(self._tail)
-
-    @property
-    def unwritten(self) -> int:
-        return len(self._tail)
-
-    def append(self, content: Buffer) -> None:
-        self._tail += content
+        return self._written + len(self.tail)
 
     def read(self, position: int, size: int) -> bytes:
         """Return so many bytes from `position` on. Raises `StoreCorrupt` where the file does not have them."""
         if position >= self._written:
             start = position - self._written
-            content = bytes(self._tail[start : start + size])
+            content = bytes(self.tail[start : start + size])
         else:
             from_file = min(size, self._written - position)
             content = os.pread(self._open(), from_file, position)
             if len(content) == from_file < size:
-                content += self._tail[: size - from_file]
+                content += self.tail[: size - from_file]
         if len(content) != size:
             raise StoreCorrupt(f"{self.path} ends before byte {position + size}: it was cut; restore it from a backup")
         return content
 
     def write(self) -> None:
         """Write what is new; a crash of the process does not lose it any more. Raises `OSError`."""
-        while self._tail:
-            written = os.pwrite(self._open(), self._tail, self._written)
+        while self.tail:
+            written = os.pwrite(self._open(), self.tail, self._written)
             self._written += written
             self.unsynced = True
-            del self._tail[:written]
+            del self.tail[:written]
 
     def sync(self) -> None:
         """Wait until what was written is on disk. Safe to call from any thread. Raises `OSError`."""

@@ -30,22 +30,14 @@ HOUR_MS = 3_600_000
 ENTRY_BYTES = 36
 NUMBER_BYTES = 4
 _ENTRY = struct.Struct(">qIIqqi")
+_pack_entry = _ENTRY.pack  # bound once
 _DUE_AND_KEY = struct.Struct(">qI")
 _NUMBER = struct.Struct(">I")
 _READ_ENTRIES = 16_384  # at a time when all are looked through
 
 
-class NewTimer(NamedTuple):
-    """What is to be known of a message without its record."""
-
-    due_ms: int
-    key_hash: int
-    topic_hash: int
-    log_offset: int
-
-
 class TimerEntry(NamedTuple):
-    """The same of one that is here, and where its record lies."""
+    """What is known of a message without its record."""
 
     due_ms: int
     key_hash: int
@@ -66,7 +58,7 @@ class BucketSizes(NamedTuple):
 class TimerBucket:
     """One hour, counted from 1970. `count` messages came into it, `pending` of them wait."""
 
-    __slots__ = ("_done", "_entries", "_finished", "_records", "hour", "listed", "name")
+    __slots__ = ("_done", "_entries", "_finished", "_records", "_records_size", "hour", "listed", "name")
 
     def __init__(self, folder: Path, name: str, hour: int, sizes: BucketSizes = BucketSizes()) -> None:  # noqa: B008
         self.name = name
@@ -75,6 +67,7 @@ class TimerBucket:
         self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries)
         self._records = GrowingFile(folder / f"{name}.records", sizes.records)
         self._done = GrowingFile(folder / f"{name}.done", sizes.done)
+        self._records_size = sizes.records
         self._finished: bytearray | None = None  # by number: 1 for one that does not wait any more
 
     @property
@@ -95,13 +88,14 @@ class TimerBucket:
 
     @property
     def unwritten(self) -> int:
-        return self._entries.unwritten + self._records.unwritten + self._done.unwritten
+        return sum(len(file.tail) for file in self.files)
 
-    def add(self, new: NewTimer, record: Buffer) -> None:
+    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, record: Buffer) -> None:
         """Add a message. Log offsets must ascend. Called for every one."""
-        records = self._records
-        self._entries.append(_ENTRY.pack(*new, records.size, len(record)))
-        records.append(record)
+        size = len(record)
+        self._entries.tail += _pack_entry(due_ms, key_hash, topic_hash, log_offset, self._records_size, size)
+        self._records.tail += record
+        self._records_size += size
         if self._finished is not None:
             self._finished.append(0)
 
@@ -111,7 +105,7 @@ class TimerBucket:
         if finished[number]:
             return False
         finished[number] = 1
-        self._done.append(_NUMBER.pack(number))
+        self._done.tail += _NUMBER.pack(number)
         return True
 
     def is_finished(self, number: int) -> bool:

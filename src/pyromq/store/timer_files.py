@@ -18,10 +18,9 @@ from pathlib import Path
 import msgspec
 
 from pyromq.errors import StoreCorrupt, StoreNotWritable
-from pyromq.record import Buffer
 from pyromq.store.growing_file import GrowingFile
 from pyromq.store.json_file import JsonFile, sync_folder
-from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, NUMBER_BYTES, BucketSizes, NewTimer, TimerBucket
+from pyromq.store.timer_bucket import NUMBER_BYTES, BucketSizes, TimerBucket
 
 logger = logging.getLogger(__name__)
 
@@ -99,29 +98,24 @@ class TimerFiles:
         """Return the hours that have buckets, ascending."""
         return sorted(self.buckets)
 
-    def bucket_for(self, due_ms: int, queue_offset: int) -> TimerBucket:
-        """Return the bucket of a time; a new one is named by its hour and the first message that came into it.
+    def make(self, hour: int, queue_offset: int) -> TimerBucket:
+        """Make the bucket of an hour, named also by the first message that comes into it.
 
         So a name never comes back, and the files of a bucket long finished may be deleted whenever it suits.
         """
-        hour = due_ms // HOUR_MS
-        bucket = self.buckets.get(hour)
-        if bucket is None:
-            start = datetime.fromtimestamp(hour * 3600, UTC).strftime(_NAME_FORMAT)
-            bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour)
+        start = datetime.fromtimestamp(hour * 3600, UTC).strftime(_NAME_FORMAT)
+        bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour)
         return bucket
 
-    def add(self, bucket: TimerBucket, entry: NewTimer, record: Buffer) -> None:
-        """Add a message to a bucket. Called for every one."""
-        bucket.add(entry, record)
-        self.unwritten += ENTRY_BYTES + len(record)
+    def touch(self, bucket: TimerBucket, size: int) -> None:
+        """Take note that so many bytes were added to a bucket. Called for every message."""
+        self.unwritten += size
         self._changed[bucket] = None
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
         """Note that a message does not wait any more. Once more does no harm."""
         if bucket.finish(number):
-            self.unwritten += NUMBER_BYTES
-            self._changed[bucket] = None
+            self.touch(bucket, NUMBER_BYTES)
             self.pending[topic] -= 1
             if not self.pending[topic]:
                 del self.pending[topic]

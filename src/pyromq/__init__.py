@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyromq.errors import IllegalName as IllegalName
     from pyromq.errors import MQError as MQError
     from pyromq.errors import NoNameServer as NoNameServer
+    from pyromq.errors import NoReply as NoReply
     from pyromq.errors import NotRunning as NotRunning
     from pyromq.errors import ProtocolError as ProtocolError
     from pyromq.errors import TopicNotFound as TopicNotFound
@@ -67,6 +68,7 @@ _MODULES = {
         "IllegalName",
         "MQError",
         "NoNameServer",
+        "NoReply",
         "NotRunning",
         "ProtocolError",
         "TopicNotFound",

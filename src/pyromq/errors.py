@@ -92,6 +92,13 @@ class DeadlineExceeded(Unavailable):
     """No answer within the time the caller gave."""
 
 
+class NoReply(DeadlineExceeded):
+    """A request was stored, but no reply came in time; somebody may be working on it."""
+
+    code = 10006  # Java's ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
+    retriable = False
+
+
 class NoNameServer(Unavailable):
     """None of the configured name servers answers."""
 

@@ -109,6 +109,20 @@ class Producer:
         """Write a message to a broker's connection; nobody says whether it was stored."""
         self._portal.run(self._async.send_one_way, message, queue=queue, ordering_key=ordering_key)
 
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> StoredMessage:
+        """Send a message and return a consumer's reply; see `AsyncProducer.request`."""
+        return self._portal.run(
+            self._async.request, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
+        )
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to now."""
         return self._portal.run(self._async.queues, topic)

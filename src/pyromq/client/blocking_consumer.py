@@ -10,7 +10,7 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.listener import Listener
 from pyromq.client.portal import Portal
-from pyromq.message import MessageQueue
+from pyromq.message import MessageQueue, StoredMessage
 
 L = TypeVar("L", bound=Listener)
 
@@ -102,6 +102,10 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues this member consumes now, in order; those of the retry topic are left out."""
         return self._async.assignment
+
+    def reply(self, request: StoredMessage, body: bytes) -> None:
+        """Answer a message sent with a producer's `request`, from a listener; see `AsyncConsumer.reply`."""
+        self._portal.run(self._async.reply, request, body)
 
     def pause(self) -> None:
         """Pull nothing until `resume`, and keep the queues; messages fetched already are still consumed."""

@@ -29,11 +29,12 @@ from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.ownership import Ownership
 from pyromq.client.pull_loop import Limits, PullLoops
 from pyromq.client.rebalance import Rebalance
+from pyromq.client.replies import Replies
 from pyromq.client.send_back import SendBack
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
 from pyromq.filter.tags import parse_tags
-from pyromq.message import MessageQueue
+from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic, retry_topic
 from pyromq.net.tasks import every
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription
@@ -114,11 +115,12 @@ class AsyncConsumer:
             namesrv,
             clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
-            answerer=self._reporting,
+            answerers=[self._reporting],
             instance=config.instance or ("DEFAULT" if config.broadcast else None),
             heartbeat_seconds=config.heartbeat_seconds,
             route_refresh_seconds=config.route_refresh_seconds,
         )
+        self._replies = Replies(self._membership, clock)
         retries = config.max_retries if config.max_retries is not None else FOR_EVER if config.orderly else MAX_RETRIES
         given_back = None if config.broadcast else SendBack(group, self._membership, clock, max_retries=retries)
         self._consuming: ConcurrentConsuming | OrderlyConsuming
@@ -270,6 +272,14 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def reply(self, request: StoredMessage, body: bytes) -> None:
+        """Answer a message sent with a producer's `request`: its sender has the reply when this returns.
+
+        Raises `UsageError` for a message that is no request, and a `BrokerError` or `Unavailable` when its sender is
+        gone: an exception that leaves the listener lets the request come again, so catch it where that is no use.
+        """
+        await self._replies.send(request, body)
 
     def pause(self) -> None:
         """Pull nothing until `resume`, and keep the queues; messages fetched already are still consumed."""

@@ -6,7 +6,7 @@ Checks and prepares messages; knows no network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyromq.client.config import ProducerConfig
@@ -64,12 +64,17 @@ class Delivery:
 
 
 def prepare(
-    message: Message, config: ProducerConfig, ids: UniqueIds, *, half_of: str | None = None
+    message: Message,
+    config: ProducerConfig,
+    ids: UniqueIds,
+    *,
+    half_of: str | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> tuple[bytes, int, bytes]:
     """Check a message and return its body as sent, its sysFlag and its property text escaped for JSON.
 
     Gives the message its unique id if it has none. `half_of` names the producer group that will decide about a half
-    message. Raises `IllegalMessage` naming what cannot be sent.
+    message; `more` are system properties of this sending. Raises `IllegalMessage` naming what cannot be sent.
     """
     body = message.body
     check_body(body, config.max_message_bytes)
@@ -81,6 +86,8 @@ def prepare(
         properties.pop(Property.DELAY, None)  # a half message has no delay. Source: sendMessageInTransaction
         properties |= {Property.TRANSACTION: "true", Property.PRODUCER_GROUP: half_of}
         sys_flag = SysFlag.HALF
+    if more is not None:
+        properties |= more
     text = encode_properties(properties)
     if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
         raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from pyromq.client.instance import Instance, Member, join, leave
@@ -39,9 +39,9 @@ REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its r
 class Membership:
     """Between `start` and `close` a client can ask for routes and connections here.
 
-    `announce` gives what heartbeats say, or None for a client that needs none; `answerer` has the answers to what
-    brokers ask. `instance` is part of the client id, and clients of the same one share connections; None gives an id
-    that no other client has.
+    `announce` gives what heartbeats say, or None for a client that needs none; `answerers` have the answers to
+    what brokers ask. `instance` is part of the client id, and clients of the same one share connections; None gives an
+    id that no other client has.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Membership:
         clock: Clock,
         *,
         announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
-        answerer: object = None,
+        answerers: Sequence[object] = (),
         instance: str | None = None,
         heartbeat_seconds: float = 30.0,
         route_refresh_seconds: float = 30.0,
@@ -68,7 +68,7 @@ class Membership:
         self._instance = instance
         self._heartbeat_seconds = heartbeat_seconds
         self._route_refresh_seconds = route_refresh_seconds
-        self._member = Member(lambda: announce(self.client_id), Dispatcher(answerer))
+        self._member = Member(lambda: announce(self.client_id), Dispatcher(*answerers))
         self._shared: Instance | None = None
         self._pool = Pool(self._member.dispatcher, clock)
         self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -26,18 +27,20 @@ from pyromq.client.delivery import (
 )
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE, Membership
 from pyromq.client.queue_choice import QueueChoice
+from pyromq.client.requests import Requests
 from pyromq.client.routes import Route
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import (
     DeadlineExceeded,
     IllegalName,
     MQError,
+    NoReply,
     ProtocolError,
     Unavailable,
     UsageError,
     from_response,
 )
-from pyromq.message import Message, MessageQueue, SendResult, SendStatus
+from pyromq.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
 from pyromq.message_id import UniqueIds
 from pyromq.names import DEFAULT_PRODUCER_GROUP, check_group
 from pyromq.net.channel import Channel
@@ -78,11 +81,12 @@ class AsyncProducer:
         self.group = group
         self.config = config or ProducerConfig()
         self._clock = clock or SystemClock()
+        self._requests = Requests(self._clock)
         self._membership = Membership(
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
-            answerer=self._answerer(),
+            answerers=self._answerers(),
             instance=self.config.instance,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
@@ -91,6 +95,7 @@ class AsyncProducer:
         self._ids: UniqueIds
         self._templates: dict[tuple[str, str], HeaderTemplate] = {}
         self._checked_topics: set[str] = set()
+        self._requested_topics: set[str] = set()
         self._stalled: dict[str, deque[Delivery]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
         self.in_flight = 0
@@ -200,6 +205,50 @@ class AsyncProducer:
         channel.notify(self._header(delivery, chosen), delivery.body)
         await channel.writable()
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> StoredMessage:
+        """Send a message and return the reply that a consumer gives with its `reply` method.
+
+        `timeout` (seconds) covers sending and waiting. Raises `NoReply` when the message was stored but no reply came
+        in time, and what `send` raises. The reply comes to this client alone, in any process of the cluster.
+        """
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        seconds = self.config.timeout if timeout is None else timeout
+        deadline = self._deadline(seconds)
+        await self.room_below(self.config.max_in_flight)
+        self._membership.check_running()
+        await self._be_known(self._checked(message.topic), seconds)
+        with self._requests.waiting(self._membership.client_id, seconds) as request:
+            delivery = self._prepare(message, choose, deadline - self._clock.monotonic(), more=request.properties)
+            delivery.retry_codes = frozenset() if choose else self.config.retry_codes
+            self._dispatch(delivery)
+            await delivery.future
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                    return await request.reply
+            except TimeoutError as error:
+                raise NoReply(
+                    f"send request message to <{message.topic}> OK, but wait reply message timeout, {seconds:g} s; "
+                    "is a consumer there that replies?"
+                ) from error
+
+    async def _be_known(self, topic: str, seconds: float) -> None:
+        """Tell every broker of the topic who is here, once: a reply may come by any of them."""
+        if topic in self._requested_topics:
+            return
+        with suppress(TimeoutError):  # the request itself will say so
+            async with asyncio.timeout(seconds):
+                await self._route(topic)
+                await self._membership.heartbeat()
+                self._requested_topics.add(topic)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to now, in order of broker name and queue id."""
         return list((await self._route(self._checked(topic))).writable)
@@ -218,18 +267,24 @@ class AsyncProducer:
             finally:
                 self._room.remove(waiter)
 
-    def _answerer(self) -> object:
-        """What answers the brokers' questions; transaction producers are asked about half messages."""
-        return None
+    def _answerers(self) -> list[object]:
+        """What answers the brokers' questions; transaction producers are asked about half messages, too."""
+        return [self._requests]
 
     def _prepare(
-        self, message: Message, choose: QueueChooser | None, timeout: float | None, *, half: bool = False
+        self,
+        message: Message,
+        choose: QueueChooser | None,
+        timeout: float | None,
+        *,
+        half: bool = False,
+        more: Mapping[str, str] | None = None,
     ) -> Delivery:
         self._membership.check_running()
         topic = message.topic
         if topic not in self._checked_topics:
             self._checked(topic)
-        body, sys_flag, text = prepare(message, self.config, self._ids, half_of=self.group if half else None)
+        body, sys_flag, text = prepare(message, self.config, self._ids, half_of=self.group if half else None, more=more)
         assert message.message_id is not None
         return Delivery(
             topic,

@@ -80,7 +80,7 @@ class AsyncPullConsumer:
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
-            answerer=self._reporting,
+            answerers=[self._reporting],
             instance=self.config.instance,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,

@@ -184,8 +184,8 @@ class AsyncTransactionProducer(AsyncProducer):
         await self._checking.stop()
         await super().close()
 
-    def _answerer(self) -> object:
-        return self._checking
+    def _answerers(self) -> list[object]:
+        return [*super()._answerers(), self._checking]
 
 
 class _Checking:

@@ -9,13 +9,14 @@ Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-from pyromq.broker.timer_records import delivered_from, read_parked
+from pyromq.broker.timer_records import Ticket, delivered_from, read_parked
 from pyromq.errors import StoreNotWritable
 from pyromq.message import Property
 from pyromq.names import TIMER_TOPIC
@@ -32,6 +33,7 @@ CHECKED_RECORDS = 4_000
 WRITTEN_BUCKETS = 32
 
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
+REMEMBERED = 200_000  # tickets of messages not moved yet; without them their records are read
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
 
 
@@ -41,6 +43,7 @@ class FiledTimers:
     def __init__(self, store: MessageStore, folder: Path) -> None:
         self.near = -1
         self.unread: set[int] = set()
+        self.recent: deque[tuple[int, Ticket]] = deque(maxlen=REMEMBERED)  # log offset and ticket of those parked last
         self.refusal: str | None = None  # why no more messages can be filed
         self._store = store
         self._files = TimerFiles(folder)
@@ -87,6 +90,11 @@ class FiledTimers:
             return False
         return self._move() and self._check()
 
+    @property
+    def unmoved(self) -> int:
+        """How many messages are in the log alone."""
+        return self._store.max_offset(TIMER_TOPIC, 0) - self._moved
+
     def catch_up(self) -> None:
         """Do all there is to do. For questions, which are rare; usually there is next to nothing."""
         while not self.follow():
@@ -94,10 +102,16 @@ class FiledTimers:
 
     def _move(self) -> bool:
         end = self._store.max_offset(TIMER_TOPIC, 0)
+        recent = self.recent
         if self._moved < end:
             records = self._store.records(TIMER_TOPIC, 0, self._moved, MOVED_RECORDS)
-            for queue_offset, record in enumerate(records, self._moved):
-                self._take(record, queue_offset)
+            for queue_offset, (log_offset, record) in enumerate(records, self._moved):
+                while recent and recent[0][0] < log_offset:
+                    recent.popleft()
+                if recent and recent[0][0] == log_offset and record is not None:
+                    self._add(record, *recent.popleft(), queue_offset)
+                else:
+                    self._take(record, queue_offset)
             self._moved = self._moved + len(records) if records else end
             self._news = True
         if self.refusal is not None or self._files.unwritten > UNWRITTEN_BYTES:
@@ -117,11 +131,15 @@ class FiledTimers:
             for bucket, number in self.waiting(topic_name, due_ms, unique_key):
                 self._files.finish(bucket, number, topic_name)
             return
+        self._add(record, log_offset, (b"", due_ms, crc32(unique_key), topic_name), queue_offset)
+
+    def _add(self, record: memoryview, log_offset: int, ticket: Ticket, queue_offset: int) -> None:
+        _, due_ms, key_hash, topic = ticket
         hour = due_ms // HOUR_MS
         bucket = self.buckets.get(hour) or self._files.make(hour, queue_offset)
-        bucket.add(due_ms, crc32(unique_key), crc32(topic), log_offset, record)
+        bucket.add(due_ms, key_hash, _topic_hash(topic), log_offset, record)
         self._files.touch(bucket, ENTRY_BYTES + len(record))
-        self._files.pending[topic_name] += 1
+        self._files.pending[topic] += 1
         if hour <= self.near:
             self.unread.add(hour)
 
@@ -253,3 +271,8 @@ class FiledTimers:
             self._files.write_some(len(self.buckets))
             self._files.save(self._taken())
         self._files.release()
+
+
+@lru_cache(maxsize=8192)
+def _topic_hash(topic: str) -> int:
+    return crc32(topic.encode())

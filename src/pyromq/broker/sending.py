@@ -9,6 +9,7 @@ from typing import cast
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
+from pyromq.broker.timer_records import Ticket
 from pyromq.broker.topics import FAQ, Topics, describe
 from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, Waits, asks_to_wait, is_too_long, too_large
 from pyromq.clock import Clock
@@ -50,8 +51,8 @@ STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of 
 _WAIT = Property.WAIT + "\x01"
 
 
-# A message to store, whether its sender waits for the disk, the queue it is told, and what cancels the message.
-_Prepared = tuple[StoredMessage, bool, int, str | None]
+# A message to store, whether its sender waits for the disk, the queue it is told, its ticket if it waits for a time.
+_Prepared = tuple[StoredMessage, bool, int, Ticket | None]
 
 
 class Sending:
@@ -76,6 +77,7 @@ class Sending:
         self._clock = clock
         self._find_topic = topics.find
         self._divert = waits.divert
+        self._parked = waits.parked
         self._append = store.append
         self._append_batch = store.append_batch
         self._count_put = statistics.count_put
@@ -155,20 +157,22 @@ class Sending:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        handle = None
+        ticket = None
         if DELAY in text or TRANSACTION in text or TIMER in text:
-            handle = self._divert(message, header)
-        return message, wait, queue_id, handle
+            ticket = self._divert(message, header)
+        return message, wait, queue_id, ticket
 
     def _stored(
-        self, message: StoredMessage, wait: bool, queue_id: int, handle: str | None
+        self, message: StoredMessage, wait: bool, queue_id: int, ticket: Ticket | None
     ) -> Answered | Future[Answered]:
         """The answer to a send whose message is in the log."""
         self._count_put(message.topic, 1, message.size)
         template = self._answer or self._make_answers()
         values: tuple[int | bytes, ...] = (message.log_offset, queue_id, message.queue_offset)
-        if handle:
-            template, values = self._answer_with_handle, (*values, handle.encode())
+        if ticket is not None:
+            self._parked((message.log_offset, ticket))
+            if ticket[0]:
+                template, values = self._answer_with_handle, (*values, ticket[0])
         reply = FilledReply(template, values)
         if wait and self._waits_for_flush:
             return self._when_flushed(message.log_offset + message.size, reply)

@@ -45,8 +45,12 @@ _PAIRS = PAIRS.encode()
 _UNITS = dict(zip(TIMER_WISHES, (1000, 1, 1), strict=True))
 
 
+# What is known of a message when it is parked: the handle that cancels it (b"" without a unique key), when it is due
+# (ms), CRC-32 of its unique key, topic. A plain tuple, as the next: one is made for every message.
+Ticket = tuple[bytes, int, int, str]
+
 # What the record of a waiting message, or of a cancel, says: log offset, due time (ms), topic, unique key (b"" without
-# one), and whether it is a cancel. A plain tuple: one is made for every message.
+# one), and whether it is a cancel.
 Parked = tuple[int, int, bytes, bytes, bool]
 
 
@@ -57,7 +61,7 @@ def wished_ms(text: str, now_ms: int) -> int | None:
     """
     place = text.find(_DELIVER)
     if place >= 0 and text.count("TIMER_") == 1:  # nearly always; searched, not parsed
-        value = text[place + len(_DELIVER) :].partition(PAIRS)[0]
+        value = text[place + len(_DELIVER) : text.find(PAIRS, place + 1)]
         if value.isdecimal() and value.isascii() and len(value) < 20:
             return int(value)
     properties = decode_properties(text)
@@ -84,14 +88,14 @@ def park(message: StoredMessage, due_ms: int) -> None:
     message.queue_id = 0
 
 
-def unique_key_of(text: str) -> str | None:
-    """Return the unique key among properties as text."""
+def unique_key_of(text: str) -> str:
+    """Return the unique key among properties as text, which end with a pair of another name; "" without one."""
     place = text.rfind(_KEY)
     if place >= 0:  # nearly always; searched, not parsed
-        key = text[place + len(_KEY) :].partition(PAIRS)[0]
-        if key and NAME_VALUE not in key:
+        key = text[place + len(_KEY) : text.find(PAIRS, place + 1)]
+        if key:
             return key
-    return decode_properties(text).get(Property.UNIQUE_KEY)
+    return decode_properties(text).get(Property.UNIQUE_KEY, "")
 
 
 def cancel_of(handle: RecallHandle, *, now_ms: int, born_address: bytes) -> StoredMessage:

@@ -12,15 +12,16 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.filed_timers import FiledTimers
 from pyromq.broker.statistics import Statistics
-from pyromq.broker.timer_records import LATEST_MS, cancel_of, delivery_of, park, unique_key_of, wished_ms
+from pyromq.broker.timer_records import LATEST_MS, Ticket, cancel_of, delivery_of, park, unique_key_of, wished_ms
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
-from pyromq.remoting.recall_handle import RecallHandle
+from pyromq.remoting.recall_handle import RecallHandle, encode_handle
 from pyromq.store.due_times import DueTime, DueTimes
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
 MOVE_SECONDS = 0.1  # how long parked messages may stay in the log alone, unless they are due
+MOVE_PAUSE_SECONDS = 0.05  # between two slices of moving while nothing is urgent: accepting comes first
+MOST_UNMOVED = 200_000  # messages; more are moved without pauses. It takes half a second when one of them is due
 AHEAD_MS = 120_000  # how long before its hour a bucket's due times are read
 ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour are read
 
@@ -59,18 +62,19 @@ class Timers:
         self._config = config
         self._clock = clock
         self._times = DueTimes()
+        self._unmoved_due_ms = 0  # no message that is in the log alone is due before; 0: unknown
         self._next_step_ms = LATEST_MS  # `step` runs then or before, as far as `on_parked` was told
         self.load = self.filed.load
         self.persist = self.filed.persist
+        self.parked = self.filed.recent.append
 
     # -- taking in
 
-    def divert(self, message: StoredMessage) -> str | None:
-        """Make a message that is about to be appended wait if its properties ask for it; return what cancels it.
+    def divert(self, message: StoredMessage) -> Ticket | None:
+        """Make a message that is about to be appended wait if its properties ask for it; None: it does not wait.
 
-        None: it does not wait; so for one whose time has come. "": nothing cancels it, since it has no unique key.
-        Raises `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be
-        filed.
+        One whose time has come does not. When it is appended, `parked` should be told log offset and ticket. Raises
+        `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be filed.
         """
         now = self._clock.now_ms()
         due = wished_ms(message.property_text, now)
@@ -87,10 +91,12 @@ class Timers:
         if due < self._next_step_ms:
             self._next_step_ms = min(due, now + round(MOVE_SECONDS * 1000))
             self.on_parked((self._next_step_ms - now) / 1000)
-        key = unique_key_of(message.property_text)
-        handle = RecallHandle(message.topic, self._config.name, due, key).encode() if key else ""
+        if due < self._unmoved_due_ms:
+            self._unmoved_due_ms = due
+        topic, key = message.topic, unique_key_of(message.property_text)
         park(message, due)
-        return handle
+        handle = encode_handle(topic, self._config.name, due, key) if key else b""
+        return handle, due, crc32(key.encode()), topic
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> StoredMessage:
         """Cancel what waits for the handle's time under its key; return the record that says so, stored.
@@ -122,16 +128,19 @@ class Timers:
         now = self._clock.now_ms()
         self._next_step_ms = LATEST_MS
         self._look_ahead(now)
-        if not self.filed.follow():
+        pause = 0.0 if self.filed.follow() else MOVE_PAUSE_SECONDS
+        if not pause:
+            self._unmoved_due_ms = LATEST_MS
+        elif self._unmoved_due_ms <= now or self.filed.unmoved > MOST_UNMOVED:
             return 0.0
         known_before = self._read_ahead(now)
         if self._deliver(min(now, known_before - 1)) or self.filed.unread:
             return 0.0
-        if not self.filed.buckets:
+        if not self.filed.buckets and not pause:
             return None
         first = self._times.first()
         wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
-        return min(max(wait, 0.0), LONGEST_WAIT)
+        return min(max(wait, 0.0), pause or LONGEST_WAIT)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Let the buckets whose hour comes closer be read; none is let go when the clock is set back."""

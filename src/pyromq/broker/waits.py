@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delay_levels import DelayLevels
 from pyromq.broker.half_messages import ADDED_BY_CHECKS, HalfMessages
+from pyromq.broker.timer_records import Ticket
 from pyromq.broker.timers import Timers
 from pyromq.errors import MessageRefused, NoPermission
 from pyromq.message import TIMER_WISHES, Property, StoredMessage, decode_properties
@@ -33,26 +34,27 @@ class Waits:
         self._delay_levels = delay_levels
         self._timers = timers
         self._config = config
+        self.parked = timers.parked
 
-    def divert(self, message: StoredMessage, header: SendMessage) -> str | None:
+    def divert(self, message: StoredMessage, header: SendMessage) -> Ticket | None:
         """Let a message that is about to be appended wait if it asks for it; dead letters do not.
 
-        Return what cancels one that waits for its time; "": nothing does; None: it waits for something else, or not.
-        Raises what refuses it.
+        Return the ticket of one that waits for its time: `parked` should be told when it is appended. Raises what
+        refuses it.
         """
         if message.topic.startswith(DEAD_LETTER_PREFIX):
             return None
         text = message.property_text
-        handle, more = None, ""  # `more` is what the properties may grow by until the message is seen
+        ticket, more = None, ""  # `more` is what the properties may grow by until the message is seen
         if DELAY not in text and TRANSACTION not in text:
-            handle = self._timers.divert(message)
+            ticket = self._timers.divert(message)
         else:
-            handle, more = self._divert_parsed(message, header)
+            ticket, more = self._divert_parsed(message, header)
         if is_too_long(message.property_text + more):
             raise MessageRefused(too_large(self._config))
-        return handle
+        return ticket
 
-    def _divert_parsed(self, message: StoredMessage, header: SendMessage) -> tuple[str | None, str]:
+    def _divert_parsed(self, message: StoredMessage, header: SendMessage) -> tuple[Ticket | None, str]:
         properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
         properties[Property.CLUSTER] = self._config.cluster
         # Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.

@@ -5,13 +5,15 @@ URL-safe Base64 of five words: `v1 TOPIC BROKER DUE_MS UNIQUE_KEY`. Source: Rock
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
+from binascii import b2a_base64
 from typing import NamedTuple
 
 from pyromq.errors import RecallRefused
 
 _VERSION = "v1"
 _WORDS = 5
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class RecallHandle(NamedTuple):
@@ -23,7 +25,13 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        return urlsafe_b64encode(f"{_VERSION} {self[0]} {self[1]} {self[2]} {self[3]}".encode()).decode()
+        return encode_handle(self.topic, self.broker_name, self.due_ms, self.unique_key).decode()
+
+
+def encode_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> bytes:
+    """Return a handle as text in ASCII. Called for every message that waits for its time."""
+    words = f"{_VERSION} {topic} {broker_name} {due_ms} {unique_key}"
+    return b2a_base64(words.encode(), newline=False).translate(_URL_SAFE)
 
 
 def decode_handle(text: str) -> RecallHandle:

@@ -240,10 +240,10 @@ class MessageStore:
         found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
         return [entry for entry in found if entry is not None]
 
-    def records(self, topic: str, queue_id: int, first: int, count: int) -> list[memoryview | None]:
-        """Return up to `count` records from queue offset `first` on; fewer at the end of a file of the queue.
+    def records(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, memoryview | None]]:
+        """Return log offset and record of up to `count` messages from queue offset `first` on.
 
-        None stands for a record that is not there any more; [] at the queue's end.
+        Fewer at the end of a file of the queue, [] at the queue's end. None: the record is not there any more.
         """
         queue = self._queues.find(topic, queue_id)
         content = queue.content(first, count) if queue is not None and first < queue.max_offset else None
@@ -251,8 +251,8 @@ class MessageStore:
             return []
         starts, sizes, _ = zip(*_ENTRIES.iter_unpack(content), strict=True)
         if min(starts) < self._log.min_offset or FILLER_SIZE in sizes:
-            return [self._log.record_at(start) for start in starts]
-        return [*self._log.views(starts, sizes)]
+            return [(start, self._log.record_at(start)) for start in starts]
+        return list(zip(starts, self._log.views(starts, sizes), strict=True))
 
     def records_from(self, log_offset: int) -> Iterator[memoryview]:
         """Yield the records of all topics from that one on, in order of arrival."""

@@ -7,7 +7,7 @@ from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.exchange import Exchange
-from pyromq.remoting.headers import LockQueues
+from pyromq.remoting.headers import LockQueues, UnlockQueues
 from pyromq.testing import FakeClock
 
 FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
@@ -65,13 +65,56 @@ def test_only_the_owner_unlocks(locks):
     assert locks.lock("g", "you", [FIRST]) == [FIRST]
 
 
+# -- telling those who were refused
+
+
+def told(exchange):
+    """How often this connection was told to share anew."""
+    return b"".join(map(bytes, exchange.take_output())).count(b'"code":40,')
+
+
+async def test_a_refused_member_is_told_once_when_the_queue_is_given_back(locks, connect):
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST, SECOND], asker=mine)
+    locks.lock("g", "you", [FIRST, SECOND], asker=yours)
+    locks.unlock("g", "me", [FIRST])
+    assert locks.tell_refused() == pytest.approx(60, abs=0.1)  # when the second one may be free
+    assert (told(yours), told(mine)) == (1, 0)
+    locks.tell_refused()
+    assert told(yours) == 0
+
+
+async def test_a_refused_member_is_told_when_the_lock_of_a_dead_one_has_ended(locks, connect, clock):
+    wakes = []
+    locks.on_free = wakes.append
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
+    locks.lock("g", "you", [FIRST], asker=yours)
+    mine.close("killed")
+    await clock.advance(wakes[-1])
+    assert locks.tell_refused() is None
+    assert told(yours) == 1
+
+
+async def test_a_refused_client_hears_of_the_freed_queue_at_once(broker, caller_to):
+    def asked(client_id):
+        queues = [WireQueue(topic="orders", broker_name="broker-a", queue_id=0)]
+        return encode_body(QueueLock(group="g", client_id=client_id, queues=queues))
+
+    holder, other = await caller_to(broker), await caller_to(broker)
+    await holder.ask(LockQueues(), asked("holder"))
+    await other.ask(LockQueues(), asked("other"))
+    await holder.ask(UnlockQueues(), asked("holder"))
+    assert await other.notices.get() == "g"
+
+
 # -- tied to a connection
 
 
 async def test_a_tied_lock_ends_with_its_connection(locks, connect, clock):
     mine = connect()
-    locks.lock("g", "me", [FIRST], tied_to=mine)
-    locks.lock("other", "me", [SECOND], tied_to=mine)
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
+    locks.lock("other", "me", [SECOND], asker=mine, tied=True)
     mine.close("killed")
     await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "you", [FIRST]) == [FIRST]
@@ -80,28 +123,28 @@ async def test_a_tied_lock_ends_with_its_connection(locks, connect, clock):
 
 async def test_a_holder_that_comes_back_at_once_keeps_its_lock(locks, connect, clock):
     mine, again = connect(), connect()
-    locks.lock("g", "me", [FIRST], tied_to=mine)
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
     mine.close("cut")
     await clock.advance(GRACE_SECONDS - 0.01)
     assert locks.lock("g", "you", [FIRST]) == []
-    assert locks.lock("g", "me", [FIRST], tied_to=again) == [FIRST]
+    assert locks.lock("g", "me", [FIRST], asker=again, tied=True) == [FIRST]
     await clock.advance(30)
     assert locks.lock("g", "you", [FIRST]) == []
 
 
 async def test_a_lock_that_is_not_tied_outlives_the_connection(locks, connect, clock):
     mine, yours = connect(), connect()
-    locks.lock("g", "me", [FIRST], tied_to=mine)
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
     locks.lock("g", "java", [SECOND])
     mine.close("killed")
     await clock.advance(GRACE_SECONDS + 0.01)
-    assert locks.lock("g", "you", [FIRST, SECOND], tied_to=yours) == [FIRST]
+    assert locks.lock("g", "you", [FIRST, SECOND], asker=yours, tied=True) == [FIRST]
 
 
 async def test_a_lock_asked_for_again_over_another_connection_is_tied_to_that_one(locks, connect, clock):
     old, new = connect(), connect()
-    locks.lock("g", "me", [FIRST], tied_to=old)
-    locks.lock("g", "me", [FIRST], tied_to=new)
+    locks.lock("g", "me", [FIRST], asker=old, tied=True)
+    locks.lock("g", "me", [FIRST], asker=new, tied=True)
     old.close("replaced")
     await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "you", [FIRST]) == []
@@ -112,7 +155,7 @@ async def test_a_lock_asked_for_again_over_another_connection_is_tied_to_that_on
 
 async def test_a_lock_asked_for_again_without_the_tie_is_free_of_it(locks, connect, clock):
     mine = connect()
-    locks.lock("g", "me", [FIRST], tied_to=mine)
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
     locks.lock("g", "me", [FIRST])
     mine.close("killed")
     await clock.advance(GRACE_SECONDS + 0.01)
@@ -121,16 +164,16 @@ async def test_a_lock_asked_for_again_without_the_tie_is_free_of_it(locks, conne
 
 async def test_the_end_of_a_connection_frees_nothing_that_others_took_over(locks, connect, clock):
     mine, yours = connect(), connect()
-    locks.lock("g", "me", [FIRST, SECOND], tied_to=mine)
+    locks.lock("g", "me", [FIRST, SECOND], asker=mine, tied=True)
     locks.unlock("g", "me", [FIRST])
-    locks.lock("g", "you", [FIRST], tied_to=yours)
+    locks.lock("g", "you", [FIRST], asker=yours, tied=True)
     mine.close("killed")
     await clock.advance(GRACE_SECONDS + 0.01)
     assert locks.lock("g", "they", [FIRST, SECOND]) == [SECOND]
 
 
 async def test_a_tied_lock_also_ends_after_a_minute_of_silence(locks, connect, clock):
-    locks.lock("g", "me", [FIRST], tied_to=connect())
+    locks.lock("g", "me", [FIRST], asker=connect(), tied=True)
     await clock.advance(60.5)
     assert locks.lock("g", "you", [FIRST]) == [FIRST]
 

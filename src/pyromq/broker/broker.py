@@ -79,6 +79,7 @@ class Broker:
         self.connections = Connections(self.config, self._clock)
         self.statistics = Statistics(self.config.cluster, self._clock)
         self.long_polls = LongPolls(self._clock)
+        self.queue_locks = QueueLocks(self._clock)
         self.delay_levels = DelayLevels(
             self.store, JsonFile(folder / "delayOffset.json"), statistics=self.statistics, clock=self._clock
         )
@@ -99,6 +100,7 @@ class Broker:
         self._checking = Alarm(checks.step, self._clock)
         self._delivering = Alarm(self.delay_levels.deliver, self._clock)
         self._timing = Alarm(self.timers.step, self._clock)
+        self._freeing = Alarm(self.queue_locks.tell_refused, self._clock)
         self._saving: set[asyncio.Future[None]] = set()
         self._server = Server(
             Dispatcher(*self._answerers(settings)), self._clock, host=self.config.host, port=self.config.port
@@ -106,7 +108,7 @@ class Broker:
 
     def _answerers(self, settings: JsonFile) -> list[object]:
         store, topics, groups, offsets = self.store, self.topics, self.groups, self.offsets
-        queue_locks = QueueLocks(self._clock)
+        queue_locks = self.queue_locks
         connections, statistics, config, clock = self.connections, self.statistics, self.config, self._clock
         progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=clock)
         sending = Sending(
@@ -225,6 +227,7 @@ class Broker:
         self.store.store_address = pack_address(host, self.config.port)
         self.half_messages.mend()
         self.timers.on_parked = self._timing.ring_within
+        self.queue_locks.on_free = self._freeing.ring_within
         self.topics.on_change = self.registering.announce_one_way
 
     def _start_loops(self) -> None:
@@ -241,6 +244,7 @@ class Broker:
         self._tasks.start(self._delivering.run(), name="delay levels")
         self._tasks.start(self._timing.run(), name="timers")
         self._tasks.start(self._checking.run(), name="transaction checks")
+        self._tasks.start(self._freeing.run(), name="freed queue locks")
         self._tasks.start(self._follow_index(), name="key index")
 
     async def _persist_offsets(self) -> None:

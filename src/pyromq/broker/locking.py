@@ -20,8 +20,9 @@ class Locking:
     def lock(self, header: LockQueues, call: Call) -> Reply:
         asked = decode_body(QueueLock, call.body)
         queues = [wire.queue for wire in asked.queues]
-        tied_to = call.peer if asked.tied_to_connection else None
-        granted = self._queue_locks.lock(asked.group, asked.client_id, queues, tied_to=tied_to)
+        granted = self._queue_locks.lock(
+            asked.group, asked.client_id, queues, asker=call.peer, tied=asked.tied_to_connection
+        )
         refused = None
         if asked.tied_to_connection and len(granted) < len(queues):
             refused = self._refused(asked.group, set(queues) - set(granted))

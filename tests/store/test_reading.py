@@ -79,6 +79,15 @@ def test_limits_of_count_and_bytes_end_a_read_but_never_before_the_first(tmp_pat
         assert store.read(TOPIC, 0, 0, 32, max_bytes=1).count == 1
 
 
+def test_who_asks_for_more_bytes_gets_a_bulk_read(tmp_path: Path) -> None:
+    limits = {"max_transfer_bytes": 1000, "bulk_transfer_bytes": 5000, "bulk_transfer_count": 50}
+    with opened(tmp_path, consume_queue_entries=1000, **limits) as store:
+        size = fill(store, 100, queues=1)[0].size
+        assert store.read(TOPIC, 0, 0, 500, max_bytes=10 * size).count == min(10, 5000 // size)
+        assert store.read(TOPIC, 0, 0, 500, max_bytes=1 << 30).count == min(50, 5000 // size)
+        assert store.read(TOPIC, 0, 0, 500).count == min(32, 1000 // size)
+
+
 def cold_store(root: Path) -> MessageStore:
     store = small_store(root, segment_bytes=1 << 20, consume_queue_entries=100, cold_transfer_count=2)
     store.open()

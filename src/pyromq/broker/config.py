@@ -59,6 +59,8 @@ class BrokerConfig:
     transaction_timeout_ms: int = 6_000  # a half message must be undecided for longer before its producer is asked
     transaction_check_interval_ms: int = 60_000
     transaction_check_max: int = 15  # checks after which an undecided half message is given up
+    half_run_timeout_ms: int = 6 * 3_600_000  # a batch transaction without news for so long is rolled back; ours
+    ledger_ms: int = 72 * 3_600_000  # decisions on batch transactions are known for so long; the log must be, too; ours
     store: StoreConfig | None = None  # None: defaults below `data`
     config_file: Path | None = None  # where request 25 keeps its changes; None: config/broker.properties below `data`
 
@@ -133,10 +135,12 @@ _RANGES = {
     "transaction_timeout_ms": (0, 86_400_000),
     "transaction_check_interval_ms": (10, 86_400_000),
     "transaction_check_max": (1, 1 << 31),
+    "half_run_timeout_ms": (1_000, 30 * 86_400_000),
+    "ledger_ms": (60_000, 366 * 86_400_000),
 }
 
 # RocketMQ's property name -> our field; `store.` before those of StoreConfig. `bindAddress` is RocketMQ 5's,
-# `refuseDifferentSubscriptions` ours.
+# `refuseDifferentSubscriptions` and `bulkTransfer...` are ours: who finds the latter may ask for large pulls.
 JAVA_NAMES: dict[str, str] = {
     "storePathRootDir": "data",
     "brokerName": "name",
@@ -171,6 +175,8 @@ JAVA_NAMES: dict[str, str] = {
     "transactionTimeOut": "transaction_timeout_ms",
     "transactionCheckInterval": "transaction_check_interval_ms",
     "transactionCheckMax": "transaction_check_max",
+    "batchTransactionTimeOut": "half_run_timeout_ms",
+    "batchTransactionLedgerTime": "ledger_ms",
     "storePathCommitLog": "store.commit_log_path",
     "mappedFileSizeCommitLog": "store.segment_bytes",
     "mappedFileSizeConsumeQueue": "store.consume_queue_entries",
@@ -184,6 +190,8 @@ JAVA_NAMES: dict[str, str] = {
     "syncFlushTimeout": "store.sync_flush_timeout_ms",
     "checkCRCOnRecover": "store.check_crc_on_recover",
     "messageDelayLevel": "store.delay_levels_ms",
+    "bulkTransferBytes": "store.bulk_transfer_bytes",
+    "bulkTransferCount": "store.bulk_transfer_count",
 }
 
 # Request 25 changes these at once; `FIXED` not at all; the rest from the next start on.
@@ -204,6 +212,8 @@ LIVE = frozenset(
         "transactionTimeOut",
         "transactionCheckInterval",
         "transactionCheckMax",
+        "batchTransactionTimeOut",
+        "batchTransactionLedgerTime",
     }
 )
 FIXED = frozenset(

@@ -138,7 +138,14 @@ class Pulling:
             raise BrokerError(f"The broker does not support consumer to filter message by {expression_type}")
 
     def _read(self, header: PullMessage, accepts: Accepts) -> FilledReply:
-        found = self._store.read(header.topic, header.queue_id, header.queue_offset, header.max_count, accepts=accepts)
+        found = self._store.read(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_count,
+            max_bytes=header.max_bytes,
+            accepts=accepts,
+        )
         values = (found.next_offset, found.min_offset, found.max_offset)
         if found.status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)

@@ -70,7 +70,8 @@ class PullRequest:
     """What to pull: at most `max_count` messages with `tags`, waiting at the broker for up to `wait_seconds`.
 
     `timeout` is how long the answer may take beyond that; `broker_id` 0 is the master. `commit_offset`, when given,
-    is stored as where the group goes on.
+    is stored as where the group goes on. A broker of ours gives up to `max_bytes` of records (and more than 32
+    messages) when asked so; other brokers do not look at it.
     """
 
     max_count: int = 32
@@ -79,6 +80,7 @@ class PullRequest:
     timeout: float = 5.0
     broker_id: int = 0
     commit_offset: int | None = None
+    max_bytes: int | None = None
 
 
 async def pull(
@@ -103,6 +105,7 @@ async def pull(
         subscription=tags.expression,
         subscription_version=0,
         expression_type="TAG",
+        max_bytes=request.max_bytes,
         broker_name=queue.broker_name,
     )
     response = await membership.ask_queue(

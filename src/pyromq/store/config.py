@@ -51,6 +51,8 @@ class StoreConfig:
     max_transfer_count: int = 32
     cold_transfer_bytes: int = 65_536  # of one read of records that probably have to come from the disk
     cold_transfer_count: int = 8
+    bulk_transfer_bytes: int = 4 << 20  # of one read by somebody who asks for more than `max_transfer_bytes`; ours
+    bulk_transfer_count: int = 16_384
     cold_memory_percent: int = 40  # records further behind the end than this share of memory are cold
 
     def __post_init__(self) -> None:
@@ -85,5 +87,7 @@ _RANGES = {
     "max_transfer_count": (1, 1 << 20),
     "cold_transfer_bytes": (1, 1 << 30),
     "cold_transfer_count": (1, 1 << 20),
+    "bulk_transfer_bytes": (1, 15 << 20),  # a frame has at most 16 MiB
+    "bulk_transfer_count": (1, 1 << 20),
     "cold_memory_percent": (1, 100),
 }

@@ -68,6 +68,7 @@ class Reading:
         self._queues = queues
         self._limits = (config.max_transfer_bytes, config.max_transfer_count)
         self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
+        self._bulk_limits = (config.bulk_transfer_bytes, config.bulk_transfer_count)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._resident_bytes = memory * config.cold_memory_percent // 100
 
@@ -83,7 +84,8 @@ class Reading:
     ) -> ReadResult:
         """Return messages from `queue_offset` on whose tags code is accepted; at least one if there is any.
 
-        `max_bytes` None: as configured. A read ends where a file of the queue does. Called for every pull.
+        `max_bytes` asks for fewer bytes than configured, or for more: a bulk read, which has limits of its own. A read
+        ends where a file of the queue does. Called for every pull.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -110,18 +112,26 @@ class Reading:
         accepts: Callable[[int], bool] | None,
     ) -> ReadResult:
         first = next(_unpack_entries(content))[0]
-        # A read that begins among cold records is cold; that it may end warm does no harm.
-        max_bytes, max_count = self._cold_limits if self.is_cold(first) else self._limits
-        if limits[0] is not None:
-            max_bytes = limits[0]
+        max_bytes, max_count = self._allowed(limits[0], self.is_cold(first))
         max_count = min(max_count, limits[1])
         found = None
-        if accepts is None and max_count > 0:
+        if accepts is None and 0 < max_count <= SCANNED_ENTRIES:
             found = self._next_ones(content, min(max_count, len(content) // ENTRY_BYTES), max_bytes)
         if found is None:
             found = self._picked(content, max_count, max_bytes, accepts)
         scanned, status, records, count, total = found
         return ReadResult(status, queue_offset + scanned, queue.min_offset, queue.max_offset, records, count, total)
+
+    def _allowed(self, asked_bytes: int | None, cold: bool) -> tuple[int, int]:
+        """Return the most bytes and messages of a read. One that begins among cold records is cold to its end."""
+        max_bytes, max_count = self._cold_limits if cold else self._limits
+        if asked_bytes is None:
+            return max_bytes, max_count
+        if asked_bytes <= self._limits[0]:
+            return min(max_bytes, asked_bytes), max_count
+        bulk_bytes, bulk_count = self._bulk_limits
+        # From the disk a quarter at a time: everybody waits meanwhile.
+        return min(asked_bytes, bulk_bytes // 4 if cold else bulk_bytes), bulk_count
 
     def _next_ones(self, content: memoryview, count: int, max_bytes: int) -> _Found | None:
         """What `_picked` gives where all entries pass; None where one may not: too many bytes, or its record gone.

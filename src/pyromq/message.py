@@ -212,6 +212,8 @@ class Message:
         if bool(self.delay_level) + (self.deliver_at is not None) + (self.delay is not None) > 1:
             raise IllegalMessage(f"give one of {', '.join(wishes)}, not several")
         try:
+            if isinstance(self.deliver_at, bool) or isinstance(self.delay, bool):
+                raise TypeError("a truth value is no time")
             if self.deliver_at is not None:
                 properties[Property.TIMER_DELIVER_MS] = str(_moment_ms(self.deliver_at))
             elif self.delay is not None:

@@ -308,7 +308,7 @@ def save(alone):
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-@pytest.mark.parametrize("value", ["soon", "1.5", "1_000", "+5", "９", "1" * 30])
+@pytest.mark.parametrize("value", ["soon", "1.5", "1_000", "+5", "９", "1" * 40, "--5", "-"])
 async def test_what_is_no_number_is_refused(orders, name, value):
     assert f"property {name} is '{value}'" in await refused(orders, f"{name}\x01{value}")
 
@@ -316,6 +316,7 @@ async def test_what_is_no_number_is_refused(orders, name, value):
 async def test_beyond_the_limit_is_refused_with_limit_and_setting(orders, clock):
     text = await refused(orders, f"TIMER_DELAY_MS\x01{30 * DAY * 1000 + 1}")
     assert "would wait 2592001 s; the limit is 2592000 s, broker setting timerMaxDelaySec" in text
+    assert "timerMaxDelaySec" in await refused(orders, "TIMER_DELIVER_MS\x01" + "9" * 30)
     await orders.send("orders", properties=f"TIMER_DELAY_SEC\x01{30 * DAY}")
 
 

@@ -9,6 +9,12 @@ import pytest
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.message import Message
+from pyromq.net.channel import connect
+from pyromq.net.server import Server
+from pyromq.remoting.bodies import BrokerRegistration, encode_body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.headers import RegisterBroker
+from pyromq.testing.clock import FakeClock
 from pyromq.testing.cluster import Cluster
 
 
@@ -22,6 +28,21 @@ async def cluster():
 async def pair():
     async with Cluster(brokers=2, auto_create_topic=False) as cluster:
         yield cluster
+
+
+@pytest.fixture
+async def java_broker():
+    """A registered broker that knows none of our own requests; yields the name server's address."""
+    server = Server(Dispatcher(), FakeClock(), host="127.0.0.1", port=0)
+    await server.start()
+    async with Cluster(brokers=0) as cluster:
+        channel = await connect(cluster.namesrv, Dispatcher(), cluster.clock)
+        address = f"127.0.0.1:{server.port}"
+        registration = RegisterBroker(broker_name="java", broker_address=address, cluster="c", broker_id=0)
+        (await channel.call(registration, encode_body(BrokerRegistration()), timeout=5)).check()
+        yield cluster.namesrv
+        await channel.close()
+    await server.close()
 
 
 class ThreadedCluster:

@@ -5,12 +5,7 @@ import pytest
 from pyromq import AsyncTransactionProducer, Decision, Message
 from pyromq.client.half_messages import PAGE, AsyncHalfMessages
 from pyromq.errors import BrokerError, CodeNotSupported, QueryNotFound, UsageError
-from pyromq.net.channel import connect
-from pyromq.net.server import Server
-from pyromq.remoting.bodies import BrokerRegistration, encode_body
-from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import RegisterBroker
-from pyromq.testing import Cluster, FakeClock
+from pyromq.testing import Cluster
 
 
 @pytest.fixture
@@ -130,21 +125,6 @@ async def test_two_with_one_id_are_told_apart_by_their_offset_ids(cluster, half_
     with pytest.raises(UsageError, match=f"2 half messages have id {first.message_id}"):
         await half_messages.find(first.message_id)
     assert (await half_messages.find(second.offset_message_id)).offset_message_id == second.offset_message_id
-
-
-@pytest.fixture
-async def java_broker():
-    """A registered broker that knows none of our own requests; yields the name server's address."""
-    server = Server(Dispatcher(), FakeClock(), host="127.0.0.1", port=0)
-    await server.start()
-    async with Cluster(brokers=0) as cluster:
-        channel = await connect(cluster.namesrv, Dispatcher(), cluster.clock)
-        address = f"127.0.0.1:{server.port}"
-        registration = RegisterBroker(broker_name="java", broker_address=address, cluster="c", broker_id=0)
-        (await channel.call(registration, encode_body(BrokerRegistration()), timeout=5)).check()
-        yield cluster.namesrv
-        await channel.close()
-    await server.close()
 
 
 async def test_a_broker_that_does_not_list_them_is_named(java_broker):

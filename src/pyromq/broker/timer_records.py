@@ -26,6 +26,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
 from pyromq.remoting.recall_handle import RecallHandle
 
+_MOST_DIGITS = 40  # of what is still called a number
 LATEST_MS = 1 << 45  # no message is due later: in the year 3084
 RECALL_TAG = "_RECALL_TAG_"
 
@@ -69,8 +70,10 @@ def wished_ms(text: str, now_ms: int) -> int | None:
         return None
     for name in TIMER_WISHES:
         if (wish := properties.get(name)) is not None:
-            if not (wish.isascii() and wish.removeprefix("-").isdecimal() and len(wish) < 20):
-                raise MessageRefused(f"property {name} is {wish[:64]!r}; it must be a whole number")
+            if not (wish.isascii() and wish.removeprefix("-").isdecimal() and len(wish) < _MOST_DIGITS):
+                raise MessageRefused(
+                    f"property {name} is {wish[:64]!r}; it must be a whole number of less than {_MOST_DIGITS} digits"
+                )
             ms = int(wish) * _UNITS[name]
             return ms if name == Property.TIMER_DELIVER_MS else now_ms + ms
     return None

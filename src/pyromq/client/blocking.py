@@ -123,6 +123,10 @@ class Producer:
             self._async.request, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
         )
 
+    def cancel(self, recall_handle: str) -> str:
+        """Cancel a message that waits for its time and return its id; see `AsyncProducer.cancel`."""
+        return self._portal.run(self._async.cancel, recall_handle)
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to now."""
         return self._portal.run(self._async.queues, topic)

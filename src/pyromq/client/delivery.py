@@ -138,6 +138,9 @@ def _check_member(message: Message, first: Message) -> None:
         raise IllegalMessage("the messages of a batch must agree in wait_stored")
     if message.delay_level:
         raise IllegalMessage(f"delayed messages cannot be sent in a batch: delay_level={message.delay_level}")
+    if message.is_timed:
+        wish = f"deliver_at={message.deliver_at!r}" if message.delay is None else f"delay={message.delay!r}"
+        raise IllegalMessage(f"delayed messages cannot be sent in a batch: {wish}")
     if message.topic.startswith(RETRY_PREFIX):
         raise IllegalMessage(f"messages of retry topic {message.topic!r} cannot be sent in a batch")
 

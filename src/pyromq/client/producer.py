@@ -27,6 +27,7 @@ from pyromq.client.delivery import (
 )
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE, Membership
 from pyromq.client.queue_choice import QueueChoice
+from pyromq.client.recalling import recall
 from pyromq.client.requests import Requests
 from pyromq.client.routes import Route
 from pyromq.clock import Clock, SystemClock
@@ -249,6 +250,14 @@ class AsyncProducer:
                 await self._membership.heartbeat()
                 self._requested_topics.add(topic)
 
+    async def cancel(self, recall_handle: str) -> str:
+        """Cancel a message sent with `deliver_at` or `delay`, by its send result's `recall_handle`; return its id.
+
+        Any producer may, in any process. Once this returns, nobody gets the message. Raises `RecallRefused` when it was
+        delivered or cancelled before, `Unavailable` when its broker does not answer: it may be cancelled all the same.
+        """
+        return await recall(self._membership, recall_handle, group=self.group, timeout=self.config.timeout)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to now, in order of broker name and queue id."""
         return list((await self._route(self._checked(topic))).writable)
@@ -461,6 +470,7 @@ class AsyncProducer:
             queue,
             header.queue_offset,
             header.transaction_id,
+            header.recall_handle,
         )
         if result.status is not SendStatus.OK and self.config.retry_when_not_ok and delivery.retry_codes:
             delivery.not_ok = result

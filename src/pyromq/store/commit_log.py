@@ -46,6 +46,7 @@ class CommitLog:
         self._now_ms = clock.now_ms
         self._max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
         self._refusal = "the store is not open"
+        self._held = ""
         self._room = RoomAhead(self.files)
         self._memory: memoryview | None = None
         self._base = 0
@@ -106,10 +107,16 @@ class CommitLog:
         self._refusal = reason
         self._limit = _NEVER
 
+    def hold(self, reason: str) -> None:
+        """Let every append fail with `reason` until this is called again; "" takes them again."""
+        if reason or self._held:
+            self._held = reason
+            self._limit = _NEVER  # the next append looks why
+
     def _make_room(self, size: int) -> None:
         """Have room for `size` bytes at `end`: in a new segment where they do not fit."""
-        if self._refusal:
-            raise StoreNotWritable(self._refusal)
+        if self._refusal or self._held:
+            raise StoreNotWritable(self._refusal or self._held)
         limit = min(self._max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
         if size > limit:
             raise MessageRefused(f"message takes {size} bytes in the log, the limit is {limit}")

@@ -54,12 +54,28 @@ class StoreConfig:
     bulk_transfer_bytes: int = 4 << 20  # of one read by somebody who asks for more than `max_transfer_bytes`; ours
     bulk_transfer_count: int = 16_384
     cold_memory_percent: int = 40  # records further behind the end than this share of memory are cold
+    reserved_hours: int = 72  # a log file whose newest message is older may go
+    expire_hours: tuple[int, ...] = (4,)  # of the day, local time: when old files go while there is space
+    retained_bytes: int | None = None  # of log files; older ones go at any hour. None: no limit. Ours
+    expire_interval_ms: int = 10_000  # between two rounds of deleting
+    disk_expire_percent: int = 75  # a fuller disk lets old files go at any hour
+    disk_force_percent: int = 85  # a fuller disk lets the oldest files go whatever their age
+    disk_refuse_percent: int = 90  # on a fuller disk no message is taken
+    force_expire: bool = True  # off: above `disk_force_percent` age counts all the same
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 raise UsageError(f"{name} is {value}, must be from {least} to {most}")
+        if any(not 0 <= hour <= 23 for hour in self.expire_hours):
+            raise UsageError(f"expire_hours is {self.expire_hours}, must be hours of a day, 0 to 23")
+        least_retained = 2 * self.segment_bytes
+        if self.retained_bytes is not None and self.retained_bytes < least_retained:
+            raise UsageError(
+                f"retained_bytes (retentionBytes) is {self.retained_bytes}, must be at least two log files:"
+                f" {least_retained}"
+            )
         if not self.delay_levels_ms or min(self.delay_levels_ms) <= 0:
             raise UsageError(f"delay_levels_ms is {self.delay_levels_ms}, must be durations above 0")
 
@@ -90,4 +106,9 @@ _RANGES = {
     "bulk_transfer_bytes": (1, 15 << 20),  # a frame has at most 16 MiB
     "bulk_transfer_count": (1, 1 << 20),
     "cold_memory_percent": (1, 100),
+    "reserved_hours": (0, 24 * 366 * 100),
+    "expire_interval_ms": (100, 3_600_000),
+    "disk_expire_percent": (1, 100),
+    "disk_force_percent": (1, 100),
+    "disk_refuse_percent": (1, 100),
 }

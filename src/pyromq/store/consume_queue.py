@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.store.directory import remove_folder
+from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
 
 ENTRY_BYTES = 20
@@ -194,6 +195,28 @@ class ConsumeQueue:
         self.cut_at(offset)
         if len(self.files.segments) > 1 and self.files.segments[-1].base == offset * ENTRY_BYTES:
             self.files.segments.pop().delete()
+
+    def drop_before(self, log_offset: int) -> list[Segment]:
+        """Forget entries of records before `log_offset`; return the files that hold no others, taken out.
+
+        The last file stays, so that the queue does not begin again at 0. What was not mapped is not afterwards.
+        """
+        segments = self.files.segments
+        idle = [segment for segment in segments if not segment.is_mapped]
+        gone = []
+        while len(segments) > 1 and self._ends_before(segments[0], log_offset):
+            gone.append(self.files.drop_first())
+        first = self.find(self.min_offset)
+        if gone or (first is not None and first.log_offset < log_offset):
+            self.min_offset = max(self.min_offset, self.files.base // ENTRY_BYTES)
+            self.forget_before(log_offset)
+        for segment in idle:
+            segment.release()
+        return gone
+
+    def _ends_before(self, segment: Segment, log_offset: int) -> bool:
+        last = self.find((segment.base + segment.size) // ENTRY_BYTES - 1)
+        return last is not None and last.log_offset < log_offset
 
     def forget_before(self, log_offset: int) -> None:
         """Set the minimum to the first entry whose record begins at `log_offset` or later; as it is if none does.

@@ -20,6 +20,7 @@ from pyromq.message import Property, SysFlag, decode_properties
 from pyromq.record import Labels
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.index_file import IndexFile, index_file_bytes
+from pyromq.store.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +135,13 @@ class KeyIndex:
         if self.files:
             name = max(name, int(self.files[-1].file.path.name) + 1)
         return self._folder / f"{name:017}"
+
+    def drop_before(self, log_offset: int) -> list[Segment]:
+        """Take out the files that lead only to records before `log_offset`, but for the last file."""
+        gone = []
+        while len(self.files) > 1 and self.files[0].end_log_offset < log_offset:
+            gone.append(self.files.pop(0).file)
+        return gone
 
     def next_unflushed(self) -> IndexFile | None:
         """Hand over a full file that is to be flushed; None if there is none. Safe to call from any thread."""

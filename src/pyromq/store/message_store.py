@@ -26,6 +26,7 @@ from pyromq.store.key_index import KeyIndex, KeyMatches
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.reading import Reading, ReadResult, ReadStatus
 from pyromq.store.recovery import Recovery
+from pyromq.store.retention import Retention
 
 __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
 
@@ -61,6 +62,7 @@ class MessageStore:
         self._flusher = Flusher(
             self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock
         )
+        self.retention = Retention(self._log, self._queues, self._index, config=config, clock=clock)
         self._reading = Reading(self._log, self._queues, config)
         self.read = self._reading.read
         self._clock = clock
@@ -115,6 +117,7 @@ class MessageStore:
             self.index_step(_INDEX_ON_CLOSE_SECONDS)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, self._index.close())
         self._log.refuse("the store is closed")
+        self.retention.close()
         self._flusher.stop()
         self._directory.mark_closed()
 

@@ -49,6 +49,14 @@ class Segment:
             self._memory = _mapped(self.path, self.size, scattered=self.scattered)
         return self._memory
 
+    @property
+    def is_mapped(self) -> bool:
+        return self._memory is not None
+
+    def changed_ms(self) -> int:
+        """When the file was written last, by its file system. Raises `OSError`."""
+        return self.path.stat().st_mtime_ns // 1_000_000
+
     def create(self) -> None:
         """Make the file: sparse, all zeros."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)

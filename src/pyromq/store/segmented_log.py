@@ -99,6 +99,10 @@ class SegmentedLog:
         assert not self.segments or segment.base == self.capacity_end  # `find` computes positions
         self.segments.append(segment)
 
+    def drop_first(self) -> Segment:
+        """Take out the oldest file, for the caller to delete: nobody finds it any more, views of it stay valid."""
+        return self.segments.pop(0)
+
     def cut(self, offset: int) -> None:
         """Drop everything from `offset` on: later files are deleted, the rest of its own becomes zero."""
         while self.segments and self.segments[-1].base > offset:

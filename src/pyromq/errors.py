@@ -39,6 +39,8 @@ class ResponseCode(IntEnum):
     CONSUME_MSG_TIMEOUT = 207
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604  # RocketMQ 5
+    BATCH_DECIDED = 100_330  # ours, as the next
+    BATCH_INCOMPLETE = 100_331
 
 
 class MQError(Exception):
@@ -237,6 +239,18 @@ class RecallRefused(BrokerError):
     """A delayed message cannot be cancelled: the handle is not one, or the message no longer waits."""
 
     code = ResponseCode.ILLEGAL_OPERATION
+
+
+class BatchDecided(BrokerError):
+    """The batch transaction of this name has its decision already; what comes late belongs to an attempt that lost."""
+
+    code = ResponseCode.BATCH_DECIDED
+
+
+class BatchIncomplete(BrokerError):
+    """A batch cannot be committed: the broker does not hold all messages of an attempt (any more)."""
+
+    code = ResponseCode.BATCH_INCOMPLETE
 
 
 _BY_CODE: dict[int, type[BrokerError]] = {

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Self
 
 from pyromq.broker.administering import Administering
+from pyromq.broker.batch_transacting import BatchTransacting
+from pyromq.broker.batch_transactions import BatchTransactions
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.configuring import Configuring, load_changes
 from pyromq.broker.connections import Connections
@@ -87,6 +89,9 @@ class Broker:
             self.store, config.data / "timers", statistics=self.statistics, config=self.config, clock=self._clock
         )
         self.half_messages = HalfMessages(self.store, self.topics, self.offsets, self._clock)
+        self.batches = BatchTransactions(
+            self.store, self.topics, self.offsets, statistics=self.statistics, config=self.config, clock=self._clock
+        )
         self.registering = Registering(self.config, self.topics, self._clock)
         self._tasks = Tasks()
         checks = TransactionChecks(
@@ -101,6 +106,7 @@ class Broker:
         self._delivering = Alarm(self.delay_levels.deliver, self._clock)
         self._timing = Alarm(self.timers.step, self._clock)
         self._freeing = Alarm(self.queue_locks.tell_refused, self._clock)
+        self._publishing = Alarm(self.batches.step, self._clock)
         self._saving: set[asyncio.Future[None]] = set()
         self._server = Server(
             Dispatcher(*self._answerers(settings)), self._clock, host=self.config.host, port=self.config.port
@@ -124,6 +130,7 @@ class Broker:
             sending,
             Replying(store, sending, connections=connections, statistics=statistics, config=config, clock=clock),
             Transacting(store, self.half_messages, delay_levels=self.delay_levels, statistics=statistics),
+            BatchTransacting(store, sending, self.batches, config=config),
             Recalling(store, self.timers, topics, config=config, clock=clock),
             Retrying(
                 store,
@@ -204,6 +211,7 @@ class Broker:
         # What needs all that it speaks of to be on disk.
         self.delay_levels.persist()
         self.half_messages.note_progress(closed=True)
+        self.batches.note_progress(closed=True)
         self.offsets.persist()
         self.timers.persist()
 
@@ -213,6 +221,7 @@ class Broker:
         self.offsets.load()
         self.delay_levels.load()
         self.half_messages.load()
+        self.batches.load()
         self.timers.load()
         self.topics.persist()  # the built-in ones of a new folder
         self.groups.persist()
@@ -227,6 +236,7 @@ class Broker:
         self.store.store_address = pack_address(host, self.config.port)
         self.half_messages.mend()
         self.timers.on_parked = self._timing.ring_within
+        self.batches.on_work = lambda: self._publishing.ring_within(0)
         self.queue_locks.on_free = self._freeing.ring_within
         self.topics.on_change = self.registering.announce_one_way
 
@@ -244,12 +254,14 @@ class Broker:
         self._tasks.start(self._delivering.run(), name="delay levels")
         self._tasks.start(self._timing.run(), name="timers")
         self._tasks.start(self._checking.run(), name="transaction checks")
+        self._tasks.start(self._publishing.run(), name="batch transactions")
         self._tasks.start(self._freeing.run(), name="freed queue locks")
         self._tasks.start(self._follow_index(), name="key index")
 
     async def _persist_offsets(self) -> None:
         """Write what has been consumed and delivered in a thread: the disk may take long."""
         self.half_messages.note_progress()
+        self.batches.note_progress()
         for save in (self.offsets.unsaved(), self.delay_levels.unsaved()):
             await self._save(save)
 

@@ -37,6 +37,7 @@ from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTem
 from pyromq.remoting.dispatch import answers, answers_runs, refusal
 from pyromq.remoting.headers import (
     SendBatchMessage,
+    SendHalfRun,
     SendMessage,
     SendMessageResponse,
     SendRefusal,
@@ -138,7 +139,7 @@ class Sending:
         topic = self.topic_for(header, call)
         queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = self._any_queue(topic)
+            queue_id = self.any_queue(topic)
         if name.startswith(RETRY_PREFIX):
             topic, queue_id = self._after_last_retry(header, call, topic=topic, queue_id=queue_id)
             name = topic.name
@@ -200,7 +201,7 @@ class Sending:
         )
         return self._when_flushed(end, reply) if wait and self._waits_for_flush else reply
 
-    def topic_for(self, header: SendMessage | SendReplyMessage, call: Call) -> TopicConfig:
+    def topic_for(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
         """Check the topic in upstream's order and return its settings; creates it where that is allowed."""
         name = header.topic
         topic = self._find_topic(name)
@@ -220,7 +221,7 @@ class Sending:
             )
         return topic
 
-    def _new_topic(self, header: SendMessage | SendReplyMessage, call: Call) -> TopicConfig:
+    def _new_topic(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
         """Create the topic; one for retries also where there is no pattern to create it after."""
         is_retry = header.topic.startswith(RETRY_PREFIX)
         sys_flag = (UNIT_SUBSCRIPTION if is_retry else UNIT) if header.unit_mode else 0
@@ -237,7 +238,8 @@ class Sending:
                 raise
             return self._topics.for_group_retry(header.topic, 1, sys_flag=sys_flag)
 
-    def _any_queue(self, topic: TopicConfig) -> int:
+    def any_queue(self, topic: TopicConfig) -> int:
+        """Return the queue for a message whose sender leaves that to the broker."""
         if topic.write_queues < 1:
             raise BrokerError(f"there is no queue to write to, {describe(topic)}; give it one")
         return random.randrange(topic.write_queues)
@@ -294,7 +296,7 @@ class Sending:
         topic = self.topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageRefused(f"batch request does not support retry group {header.topic}")
-        queue_id = header.queue_id if header.queue_id >= 0 else self._any_queue(topic)
+        queue_id = header.queue_id if header.queue_id >= 0 else self.any_queue(topic)
         if len(call.body) > self._config.max_message_bytes:
             raise MessageRefused(self._illegal)
         own = header.properties or ""

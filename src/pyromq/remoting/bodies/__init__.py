@@ -1,5 +1,6 @@
 """The JSON bodies of requests and answers, as declarations by subject."""
 
+from pyromq.remoting.bodies.batches import *  # noqa: F403
 from pyromq.remoting.bodies.body import *  # noqa: F403
 from pyromq.remoting.bodies.clients import *  # noqa: F403
 from pyromq.remoting.bodies.half_messages import *  # noqa: F403

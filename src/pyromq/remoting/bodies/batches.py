@@ -1,0 +1,51 @@
+"""Decisions on batch transactions, on the wire and in the broker's ledger. Ours: RocketMQ has no such requests."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from pyromq.remoting.bodies.body import Body
+
+
+class BatchAttempt(Body):
+    """One attempt, and how many messages of it the broker must hold; `elsewhere` says so of other brokers, by name."""
+
+    token: str
+    messages: int = 0
+    elsewhere: dict[str, int] = field(default_factory=dict)
+
+
+class BatchAttempts(Body):
+    """The attempts that a request speaks of."""
+
+    attempts: list[BatchAttempt] = field(default_factory=list)
+
+
+class BatchDecision(Body):
+    """What is decided; `by_this` says whether the answered request did it. Times in ms."""
+
+    transaction: str
+    attempts: list[BatchAttempt]
+    decided_ms: int
+    visible: bool = False  # consumers can see all messages that this broker holds
+    by_this: bool = False
+
+
+class LedgerEntry(Body):
+    """The commit point: a record in queue 0 of the ledger's topic."""
+
+    transaction: str
+    attempts: list[BatchAttempt]
+
+
+class LedgerNote(Body):
+    """What was done since, in queue 1 of the ledger's topic.
+
+    With `tokens`: their runs before `half_queue_offset` are rolled back. Without: the winning runs before it are
+    visible, and of the run there the first `messages` messages.
+    """
+
+    transaction: str
+    half_queue_offset: int
+    messages: int = 0
+    tokens: list[str] | None = None

@@ -10,8 +10,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyromq.client.admin import AsyncAdmin as AsyncAdmin
+    from pyromq.client.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
     from pyromq.client.blocking import Admin as Admin
     from pyromq.client.blocking import Producer as Producer
+    from pyromq.client.blocking_batch_transactions import BatchTransactions as BatchTransactions
     from pyromq.client.blocking_consumer import Consumer as Consumer
     from pyromq.client.blocking_pull_consumer import PullConsumer as PullConsumer
     from pyromq.client.blocking_transactions import TransactionProducer as TransactionProducer
@@ -50,7 +52,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "pyromq.client.admin": ("AsyncAdmin",),
+    "pyromq.client.batch_transactions": ("AsyncBatchTransactions",),
     "pyromq.client.blocking": ("Admin", "Producer"),
+    "pyromq.client.blocking_batch_transactions": ("BatchTransactions",),
     "pyromq.client.blocking_consumer": ("Consumer",),
     "pyromq.client.blocking_pull_consumer": ("PullConsumer",),
     "pyromq.client.blocking_transactions": ("TransactionProducer",),

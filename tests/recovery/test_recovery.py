@@ -202,6 +202,20 @@ def test_lost_queue_entries_are_found_in_the_log(tmp_path: Path, lost: int) -> N
     assert files_below(queue) == files_below(tmp_path / "first" / "consumequeue" / TOPIC / "1")
 
 
+@pytest.mark.parametrize("kept", range(12, 20))
+def test_an_entry_that_a_crash_cut_short_is_made_again_from_its_record(tmp_path: Path, kept: int) -> None:
+    """Else a delayed message, whose entry ends with the time it is due, would come early."""
+    with opened(tmp_path / "first") as store:
+        fill(store, 21, queues=1)
+        copy = crashed_copy(tmp_path / "first", tmp_path / "second")
+    path = copy / "consumequeue" / TOPIC / "0" / f"{2 * 160:020}"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 80 + kept] + bytes(160 - 80 - kept))
+    with opened(copy):
+        pass
+    assert path.read_bytes() == whole
+
+
 def test_entries_lost_before_the_checkpoint_are_searched_in_the_whole_log(tmp_path: Path) -> None:
     clock = StoppedClock()
     with opened(tmp_path, clock) as store:

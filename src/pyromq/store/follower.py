@@ -80,9 +80,9 @@ class Follower:
                 return True
         elif message.queue_offset < queue.max_offset:
             entry = queue.find(message.queue_offset)
-            if entry is None or entry.log_offset == message.log_offset:
+            if entry is None or entry == (message.log_offset, message.size, self.tags_code(message)):
                 return True
-            # The topic was deleted and made again, or the entry is damaged: the later record is right.
+            # The topic was deleted and made again, or the entry was cut short or damaged: the later record is right.
             queue.cut_at(message.queue_offset)
         queue.append(message.log_offset, message.size, self.tags_code(message))
         return True

@@ -9,6 +9,7 @@ from pyromq.cli.properties import (
     shared_name_server_settings,
 )
 from pyromq.errors import UsageError
+from pyromq.store.config import StoreConfig
 
 SOURCE = Path("broker.conf")
 DATA = Path("data")
@@ -16,12 +17,15 @@ DATA = Path("data")
 
 def test_file_of_the_java_broker_is_a_good_start(tmp_path, caplog):
     path = tmp_path / "broker.conf"
-    path.write_text("# comment\nbrokerName = broker-x\ndeleteWhen=04\nfileReservedTime=48\nlistenPort=10999\n")
+    path.write_text(
+        "# comment\nbrokerName = broker-x\ndeleteWhen=04\nfileReservedTime=48\nhaListenPort=10912\nlistenPort=10999\n"
+    )
 
     settings = broker_settings(read_properties(path), data=DATA, source=path)
 
-    assert settings == {"name": "broker-x", "port": 10999}
-    assert caplog.messages == [f"{path}: without meaning here: deleteWhen, fileReservedTime"]
+    store = StoreConfig(DATA, expire_hours=(4,), reserved_hours=48)
+    assert settings == {"name": "broker-x", "port": 10999, "store": store}
+    assert caplog.messages == [f"{path}: without meaning here: haListenPort"]
 
 
 def test_mistyped_setting_is_refused_with_the_nearest():

@@ -15,10 +15,8 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
     AllTopics,
     BrokerSystemTopics,
-    CleanQueues,
     CleanTopics,
     CreateTopic,
-    DeleteExpiredLog,
     DeleteTopic,
     TopicSettings,
 )
@@ -101,11 +99,6 @@ class Administering:
         for name in list(self._store.topics()):
             if self._topics.find(name) is None and not self._topics.is_system(name):
                 self._store.delete_topic(name)
-        return Reply()
-
-    @answers(CleanQueues, DeleteExpiredLog)
-    def clean(self, header: CleanQueues | DeleteExpiredLog, call: Call) -> Reply:
-        """Nothing expires in this version, so nothing is there to clean."""
         return Reply()
 
 

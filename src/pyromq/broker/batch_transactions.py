@@ -188,6 +188,16 @@ class BatchTransactions:
 
     # -- progress on disk
 
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first run not known to be settled by what is on disk.
+
+        Decisions on it and notes lie behind it. Decisions already visible do not count: a full disk may take them.
+        """
+        first = max(self._noted.runs, self._store.min_offset(HALF_RUN_TOPIC, 0))
+        entries = self._store.entries(HALF_RUN_TOPIC, 0, first, 1)
+        return entries[0].log_offset if entries else self._store.max_log_offset
+
     def note_progress(self, *, closed: bool = False) -> None:
         """Tell the table of offsets what is not needed any more, as far as that is on disk for certain.
 

@@ -16,6 +16,7 @@ from pyromq.broker.configuring import Configuring, load_changes
 from pyromq.broker.connections import Connections
 from pyromq.broker.consuming import Consuming
 from pyromq.broker.delay_levels import DelayLevels
+from pyromq.broker.expiring import Expiring
 from pyromq.broker.grouping import Grouping
 from pyromq.broker.groups import Groups
 from pyromq.broker.half_messages import HalfMessages
@@ -93,6 +94,7 @@ class Broker:
             self.store, self.topics, self.offsets, statistics=self.statistics, config=self.config, clock=self._clock
         )
         self.registering = Registering(self.config, self.topics, self._clock)
+        self.expiring = Expiring(self.store, (self.delay_levels, self.timers.filed, self.half_messages, self.batches))
         self._tasks = Tasks()
         checks = TransactionChecks(
             self.store,
@@ -154,6 +156,7 @@ class Broker:
             Locking(queue_locks),
             Querying(store, connections),
             Heartbeating(connections, groups, topics=topics, config=config, clock=clock),
+            self.expiring,
             Administering(store, topics, statistics=statistics, announce=self.registering.announce),
             Grouping(groups, offsets, delay_levels=self.delay_levels, statistics=statistics),
             Configuring(config, settings, topics=topics, announce_all=self.registering.announce_all, clock=clock),
@@ -257,6 +260,7 @@ class Broker:
         self._tasks.start(self._publishing.run(), name="batch transactions")
         self._tasks.start(self._freeing.run(), name="freed queue locks")
         self._tasks.start(self._follow_index(), name="key index")
+        self._tasks.start(self._expire(), name="expiring")
 
     async def _persist_offsets(self) -> None:
         """Write what has been consumed and delivered in a thread: the disk may take long."""
@@ -285,3 +289,8 @@ class Broker:
         while True:
             done = not self.store.index_behind or self.store.index_step(INDEX_STEP_SECONDS)
             await self._clock.sleep(INDEX_IDLE_SECONDS if done else INDEX_PAUSE_SECONDS)
+
+    async def _expire(self) -> None:
+        """Let old messages go, in slices between other work."""
+        while True:
+            await self._clock.sleep(self.expiring.step())

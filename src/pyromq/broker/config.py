@@ -141,6 +141,7 @@ _RANGES = {
 
 # RocketMQ's property name -> our field; `store.` before those of StoreConfig. `bindAddress` is RocketMQ 5's,
 # `refuseDifferentSubscriptions` and `bulkTransfer...` are ours: who finds the latter may ask for large pulls.
+# `retentionBytes` is ours; the two diskSpace...Ratio are system properties upstream, as parts of 1.
 JAVA_NAMES: dict[str, str] = {
     "storePathRootDir": "data",
     "brokerName": "name",
@@ -190,6 +191,14 @@ JAVA_NAMES: dict[str, str] = {
     "syncFlushTimeout": "store.sync_flush_timeout_ms",
     "checkCRCOnRecover": "store.check_crc_on_recover",
     "messageDelayLevel": "store.delay_levels_ms",
+    "fileReservedTime": "store.reserved_hours",
+    "deleteWhen": "store.expire_hours",
+    "retentionBytes": "store.retained_bytes",
+    "cleanResourceInterval": "store.expire_interval_ms",
+    "diskMaxUsedSpaceRatio": "store.disk_expire_percent",
+    "diskSpaceCleanForciblyRatio": "store.disk_force_percent",
+    "diskSpaceWarningLevelRatio": "store.disk_refuse_percent",
+    "cleanFileForciblyEnable": "store.force_expire",
     "bulkTransferBytes": "store.bulk_transfer_bytes",
     "bulkTransferCount": "store.bulk_transfer_count",
 }
@@ -298,6 +307,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "flushDiskType": lambda flush: f"{flush.name}_FLUSH",
     "mappedFileSizeConsumeQueue": lambda entries: str(entries * ENTRY_BYTES),
     "messageDelayLevel": _write_delays,
+    "deleteWhen": lambda hours: ";".join(f"{hour:02}" for hour in hours),
 }
 
 
@@ -347,9 +357,15 @@ def _parse_delays(text: str) -> tuple[int, ...]:
     return tuple(delays)
 
 
+def _parse_hours(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(";") if word.strip())
+
+
 _PARSERS: dict[str, Callable[[str], object]] = {
     "namesrvAddr": _parse_addresses,
     "flushDiskType": _parse_flush,
     "mappedFileSizeConsumeQueue": _parse_entries,
     "messageDelayLevel": _parse_delays,
+    "deleteWhen": _parse_hours,
+    "retentionBytes": int,
 }

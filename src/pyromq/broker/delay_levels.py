@@ -207,6 +207,17 @@ class DelayLevels:
 
     # -- progress on disk
 
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first record not known to be delivered by what is on disk: no older one is needed."""
+        needed = self._store.max_log_offset
+        for level in self._levels:
+            begin, _ = self._bounds(level)
+            entry = self._entry(level, max(self._saved.get(level.queue_id + 1, 0), begin))
+            if entry is not None:
+                needed = min(needed, entry.log_offset)
+        return needed
+
     def unsaved(self) -> Callable[[], None] | None:
         """Return what writes the progress that may be written by now, in any thread; None if there is nothing new.
 

@@ -238,7 +238,7 @@ class FiledTimers:
     def log_needed_from(self) -> int:
         """Log offset of the first record that a restart would need: retention must not go beyond it."""
         saved = self._files.saved
-        is_unsaved = self._has_news or saved is not self._latest
+        is_unsaved = self._has_news or saved is not self._latest or self._unchecked is not None
         return saved.needed_from if is_unsaved else self._store.max_log_offset
 
     @property

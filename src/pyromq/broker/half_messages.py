@@ -222,6 +222,12 @@ class HalfMessages:
 
     # -- progress on disk
 
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first half message not known to be decided by what is on disk: no older one is needed."""
+        first = self._store.entries(HALF_TOPIC, 0, max(self._noted.half, self._store.min_offset(HALF_TOPIC, 0)), 1)
+        return first[0].log_offset if first else self._store.max_log_offset
+
     def note_progress(self, *, closed: bool = False) -> None:
         """Tell the table of offsets how far both queues are worked through, as far as that is on disk for certain.
 

@@ -34,7 +34,7 @@ _WITHOUT_MEANING = frozenset(
     """
     accessMessageInMemoryMaxRatio aclEnable adminBrokerThreadPoolNums autoDeleteUnusedStats
     bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerIP2 brokerRole channelNotActiveInterval
-    cleanFileForciblyEnable cleanResourceInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
+    clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManageThreadPoolNums
     clientManagerThreadPoolQueueCapacity clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
     clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterTest commercialBaseCount

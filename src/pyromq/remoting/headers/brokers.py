@@ -52,7 +52,19 @@ class CleanTopics(Header):
     code = RequestCode.CLEAN_UNUSED_TOPIC
 
 
+class DeleteExpiredLogResponse(Header):
+    """Both fields are ours: how many files go at once, and the log offset from which on none goes for now."""
+
+    files: int | None = None
+    kept_from: int | None = None
+
+
 class DeleteExpiredLog(Header):
-    """Delete expired log segments with the next cleaning rounds."""
+    """Delete expired log segments with the next cleaning rounds.
+
+    `older_than_hours` is ours: which age counts as expired, instead of the broker's setting.
+    """
 
     code = RequestCode.DELETE_EXPIRED_COMMITLOG
+    reply_header = DeleteExpiredLogResponse
+    older_than_hours: int | None = None

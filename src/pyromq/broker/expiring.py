@@ -1,0 +1,57 @@
+"""Lets old messages go: keeps the store at it, and answers those who want it done now.
+
+What waits in the log to be delivered or decided stays, whatever the disk says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from pyromq.errors import UsageError
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse
+from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+STEP_SECONDS = 0.005  # of the loop's time, after which others get their turn
+PAUSE_SECONDS = 0.02
+IDLE_SECONDS = 1.0
+_HOUR_MS = 3_600_000
+
+
+class NeedsLog(Protocol):
+    """A part of the broker that reads the log after a crash, from a log offset on."""
+
+    @property
+    def log_needed_from(self) -> int: ...
+
+
+class Expiring:
+    """Answers requests to clean up; `step` is called again and again while the broker runs."""
+
+    def __init__(self, store: MessageStore, needed: Sequence[NeedsLog]) -> None:
+        self._retention = store.retention
+        self._retention.keep_from = lambda: min(part.log_needed_from for part in needed)
+
+    def step(self) -> float:
+        """Do some of what there is to do; return after how many seconds to go on."""
+        return IDLE_SECONDS if self._retention.step(STEP_SECONDS) else PAUSE_SECONDS
+
+    @answers(DeleteExpiredLog)
+    def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply:
+        """Let log files go that have expired, at any hour, now and in the next rounds."""
+        hours = header.older_than_hours
+        if hours is not None and hours < 0:
+            raise UsageError(f"olderThanHours is {hours}; it must be 0 or more")
+        files = self._retention.expire_now(None if hours is None else hours * _HOUR_MS)
+        logger.info("%s lets expired messages go: %d log files now", call.peer.address, files)
+        return Reply(DeleteExpiredLogResponse(files=files, kept_from=self._retention.keep_from()))
+
+    @answers(CleanQueues)
+    def clean_queues(self, header: CleanQueues, call: Call) -> Reply:
+        """Queues follow the log by themselves; nothing is left to clean."""
+        return Reply()

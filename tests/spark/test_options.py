@@ -49,7 +49,7 @@ def test_a_tag_expression_is_checked_before_anything_is_opened():
 
 def test_every_option_is_documented():
     table = documentation()
-    assert "| `startingOffsets` | `earliest` |" in table
+    assert "| `endingOffsets` | `latest` |" in table
     assert all(f"| `{option.metadata['name']}` |" in table for option in fields(ReadOptions))
 
 

@@ -6,9 +6,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyromq import Admin, Message, Producer, UsageError
+from pyromq import Admin, Message, Producer
 from pyromq.message import MessageQueue
 from pyromq.spark.clients import client_of
+from pyromq.spark.offsets import DataLoss
 from pyromq.spark.options import read_options
 from pyromq.spark.reader import RocketMQReader
 
@@ -85,12 +86,12 @@ def test_a_task_whose_messages_are_gone_says_so(namesrv, topic):
     reader = reader_of(namesrv)
     (part, *_) = reader.partitions()
     part.ranges[0] = type(part.ranges[0])(part.ranges[0].queue, 0, 10_000)
-    with pytest.raises(UsageError, match=r"not there any more.*failOnDataLoss"):
+    with pytest.raises(DataLoss, match=r"offsets 125 to 9999 are not there any more, 9875 in all.*failOnDataLoss"):
         list(reader.read(part))
 
 
 def test_the_store_time_of_a_message_is_known(namesrv, topic):
-    client = client_of(namesrv, "pyromq-spark")
+    client = client_of(read_options({"namesrvAddr": namesrv, "subscribe": TOPIC}))
     queue = MessageQueue(TOPIC, "broker-a", 0)
     assert client.store_time_at(queue, 0) is not None
     assert client.store_time_at(queue, 10_000) is None

@@ -1,43 +1,47 @@
-"""Clients of this process, one for each name server list, kept between tasks: Spark's workers live on."""
+"""Clients of this process, one for each name server list and group, kept between tasks: Spark's workers live on."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
-from pyromq.client.blocking_pull_consumer import PullConsumer
-from pyromq.message import MessageQueue
+from pyromq.client.queue_reader import QueueReader
+from pyromq.errors import MQError, NoNameServer
+from pyromq.spark.options import ReadOptions
 
-_clients: dict[tuple[int, str, str], QueueClient] = {}
+T = TypeVar("T")
 
+RETRY_SECONDS = 0.2
 
-class QueueClient:
-    """A pull consumer that reads queues directly, without joining a group's division of them."""
-
-    def __init__(self, namesrv: str, group: str) -> None:
-        self.consumer = PullConsumer(group, namesrv)
-        self.consumer.start()
-        self.queues = self.consumer.queues
-        self.min_offset = self.consumer.min_offset
-        self.max_offset = self.consumer.max_offset
-        self.offset_by_time = self.consumer.offset_by_time
-        self.pull = self.consumer.pull
-
-    def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
-        """Return the store time (ms) of the message at an offset; None where there is none."""
-        messages = self.pull(queue, offset, 1).messages
-        return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
-
-    def close(self) -> None:
-        self.consumer.close()
+_clients: dict[tuple[int, str, str, int], QueueReader] = {}
 
 
-def client_of(namesrv: str, group: str) -> QueueClient:
-    """Return this process's client; Spark forks its workers, so a client of the parent is of no use to the child."""
-    key = os.getpid(), namesrv, group
+def client_of(options: ReadOptions) -> QueueReader:
+    """Return this process's client; Spark forks its workers, so a client of the parent is of no use to the child.
+
+    Raises `NoNameServer` at once when no name server can be reached.
+    """
+    key = os.getpid(), options.namesrv, options.group, options.pull_timeout_ms
     if key not in _clients:
-        _clients[key] = QueueClient(namesrv, group)
+        client = QueueReader(options.group, options.namesrv, timeout=options.pull_timeout_ms / 1000)
+        client.start()
+        _clients[key] = client
     return _clients[key]
+
+
+def patiently(options: ReadOptions, call: Callable[[], T]) -> T:
+    """Return what `call` gives; while brokers are away it is repeated, until `deadlineMs`. Then raises its error."""
+    give_up = time.monotonic() + options.deadline_ms / 1000
+    while True:
+        try:
+            return call()
+        except MQError as error:
+            if not error.retriable or isinstance(error, NoNameServer) or time.monotonic() >= give_up:
+                raise
+        time.sleep(RETRY_SECONDS)
 
 
 @atexit.register

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, decompress, format_address
-from pyromq.record import decode_all, encode
+from pyromq.record import decode, decode_all, encode
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -229,6 +229,12 @@ _COLUMNS: dict[str, Callable[[Records], pa.Array]] = {
 def count_records(raw: bytes) -> int:
     """Return how many records lie back to back in `raw`. Raises `StoreCorrupt`."""
     return int(_starts(raw).size)
+
+
+def check_bodies(raw: bytes) -> None:
+    """Compare every body with its checksum. Raises `StoreCorrupt`."""
+    for start in _starts(raw):
+        decode(raw, int(start), check_crc=True)
 
 
 def _starts(raw: bytes) -> Ints:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -19,10 +20,12 @@ from pyromq.filter.tags import parse_tags
 OffsetTable = dict[str, dict[str, dict[str, int]]]
 
 EARLIEST, LATEST = -2, -1  # offsets with a meaning of their own, as Kafka's connector spells them
+DEFAULT_GROUP = "pyromq-spark"
+BATCH, STREAM = "batch", "stream"  # what an option is for, if not for both
 
 
-def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"name": name, "read": read, "doc": doc})
+def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
+    return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
 
 
 def _text(_name: str, value: str) -> str:
@@ -67,10 +70,42 @@ def _topics(name: str, value: str) -> tuple[str, ...]:
     return topics
 
 
+def _words(*allowed: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        if value.lower() not in allowed:
+            raise UsageError(f"option {name} is {value!r}; write {' or '.join(allowed)}")
+        return value.lower()
+
+    return read
+
+
+def _columns(name: str, value: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(column for part in value.split(",") if (column := part.strip())))
+
+
+def _pattern(name: str, value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(value)
+    except re.error as error:
+        raise UsageError(f"option {name} is {value!r}, which is no regular expression: {error}") from None
+
+
+def _duration(name: str, value: str) -> int:
+    """Read `15m`, `5s`, `500ms`, or plain ms."""
+    found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
+    if found is None:
+        raise UsageError(f"option {name} is {value!r}; write 500ms, 5s or 15m")
+    return int(found[1]) * {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[found[2]]
+
+
 def _place(name: str, value: str) -> str | OffsetTable:
     if value.lower() in ("earliest", "latest"):
         return value.lower()
     return _offset_table(name, value)
+
+
+def _beginning(name: str, value: str) -> str | OffsetTable:
+    return "group" if value.lower() == "group" else _place(name, value)
 
 
 def _offset_table(name: str, value: str) -> OffsetTable:
@@ -104,81 +139,175 @@ class ReadOptions:
 
     namesrv: str = _option("namesrvAddr", _text, "127.0.0.1:9876", "name servers, `host:port;host:port`")
     subscribe: tuple[str, ...] = _option("subscribe", _topics, (), "topics to read, separated by commas")
+    subscribe_pattern: re.Pattern[str] | None = _option(
+        "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
+    )
     assign: dict[str, dict[str, list[int]]] | None = _option(
         "assign", _assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
     )
-    starting_offsets: str | OffsetTable = _option(
+    columns: tuple[str, ...] = _option(
+        "columns", _columns, (), "columns to build, separated by commas, as `.schema(...)` does it; default: all"
+    )
+    starting_offsets: str | OffsetTable | None = _option(
         "startingOffsets",
-        _place,
-        "earliest",
-        'where queues begin: `earliest`, `latest`, `{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest)',
+        _beginning,
+        None,
+        "where queues begin: `earliest` (default of a batch), `latest` (default of a stream), `group` (what `group` "
+        'has stored, else earliest), `{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest)',
     )
     starting_ms: int | None = _option(
         "startingTimestamp", _time, None, "begin with messages stored at this time or later; ms or ISO text"
     )
-    ending_offsets: str | OffsetTable = _option(
-        "endingOffsets", _place, "latest", "where each queue ends, exclusive; as `startingOffsets`"
+    starting_times: OffsetTable | None = _option(
+        "startingOffsetsByTimestamp",
+        _offset_table,
+        None,
+        'the same queue by queue, in ms: `{"orders":{"broker-a":{"0":1700000000000}}}`',
     )
-    ending_ms: int | None = _option("endingTimestamp", _time, None, "end before messages stored at this time or later")
+    starting_missing: str = _option(
+        "startingOffsetsByTimestampStrategy",
+        _words("latest", "error"),
+        "latest",
+        "when a queue has no message since the time: `latest` begins at its end, `error` fails",
+    )
+    ending_offsets: str | OffsetTable = _option(
+        "endingOffsets",
+        _place,
+        "latest",
+        'where each queue ends, exclusive: `latest` or `{"orders":{"broker-a":{"0":23}}}`',
+        only=BATCH,
+    )
+    ending_ms: int | None = _option(
+        "endingTimestamp", _time, None, "end before messages stored at this time or later", only=BATCH
+    )
+    ending_times: OffsetTable | None = _option(
+        "endingOffsetsByTimestamp", _offset_table, None, "the same queue by queue, in ms", only=BATCH
+    )
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss",
-        _truth,
-        True,
-        "fail when offsets asked for are not there; else read the rest",
+        "failOnDataLoss", _truth, True, "fail when offsets asked for are not there; else read the rest"
+    )
+    new_queues: str = _option(
+        "newQueues",
+        _words("earliest", "latest"),
+        "earliest",
+        "where queues begin that appear while a stream runs",
+        only=STREAM,
+    )
+    max_rows: int | None = _option(
+        "maxOffsetsPerTrigger", _number(1), None, "most offsets of a micro-batch, shared by backlog", only=STREAM
+    )
+    max_bytes: int | None = _option(
+        "maxBytesPerTrigger", _size, None, "most bytes of a micro-batch, by the mean size of messages", only=STREAM
+    )
+    min_rows: int | None = _option(
+        "minOffsetsPerTrigger", _number(1), None, "wait until so many offsets are there", only=STREAM
+    )
+    max_delay_ms: int = _option(
+        "maxTriggerDelay", _duration, 900_000, "but no longer than this; `15m`, `5s`, `500ms`", only=STREAM
     )
     tag_filter: str = _option("tagFilter", _text, "*", "only messages with these tags: `a || b`")
     min_partitions: int | None = _option("minPartitions", _number(1), None, "split queues into at least so many tasks")
     max_partitions: int | None = _option(
-        "maxPartitions",
-        _number(1),
-        None,
-        "pack queues into at most so many tasks; default: two a CPU",
+        "maxPartitions", _number(1), None, "pack queues into at most so many tasks; default: the CPUs of the driver"
     )
     max_records: int | None = _option(
         "maxRecordsPerPartition", _number(1), None, "split queues so that no task has more offsets than this"
     )
-    pull_batch: int = _option("pullBatchSize", _number(1), 32, "messages one pull asks for; the broker has limits too")
+    pull_batch: int = _option(
+        "pullBatchSize", _number(1), 16_384, "messages one pull asks for; the broker has limits too"
+    )
+    pull_bytes: int = _option(
+        "pullBytes", _size, 2 << 20, "bytes one pull asks for; brokers other than ours give 32 messages or 256 KiB"
+    )
+    pull_timeout_ms: int = _option("pullTimeoutMs", _number(1), 5_000, "how long one request may take")
     arrow_rows: int = _option("arrowBatchRows", _number(1), 8192, "rows of an Arrow batch")
     arrow_bytes: int = _option(
         "arrowBatchBytes", _size, 8 << 20, "bytes of records after which a batch is closed early"
     )
+    verify_crc: bool = _option("verifyCrc", _truth, False, "check every body against its stored checksum")
     system_properties: bool = _option(
         "systemProperties", _truth, False, "let `properties` also hold what RocketMQ itself sets"
     )
     deadline_ms: int = _option(
-        "deadlineMs", _number(1), 60_000, "how long a task tries to reach a broker before it fails"
+        "deadlineMs", _number(1), 60_000, "how long a task or the driver tries to reach a broker before it fails"
     )
-    group: str = _option("group", _text, "pyromq-spark", "the name brokers see; its offsets are not used")
+    group: str = _option(
+        "group", _text, DEFAULT_GROUP, "the name brokers see, and under which a stream's offsets are stored"
+    )
+    commit_offsets: bool | None = _option(
+        "commitOffsets",
+        _truth,
+        None,
+        "store how far a stream is at the brokers, so that tools show its lag; default: when `group` is given",
+        only=STREAM,
+    )
+    commit_interval_ms: int = _option(
+        "commitInterval", _duration, 5_000, "how often, at most; `5s`, `500ms`", only=STREAM
+    )
 
     def __post_init__(self) -> None:
-        if bool(self.subscribe) == bool(self.assign):
-            raise UsageError("give option subscribe (topics) or option assign (queues), one of them")
+        if sum(map(bool, (self.subscribe, self.subscribe_pattern, self.assign))) != 1:
+            raise UsageError(
+                "give option subscribe (topics), subscribePattern (topics by name) or assign (queues), one of them"
+            )
         parse_tags(self.tag_filter)
         if self.min_partitions and self.max_partitions and self.min_partitions > self.max_partitions:
             raise UsageError(f"minPartitions {self.min_partitions} is more than maxPartitions {self.max_partitions}")
+        if self.min_rows and self.max_rows and self.min_rows > self.max_rows:
+            raise UsageError(f"minOffsetsPerTrigger {self.min_rows} is more than maxOffsetsPerTrigger {self.max_rows}")
+        if self.group == DEFAULT_GROUP and (self.commit_offsets or self.starting_offsets == "group"):
+            raise UsageError("commitOffsets and startingOffsets=group need option group, the group that is meant")
+        _one_of(startingOffsets=self.starting_offsets, startingTimestamp=self.starting_ms)
+        _one_of(startingOffsetsByTimestamp=self.starting_times, startingTimestamp=self.starting_ms)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether a stream stores its offsets at the brokers."""
+        return self.group != DEFAULT_GROUP if self.commit_offsets is None else self.commit_offsets
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the checked options. Raises `UsageError` naming option, value and what is allowed."""
+def _one_of(**given: object) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise UsageError(f"options {' and '.join(names)} both say where to begin; give one of them")
+
+
+def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOptions:
+    """Return the checked options. Raises `UsageError` naming option, value and what is allowed.
+
+    `mode` is BATCH or STREAM; an option for the other one is refused. None: not known yet.
+    """
     known = {f.metadata["name"].lower(): f for f in fields(ReadOptions)}
+    known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
     values = {}
     for name, value in given.items():
         option = known.get(name.lower())
         if option is None:
-            names = {key: f.metadata["name"] for key, f in known.items()}
-            near = difflib.get_close_matches(name.lower(), names, n=1)
-            hint = f"; did you mean {names[near[0]]}?" if near else f"; known are {', '.join(sorted(names.values()))}"
-            raise UsageError(f"option {name!r} is unknown{hint}")
+            raise UsageError(unknown_option(name, (f.metadata["name"] for f in fields(ReadOptions))))
+        if mode and option.metadata["only"] not in (None, mode):
+            raise UsageError(f"option {option.metadata['name']} is for a {option.metadata['only']}, this is a {mode}")
         values[option.name] = option.metadata["read"](option.metadata["name"], value)
     return ReadOptions(**values)
+
+
+def unknown_option(name: str, names: Iterable[str]) -> str:
+    """Return what is said about an option that does not exist: the nearest name, else all."""
+    known = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"; did you mean {known[near[0]]}?" if near else f"; known are {', '.join(sorted(known.values()))}"
+    return f"option {name!r} is unknown{hint}"
 
 
 def documentation() -> str:
     """Return the options as a Markdown table."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
     for f in fields(ReadOptions):
-        default = (
-            "" if f.default in (None, ()) else str(f.default).lower() if isinstance(f.default, bool) else f.default
-        )
-        lines.append(f"| `{f.metadata['name']}` | {f'`{default}`' if default != '' else ''} | {f.metadata['doc']} |")
+        only = {BATCH: " (batches only)", STREAM: " (streams only)", None: ""}[f.metadata["only"]]
+        lines.append(f"| `{f.metadata['name']}` | {_default(f)} | {f.metadata['doc']}{only} |")
     return "\n".join(lines)
+
+
+def _default(f: Field[Any]) -> str:
+    if f.default is None or f.default == ():
+        return ""
+    return f"`{str(f.default).lower() if isinstance(f.default, bool) else f.default}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,14 +31,38 @@ def partition(
 ) -> list[list[QueueRange]]:
     """Return the ranges of each task; a queue's ranges in one task stay in order. Empty ranges need no task.
 
-    A task costs tens of ms, so by default at most two a core are made, whatever the number of queues.
+    A task costs tens of ms, so by default there is one a core, whatever the number of queues.
     """
     ranges = [r for r in ranges if len(r)]
     if not ranges:
         return []
     pieces = _split(ranges, least, max_records)
-    most = most or max(2 * (os.cpu_count() or 1), least or 1, len(pieces) if max_records or least else 1)
+    most = most or max(os.cpu_count() or 1, least or 1, len(pieces) if max_records or least else 1)
     return _pack(pieces, min(most, len(pieces)))
+
+
+def share(backlogs: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
+    """Return how many offsets of each backlog fit into `most`: in proportion, and one at least where that is possible.
+
+    What proportions leave over goes to those that lost most by rounding down.
+    """
+    waiting = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
+    total = sum(waiting.values())
+    if total <= most:
+        return waiting
+    exact = {queue: backlog * most / total for queue, backlog in waiting.items()}
+    shares = {queue: max(int(part), 1) for queue, part in exact.items()}
+    over = sum(shares.values()) - most
+    by_need = sorted(waiting, key=lambda queue: shares[queue] - exact[queue])  # the neediest first
+    for queue in by_need[: max(-over, 0)]:
+        shares[queue] += 1
+    for queue in reversed(by_need):
+        if over <= 0:
+            break
+        taken = min(over, shares[queue] if shares[queue] == 1 else shares[queue] - 1)
+        shares[queue] -= taken
+        over -= taken
+    return {queue: count for queue, count in shares.items() if count}
 
 
 def _split(ranges: list[QueueRange], least: int | None, max_records: int | None) -> list[QueueRange]:

@@ -1,4 +1,4 @@
-"""`spark.read.format("rocketmq")`: options, schema and reader of the data source."""
+"""`format("rocketmq")`: options, schema and readers of the data source."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyspark.sql.types import (
 )
 
 from pyromq.errors import UsageError
-from pyromq.spark.options import read_options
-from pyromq.spark.reader import RocketMQReader
+from pyromq.spark.options import BATCH, STREAM, ReadOptions, read_options
+from pyromq.spark.reader import RocketMQReader, RocketMQStreamReader
 
 COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
@@ -40,9 +40,11 @@ COLUMNS: dict[str, DataType] = {
     "commitLogOffset": LongType(),
 }
 
+_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname"})  # options that Spark adds by itself
+
 
 class RocketMQDataSource(DataSource):
-    """Batch reads of topics.
+    """Topics as batches and streams.
 
     `msgId` is the broker's id (its address and the place in its log), `uniqKey` the producer's. With `.schema(...)`
     only the columns named there are built.
@@ -53,19 +55,32 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        return StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
+        names = self._read_options().columns or COLUMNS
+        return StructType([StructField(name, _type(name)) for name in names])
 
     def reader(self, schema: StructType) -> RocketMQReader:
-        options = read_options({name: value for name, value in self.options.items() if name != "path"})
-        return RocketMQReader(options, _columns(schema))
+        return RocketMQReader(self._read_options(BATCH), _columns(schema))
+
+    def streamReader(self, schema: StructType) -> RocketMQStreamReader:
+        return RocketMQStreamReader(self._read_options(STREAM), _columns(schema))
+
+    def _read_options(self, mode: str | None = None) -> ReadOptions:
+        """Return the options checked; `mode` None: before Spark says whether it reads a batch or a stream."""
+        given = {name: value for name, value in self.options.items() if name not in _OF_SPARK}
+        return read_options(given, mode)
+
+
+def _type(name: str) -> DataType:
+    kind = COLUMNS.get(name)
+    if kind is None:
+        raise UsageError(f"column {name!r} does not exist; there are {', '.join(COLUMNS)}")
+    return kind
 
 
 def _columns(schema: StructType) -> list[str]:
     """Return the wanted columns. Raises `UsageError` for one that does not exist or has another type."""
     for field in schema.fields:
-        known = COLUMNS.get(field.name)
-        if known is None:
-            raise UsageError(f"column {field.name!r} does not exist; there are {', '.join(COLUMNS)}")
+        known = _type(field.name)
         if known.simpleString() != field.dataType.simpleString():
             given, has = field.dataType.simpleString(), known.simpleString()
             raise UsageError(f"column {field.name} is {has}, the schema says {given}")

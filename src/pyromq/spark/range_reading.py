@@ -1,0 +1,112 @@
+"""What a task does: pulls its ranges of queues, one pull ahead, and makes Arrow batches of the records. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pyarrow as pa
+
+from pyromq.client.pulling import PullResult
+from pyromq.client.queue_reader import QueueReader
+from pyromq.filter.tags import parse_tags
+from pyromq.message import MessageQueue
+from pyromq.spark.clients import client_of, patiently
+from pyromq.spark.columns import check_bodies, count_records, to_batch
+from pyromq.spark.offsets import queue_name, report_loss
+from pyromq.spark.options import ReadOptions
+from pyromq.spark.plan import QueueRange
+
+T = TypeVar("T")
+
+
+def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of the ranges, one range after the other, each in order.
+
+    Raises `DataLoss` with failOnDataLoss when messages are gone, `Unavailable` when a broker is away for longer than
+    `deadlineMs`.
+    """
+    tags = parse_tags(options.tag_filter).tags
+    for broker_name, raw in _joined(options, _ahead(_pulls(options, client_of(options), ranges))):
+        if options.verify_crc:
+            check_bodies(raw)
+        yield to_batch(raw, broker_name, columns, system_properties=options.system_properties, tags=tags)
+
+
+def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Join pulls of one broker until a batch is full: batches of a small pull would cost Spark three times as much."""
+    parts: list[bytes] = []
+    rows = size = 0
+    broker_name = ""
+    for queue, raw in pulled:
+        full = rows >= options.arrow_rows or size >= options.arrow_bytes
+        if parts and (full or queue.broker_name != broker_name):
+            yield broker_name, b"".join(parts)
+            parts, rows, size = [], 0, 0
+        parts.append(raw)
+        broker_name = queue.broker_name
+        rows += count_records(raw)
+        size += len(raw)
+    if parts:
+        yield broker_name, b"".join(parts)
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items, the next one being fetched in a thread while the last one is worked on."""
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(next, items, end)
+        while (item := pending.result()) is not end:
+            pending = thread.submit(next, items, end)
+            yield item  # type: ignore[misc]  # it is not the end
+
+
+def _pulls(options: ReadOptions, client: QueueReader, ranges: list[QueueRange]) -> Iterator[tuple[MessageQueue, bytes]]:
+    """Yield the records of each range as pulled.
+
+    A range ends by offset, never by count: filtered or deleted messages leave gaps.
+    """
+    for range_ in ranges:
+        offset = range_.start
+        while offset < range_.end:
+            found = _pull(options, client, range_, offset)
+            if not _is_whole(options, found, offset, range_):
+                break
+            offset = found.next_offset
+            if found.raw and (raw := _before(found, range_.end)):
+                yield range_.queue, raw
+
+
+def _pull(options: ReadOptions, client: QueueReader, range_: QueueRange, offset: int) -> PullResult:
+    count = min(options.pull_batch, range_.end - offset)
+    return patiently(
+        options,
+        lambda: client.pull(range_.queue, offset, count, tags=options.tag_filter, max_bytes=options.pull_bytes),
+    )
+
+
+def _is_whole(options: ReadOptions, found: PullResult, offset: int, range_: QueueRange) -> bool:
+    """Say whether the range can be read on; messages that were there when it was planned may be deleted by now."""
+    least, most = found.min_offset, found.max_offset
+    if found.next_offset > offset and least <= offset:
+        return True
+    gone = (min(least, range_.end) if offset < least else range_.end) - offset
+    report_loss(
+        options,
+        f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} are not there any more, {gone} in all; "
+        f"the queue holds {least} to {most}",
+    )
+    return found.next_offset > offset
+
+
+def _before(found: PullResult, end: int) -> bytes:
+    """Return the records before queue offset `end`; a pull may bring more than was asked for."""
+    if found.next_offset <= end:
+        return found.raw
+    raw, position = found.raw, 0
+    while position < len(raw):
+        if int.from_bytes(raw[position + 20 : position + 28], "big") >= end:
+            break
+        position += int.from_bytes(raw[position : position + 4], "big")
+    return raw[:position]

@@ -98,7 +98,7 @@ def test_flushing_thread_flushes_queues_and_writes_the_checkpoint(tmp_path: Path
     store._log.resume(0, 0)
     fill(store, 10)
     clock.ms += 20_000
-    store._flusher._turn()
+    store._flusher.turn()
     assert store.flushed_to == store.max_log_offset
     assert struct.unpack_from(">qq", (tmp_path / "checkpoint").read_bytes()) == (NOON_MS, NOON_MS)
     assert store._queues.make(TOPIC, 0).flushed_offset == 5

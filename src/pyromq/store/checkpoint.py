@@ -10,9 +10,10 @@ The file has 4,096 bytes. Source: RocketMQ 4.9.8, StoreCheckpoint.
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
+
+from pyromq.store.disk import LOCAL_DISK, Disk, read_file
 
 _FILE_BYTES = 4096
 _TIMES = struct.Struct(">qqq")
@@ -22,8 +23,9 @@ _SAFETY_MS = 3_000  # times of neighbouring records may be out of order by less 
 class Checkpoint:
     """One writer: the flusher's thread, and whoever closes the store after that has ended."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self._path = path
+        self._disk = disk
         self.log_ms = 0
         self.queues_ms = 0
         self.index_ms = 0
@@ -35,19 +37,16 @@ class Checkpoint:
 
     def load(self) -> None:
         """Read the times; a missing or short file means that nothing is known."""
-        try:
-            content = self._path.read_bytes()
-        except FileNotFoundError:
-            return
-        if len(content) >= _TIMES.size:
+        content = read_file(self._disk, self._path)
+        if content is not None and len(content) >= _TIMES.size:
             self.log_ms, self.queues_ms, self.index_ms = _TIMES.unpack_from(content)
 
     def save(self) -> None:
         """Write the times; they are on disk when this returns. What they speak of must be there before."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = self._disk.open(self._path, create=True)
         try:
-            os.ftruncate(descriptor, _FILE_BYTES)
-            os.pwrite(descriptor, _TIMES.pack(self.log_ms, self.queues_ms, self.index_ms), 0)
-            os.fdatasync(descriptor)
+            self._disk.resize(descriptor, _FILE_BYTES)
+            self._disk.write(descriptor, _TIMES.pack(self.log_ms, self.queues_ms, self.index_ms), 0)
+            self._disk.sync(descriptor)
         finally:
-            os.close(descriptor)
+            self._disk.close(descriptor)

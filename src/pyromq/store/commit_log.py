@@ -20,6 +20,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Labels, decode, decode_labels, encode
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.room_ahead import RoomAhead
 from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
@@ -39,15 +40,17 @@ class CommitLog:
     Store times never decrease. Appends are refused until `resume` was called and after `refuse`.
     """
 
-    def __init__(self, folder: Path, segment_bytes: int, *, clock: Clock, max_record_bytes: int) -> None:
-        self.files = SegmentedLog(folder, segment_bytes, "segment_bytes (mappedFileSizeCommitLog)")
+    def __init__(
+        self, folder: Path, segment_bytes: int, *, clock: Clock, max_record_bytes: int, disk: Disk = LOCAL_DISK
+    ) -> None:
+        self.files = SegmentedLog(folder, segment_bytes, "segment_bytes (mappedFileSizeCommitLog)", disk=disk)
         self.end = 0
         self.last_store_ms = 0
         self._now_ms = clock.now_ms
         self._max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
         self._refusal = "the store is not open"
         self._held = ""
-        self._room = RoomAhead(self.files)
+        self._room = RoomAhead(self.files, disk)
         self._memory: memoryview | None = None
         self._base = 0
         self._limit = _NEVER  # an append that would end behind it takes the slow way

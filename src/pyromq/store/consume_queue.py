@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pyromq.store.directory import remove_folder
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
 
@@ -26,6 +26,7 @@ _ENTRY = struct.Struct(">qiq")
 _FILLER = _ENTRY.pack(0, FILLER_SIZE, 0)
 _LOADED_FILES = 3  # what is walked after a crash: earlier files were flushed long ago. Source: ConsumeQueue.recover
 _WALK_ENTRIES = 1024
+_LEVELS = 4  # consumequeue, topic and queue id, in the store's folder
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
 _pack_into = _ENTRY.pack_into  # bound once: called for every message
@@ -45,10 +46,13 @@ class ConsumeQueue:
     `flushed_offset` belongs to the flusher: entries before it are on disk.
     """
 
-    __slots__ = ("_base", "_end", "_memory", "files", "flushed_offset", "max_offset", "min_offset")
+    __slots__ = ("_base", "_disk", "_end", "_memory", "files", "flushed_offset", "max_offset", "min_offset")
 
-    def __init__(self, folder: Path, entries_per_file: int) -> None:
-        self.files = SegmentedLog(folder, entries_per_file * ENTRY_BYTES, _SETTING, scattered=True)
+    def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
+        self._disk = disk
+        self.files = SegmentedLog(
+            folder, entries_per_file * ENTRY_BYTES, _SETTING, scattered=True, levels=_LEVELS, disk=disk
+        )
         self.min_offset = 0
         self.max_offset = 0
         self.flushed_offset = 0
@@ -96,7 +100,7 @@ class ConsumeQueue:
     def delete(self) -> None:
         """Remove the queue with its folder."""
         self.release()
-        remove_folder(self.files.folder)
+        self._disk.remove_folder(self.files.folder)
         self.files.segments.clear()
         self.min_offset = self.max_offset = 0
 
@@ -217,6 +221,10 @@ class ConsumeQueue:
     def _ends_before(self, segment: Segment, log_offset: int) -> bool:
         last = self.find((segment.base + segment.size) // ENTRY_BYTES - 1)
         return last is not None and last.log_offset < log_offset
+
+    def distrust(self) -> None:
+        """Let the next flush write all entries from `flushed_offset` on: after a crash they may be nowhere."""
+        self.files.distrust(self.flushed_offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES)
 
     def forget_before(self, log_offset: int) -> None:
         """Set the minimum to the first entry whose record begins at `log_offset` or later; as it is if none does.

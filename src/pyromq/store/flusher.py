@@ -18,9 +18,11 @@ from pyromq.clock import Clock
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import FlushMode, StoreConfig
-from pyromq.store.consume_queue import ENTRY_BYTES
+from pyromq.store.consume_queue import ENTRY_BYTES, ConsumeQueue
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.queue_table import QueueTable
+from pyromq.store.segment import Segment, sync_all
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,10 @@ class Flusher:
         checkpoint: Checkpoint,
         config: StoreConfig,
         clock: Clock,
+        disk: Disk = LOCAL_DISK,
     ) -> None:
         self.flushed_to = 0
+        self._disk = disk
         self._log = log
         self._queues = queues
         self._index = index
@@ -57,7 +61,7 @@ class Flusher:
         self._config = config
         self._clock = clock
         self._wake = threading.Event()
-        self._stopping = False
+        self._started = self._stopping = False
         self._failure: OSError | None = None
         self._thread: threading.Thread | None = None
         # The waiters are the one thing both threads change: those who ask, and the flushing thread.
@@ -65,24 +69,28 @@ class Flusher:
         self._waiters: deque[_Waiter] = deque()
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
-    def start(self) -> None:
-        """Everything in the log now counts as flushed: recovery has read it from the disk."""
-        self.flushed_to = self._log.end
+    def start(self, flushed_to: int) -> None:
+        """Begin to flush, from that log offset on; in a thread where there may be one."""
+        self.flushed_to = flushed_to
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = self._clock.monotonic()
-        self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
-        self._thread.start()
+        self._started = True
+        if self._disk.in_threads:
+            self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """End the thread, then flush everything. Raises `OSError`; whoever still waits is told False.
 
         After an error it raises that one again: a second try could succeed without the pages lost in the first.
         """
-        if self._thread is None:
+        if not self._started:
             return
+        self._started = False
         self._stopping = True
         self._wake.set()
-        self._thread.join()
-        self._thread = None
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
         try:
             if self._failure is not None:
                 raise self._failure
@@ -112,8 +120,7 @@ class Flusher:
     def flush_log(self) -> None:
         last_store_ms = self._log.last_store_ms  # read before the end: what it speaks of lies before the end
         end = self._log.end
-        for segment in self._log.files.between(self.flushed_to, end):
-            segment.sync()
+        sync_all(self._log.files.between(self.flushed_to, end), self._disk)
         self.flushed_to = end
         self._log_flushed_at = self._clock.monotonic()
         self._checkpoint.log_ms = max(self._checkpoint.log_ms, last_store_ms)
@@ -122,13 +129,17 @@ class Flusher:
     def flush_queues(self, least_pages: int) -> None:
         """Flush the queues with that many dirty pages; with 0 all, and then say so in the checkpoint."""
         last_store_ms = self._log.last_store_ms
+        segments: list[Segment] = []
+        flushed: list[tuple[ConsumeQueue, int]] = []
         for queue in self._queues:
             end = queue.max_offset
             dirty = (end - queue.flushed_offset) * ENTRY_BYTES
             if dirty > 0 and dirty >= least_pages * _PAGE:
-                for segment in queue.files.between(queue.flushed_offset * ENTRY_BYTES, end * ENTRY_BYTES):
-                    segment.sync()
-                queue.flushed_offset = end
+                segments += queue.files.between(queue.flushed_offset * ENTRY_BYTES, end * ENTRY_BYTES)
+                flushed.append((queue, end))
+        sync_all(segments, self._disk)
+        for queue, end in flushed:
+            queue.flushed_offset = end
         self._queues_flushed_at = self._clock.monotonic()
         if not least_pages:
             self._queues_synced_at = self._queues_flushed_at
@@ -139,16 +150,24 @@ class Flusher:
         while not self._stopping:
             self._wake.wait(self._config.flush_interval_ms / 1000)
             self._wake.clear()
-            try:
-                self._turn()
-            except OSError as error:
-                self._failure = error
-                logger.exception("the disk refuses to store; no more messages are taken")
-                self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
-                self._answer(self._take(lambda _: True), False)
+            if not self.turn():
                 return
 
-    def _turn(self) -> None:
+    def turn(self) -> bool:
+        """Flush what is due; False, for ever, once the disk has refused. Called by the thread, or instead of it."""
+        if self._failure is not None:
+            return False
+        try:
+            self._flush_due()
+        except OSError as error:
+            self._failure = error
+            logger.exception("the disk refuses to store; no more messages are taken")
+            self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
+            self._answer(self._take(lambda _: True), False)
+            return False
+        return True
+
+    def _flush_due(self) -> None:
         if self._waiters or self._log_is_due():
             self.flush_log()
         now = self._clock.monotonic()
@@ -159,7 +178,7 @@ class Flusher:
         elif (now - self._queues_flushed_at) * 1000 >= config.queue_flush_interval_ms:
             self.flush_queues(least_pages=config.queue_flush_least_pages)
         if (file := self._index.next_unflushed()) is not None:
-            file.file.sync()
+            sync_all([file.file], self._disk)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
 
     def _log_is_due(self) -> bool:

@@ -6,22 +6,23 @@ keeps `size` somewhere safe: bytes behind it are of no account, and are written 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
+from pyromq.store.disk import LOCAL_DISK, Disk
 
 
 class GrowingFile:
     """One writer. `size` bytes count, what is not written yet included: that is `tail`, to be added to."""
 
-    __slots__ = ("_descriptor", "_written", "path", "tail", "unsynced")
+    __slots__ = ("_descriptor", "_disk", "_written", "path", "tail", "unsynced")
 
-    def __init__(self, path: Path, size: int = 0) -> None:
+    def __init__(self, path: Path, size: int = 0, *, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
         self.unsynced = False  # something is written that may not be on disk
         self._written = size
         self.tail = bytearray()
+        self._disk = disk
         self._descriptor: int | None = None
 
     @property
@@ -35,7 +36,7 @@ class GrowingFile:
             content = bytes(self.tail[start : start + size])
         else:
             from_file = min(size, self._written - position)
-            content = os.pread(self._open(), from_file, position)
+            content = self._disk.read(self._open(), from_file, position)
             if len(content) == from_file < size:
                 content += self.tail[: size - from_file]
         if len(content) != size:
@@ -45,7 +46,7 @@ class GrowingFile:
     def write(self) -> None:
         """Write what is new; a crash of the process does not lose it any more. Raises `OSError`."""
         while self.tail:
-            written = os.pwrite(self._open(), self.tail, self._written)
+            written = self._disk.write(self._open(), self.tail, self._written)
             self._written += written
             self.unsynced = True
             del self.tail[:written]
@@ -56,11 +57,11 @@ class GrowingFile:
             return
         self.unsynced = False  # before, since more may be written meanwhile
         try:
-            descriptor = os.open(self.path, os.O_RDWR)
+            descriptor = self._disk.open(self.path)
             try:
-                os.fdatasync(descriptor)
+                self._disk.sync(descriptor)
             finally:
-                os.close(descriptor)
+                self._disk.close(descriptor)
         except OSError:
             self.unsynced = True
             raise
@@ -68,10 +69,10 @@ class GrowingFile:
     def release(self) -> None:
         """Close the file until it is needed again."""
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            self._disk.close(self._descriptor)
             self._descriptor = None
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = self._disk.open(self.path, create=True)
         return self._descriptor

@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.segment import Segment
 
 _HEADER = struct.Struct(">qqqqii")
@@ -53,8 +54,8 @@ class IndexFile:
         "used_slots",
     )
 
-    def __init__(self, path: Path, slots: int, entries: int) -> None:
-        self.file = Segment(path, index_file_bytes(slots, entries), scattered=True)
+    def __init__(self, path: Path, slots: int, entries: int, disk: Disk = LOCAL_DISK) -> None:
+        self.file = Segment(path, index_file_bytes(slots, entries), scattered=True, disk=disk)
         self._slots = slots
         self._entries = entries
         self._entries_at = _HEADER.size + slots * _SLOT.size

@@ -19,8 +19,9 @@ from pyromq.java_hash import java_hash
 from pyromq.message import Property, SysFlag, decode_properties
 from pyromq.record import Labels
 from pyromq.store.commit_log import CommitLog
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index_file import IndexFile, index_file_bytes
-from pyromq.store.segment import Segment
+from pyromq.store.segment import Segment, sync_all
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class KeyMatches(NamedTuple):
 class KeyIndex:
     """One writer. `position` is the log offset up to which records are indexed."""
 
-    def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock) -> None:
+    def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock, disk: Disk = LOCAL_DISK) -> None:
         self.position = 0
         self.files: list[IndexFile] = []
         self._unflushed: deque[IndexFile] = deque()
@@ -48,6 +49,7 @@ class KeyIndex:
         self._slots = slots
         self._entries = entries
         self._clock = clock
+        self._disk = disk
 
     # -- opening
 
@@ -57,9 +59,8 @@ class KeyIndex:
         After a power cut, files with records stored after `trusted_ms` may be incomplete: they are deleted and made
         again from the log. None trusts all. Raises `StoreCorrupt` for a file of another size.
         """
-        if self._folder.is_dir():
-            for path in sorted(self._folder.iterdir()):
-                self._load_file(path)
+        for name in self._disk.names(self._folder):
+            self._load_file(self._folder / name)
         while self.files and not self._is_sound(self.files[-1], log, trusted_ms):
             self.files.pop().file.delete()
         self.position = log.min_offset
@@ -71,13 +72,13 @@ class KeyIndex:
     def _load_file(self, path: Path) -> None:
         if not _NAME.match(path.name):
             raise StoreCorrupt(f"{path} is no index file: move it out of this folder")
-        size, expected = path.stat().st_size, index_file_bytes(self._slots, self._entries)
+        size, expected = self._disk.size(path), index_file_bytes(self._slots, self._entries)
         if size != expected:
             raise StoreCorrupt(
                 f"{path} has {size} bytes, expected {expected}: open the store with the index_slots (maxHashSlotNum)"
                 " and index_entries (maxIndexNum) it was made with, or delete the index folder: it is made again"
             )
-        file = IndexFile(path, self._slots, self._entries)
+        file = IndexFile(path, self._slots, self._entries, self._disk)
         file.load()
         self.files.append(file)
 
@@ -123,8 +124,8 @@ class KeyIndex:
         last = self.files[-1] if self.files else None
         if last is not None:
             self._unflushed.append(last)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file = IndexFile(self._fresh_path(), self._slots, self._entries)
+        self._disk.make_folder(self._folder)
+        file = IndexFile(self._fresh_path(), self._slots, self._entries, self._disk)
         file.create(end_ms=last.end_ms if last else 0, end_log_offset=last.end_log_offset if last else 0)
         self.files.append(file)
         return file
@@ -155,9 +156,10 @@ class KeyIndex:
         if not self.files:
             return 0
         last = self.files[-1]
+        unflushed = [last.file]
         while (full := self.next_unflushed()) is not None:
-            full.file.sync()
-        last.file.sync()
+            unflushed.append(full.file)
+        sync_all(unflushed, self._disk)
         for file in self.files:
             file.file.release()
         return last.end_ms

@@ -20,6 +20,7 @@ from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
 from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.directory import Directory
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.key_index import KeyIndex, KeyMatches
@@ -43,26 +44,27 @@ class MessageStore:
     `on_append(message, tags_code)` is called when a message can be read.
     """
 
-    def __init__(self, config: StoreConfig, clock: Clock, *, store_address: bytes) -> None:
+    def __init__(self, config: StoreConfig, clock: Clock, *, store_address: bytes, disk: Disk = LOCAL_DISK) -> None:
         self.config = config
         self.store_address = store_address
-        self._directory = Directory(config.root)
+        self._directory = Directory(config.root, disk)
         self._log = CommitLog(
             config.log_folder,
             config.segment_bytes,
             clock=clock,
             max_record_bytes=config.max_message_bytes + _RECORD_ALLOWANCE,
+            disk=disk,
         )
-        self._queues = QueueTable(self._directory.consume_queues, config.consume_queue_entries)
+        self._queues = QueueTable(self._directory.consume_queues, config.consume_queue_entries, disk)
         self._index = KeyIndex(
-            self._directory.index, slots=config.index_slots, entries=config.index_entries, clock=clock
+            self._directory.index, slots=config.index_slots, entries=config.index_entries, clock=clock, disk=disk
         )
         self._follower = Follower(self._queues, config.delay_levels_ms)
-        self._checkpoint = Checkpoint(self._directory.checkpoint)
+        self._checkpoint = Checkpoint(self._directory.checkpoint, disk)
         self._flusher = Flusher(
-            self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock
+            self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock, disk=disk
         )
-        self.retention = Retention(self._log, self._queues, self._index, config=config, clock=clock)
+        self.retention = Retention(self._log, self._queues, self._index, config=config, clock=clock, disk=disk)
         self._reading = Reading(self._log, self._queues, config)
         self.read = self._reading.read
         self._clock = clock
@@ -84,7 +86,7 @@ class MessageStore:
         try:
             self._checkpoint.load()
             recovery = Recovery(self._log, self._queues, self._follower, check_crc=self.config.check_crc_on_recover)
-            recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms)
+            flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms)
             if self.config.index_enabled:
                 in_doubt = directory.crashed and not directory.same_boot
                 self._index.load(self._log, trusted_ms=self._checkpoint.index_ms if in_doubt else None)
@@ -93,7 +95,7 @@ class MessageStore:
             raise StoreNotWritable(
                 f"cannot open the store in {directory.root}: {error}; see to its permissions, or choose another folder"
             ) from error
-        self._flusher.start()
+        self._flusher.start(flushed_to)
         self._open = True
 
     def close(self) -> None:
@@ -124,6 +126,10 @@ class MessageStore:
     def tick(self) -> None:
         """Look after waiters whose time is up. Called about once a second."""
         self._flusher.expire(self._clock.monotonic())
+
+    def flush_due(self) -> bool:
+        """Flush what is due, where no thread does; False once the disk has refused."""
+        return self._flusher.turn()
 
     # -- writing
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from pyromq.errors import MessageRefused
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.directory import remove_folder
+from pyromq.store.disk import LOCAL_DISK, Disk
 
 
 class QueueTable:
     """Every queue that has or had a message. `by_topic` is for lookup only; queues come by `make`, go by `delete`."""
 
-    def __init__(self, folder: Path, entries_per_file: int) -> None:
+    def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._folder = folder
+        self._disk = disk
         self._entries_per_file = entries_per_file
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -33,24 +34,23 @@ class QueueTable:
         if queue is None:
             if not names_folders(topic, queue_id):
                 raise MessageRefused(f"topic {topic!r} queue {queue_id} cannot be stored: no legal names")
-            queue = ConsumeQueue(self._folder / topic / str(queue_id), self._entries_per_file)
+            queue = ConsumeQueue(self._folder / topic / str(queue_id), self._entries_per_file, self._disk)
             self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
 
     def load(self, *, crashed: bool) -> None:
         """Find the queues on disk. Raises `StoreCorrupt` naming the file that does not fit."""
-        if not self._folder.is_dir():
-            return
-        for path in sorted(self._folder.glob("*/*")):
-            if path.is_dir() and path.name.isdecimal():
-                self.make(path.parent.name, int(path.name)).load(crashed=crashed)
+        for topic in self._disk.names(self._folder):
+            for name in self._disk.names(self._folder / topic):
+                if name.isdecimal() and self._disk.is_folder(self._folder / topic / name):
+                    self.make(topic, int(name)).load(crashed=crashed)
 
     def delete(self, topic: str) -> None:
         """Remove a topic's queues with their files."""
         for queue in self.by_topic.pop(topic, {}).values():
             queue.delete()
         if names_folders(topic):
-            remove_folder(self._folder / topic)
+            self._disk.remove_folder(self._folder / topic)
 
     def clear(self) -> None:
         """Remove all queues with their files."""

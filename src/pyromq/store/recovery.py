@@ -30,14 +30,17 @@ class Recovery:
         self._follower = follower
         self._check_crc = check_crc
 
-    def run(self, *, crashed: bool, safe_ms: int) -> None:
-        """Bring log and queues together. Raises `StoreCorrupt` naming the file where a human has to decide."""
+    def run(self, *, crashed: bool, safe_ms: int) -> int:
+        """Bring log and queues together; return the log offset up to which all is known to be on disk.
+
+        Raises `StoreCorrupt` naming the file where a human has to decide.
+        """
         self._log.load()
         self._queues.load(crashed=crashed)
         if not self._log.files.segments:
             self._queues.clear()
             self._log.resume(0, 0)
-            return
+            return 0
         if crashed:
             start = replay_from = self._start_after_crash(safe_ms)
         else:
@@ -46,8 +49,13 @@ class Recovery:
             start = min(self._start_after_stop(queues_end), replay_from)
         scan = self._walk(start, replay_from)
         self._finish(scan)
-        if crashed:
-            logger.warning("recovered after a crash: the log ends at %d, read from %d on", scan.position, start)
+        if not crashed:
+            return scan.position
+        logger.warning("recovered after a crash: the log ends at %d, read from %d on", scan.position, start)
+        self._log.files.distrust(start, scan.position)
+        for queue in self._queues:
+            queue.distrust()
+        return start
 
     def _walk(self, start: int, replay_from: int) -> Scan:
         """Read the log from `start` to its end, and lead the records from `replay_from` on into their queues."""
@@ -92,6 +100,7 @@ class Recovery:
                 break
         for queue in self._queues:
             first_unsafe = queue.first(lambda entry: not self._is_safe_entry(entry, safe_ms))
+            queue.flushed_offset = min(queue.flushed_offset, first_unsafe)
             begin = max(begin, self._record_of(queue, first_unsafe - 1))
         return begin
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
-from pyromq.store.json_file import sync_folder
+from pyromq.store.disk import Disk, Worker, worker
 from pyromq.store.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -19,9 +19,10 @@ logger = logging.getLogger(__name__)
 class Removal:
     """Deletes in the order of `add`, and never a file whose predecessor is still there: a log must not get holes."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
         self._files: deque[Segment] = deque()  # filled by the owner, emptied by the thread
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: Worker | None = None
         self._turn: Future[None] | None = None
         self._complaint = ""
 
@@ -31,7 +32,7 @@ class Removal:
     def start(self) -> None:
         """Let the thread delete what there is. Called again and again: what failed is tried again."""
         if self._files and (self._turn is None or self._turn.done()):
-            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="store-removal")
+            self._thread = self._thread or worker(self._disk, "store-removal")
             self._turn = self._thread.submit(self._remove)
 
     def close(self) -> None:
@@ -45,11 +46,7 @@ class Removal:
         while self._files:
             file = self._files[0]
             try:
-                file.delete()
-                # Without it a power cut could bring back a file, and not the one behind it.
-                sync_folder(file.path.parent)
-            except FileNotFoundError:
-                pass  # the folder went with its topic
+                file.delete()  # for good: a power cut could bring back a file, and not the one behind it
             except OSError as error:
                 complaint = f"{file.path} is expired and cannot be deleted: {error.strerror}; see to its permissions"
                 if complaint != self._complaint:

@@ -17,6 +17,7 @@ from pyromq.clock import Clock
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.disk_use import DiskUse, measured
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.queue_table import QueueTable
@@ -38,7 +39,14 @@ class Retention:
     """
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, index: KeyIndex, *, config: StoreConfig, clock: Clock
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        *,
+        config: StoreConfig,
+        clock: Clock,
+        disk: Disk = LOCAL_DISK,
     ) -> None:
         self.keep_from: Callable[[], int] = lambda: log.end
         self.measure = measured
@@ -47,7 +55,7 @@ class Retention:
         self._index = index
         self._config = config
         self._clock = clock
-        self._removal = Removal()
+        self._removal = Removal(disk)
         self._use: DiskUse | None = None
         self._measured_at = self._round_at = float("-inf")
         self._following: Iterator[ConsumeQueue] | None = None  # queues that may lag behind the log's begin
@@ -116,7 +124,8 @@ class Retention:
     def _way_out(self) -> str:
         """What frees space, as things are."""
         files = self._log.files.segments[:-1]
-        waiting = sum(segment.base + segment.size > self.keep_from() for segment in files)
+        keep_from = self.keep_from()
+        waiting = sum(segment.base + segment.size > keep_from for segment in files)
         free = len(files) - waiting
         if self._is_forced and free:
             return f"the oldest of {free} log files are being deleted, and sending goes on when that suffices"

@@ -6,8 +6,9 @@ helper's thread takes as long, but nobody waits.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
+from pyromq.store.disk import Disk, worker
 from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
 
@@ -18,9 +19,9 @@ LAST_STRETCH = 32 << 20  # at full speed, about a tenth of a second of appends
 class RoomAhead:
     """Follows one writer through the files of a log, one stretch ahead; the stretches grow with what is written."""
 
-    def __init__(self, log: SegmentedLog) -> None:
+    def __init__(self, log: SegmentedLog, disk: Disk) -> None:
         self._log = log
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-room")
+        self._thread = worker(disk, "store-room")
         self._stretch = FIRST_STRETCH
         self._ready_to = 0  # log offset
         self._next: Future[Segment] | None = None
@@ -37,7 +38,7 @@ class RoomAhead:
         self._ready_to = stretch_start + self._stretch
         end = segment.base + segment.size
         if stretch_start < end:
-            self._thread.submit(segment.populate, stretch_start - segment.base, self._ready_to - segment.base)
+            self._thread.submit(segment.prepare, stretch_start - segment.base, self._ready_to - segment.base)
         elif self._next is None:
             self._ready_to = end + self._stretch
             self._next = self._thread.submit(self._make, end, self._stretch)
@@ -49,7 +50,7 @@ class RoomAhead:
         prepared, self._next = self._next, None
         if prepared is not None and prepared.result().base == base:
             return prepared.result()
-        return self._log.create(base)
+        return self._log.create_lasting(base)
 
     def close(self) -> None:
         """End the thread; the file made ahead and not used is removed, as a clean stop leaves none."""
@@ -59,6 +60,6 @@ class RoomAhead:
             self._next = None
 
     def _make(self, base: int, stretch: int) -> Segment:
-        segment = self._log.create(base)
-        segment.populate(0, stretch)
+        segment = self._log.create_lasting(base)
+        segment.prepare(0, stretch)
         return segment

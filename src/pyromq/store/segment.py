@@ -1,52 +1,54 @@
-"""One file of fixed size, mapped into memory when first used; it knows no records.
-
-Mapping, flushing and populating are system calls that release the interpreter's lock; `mmap.flush` and `mmap.madvise`
-keep it for tenths of a second, and every `mmap` keeps a file descriptor, which thousands of queues would use up.
-"""
+"""One file of fixed size, mapped into memory when first used; it knows no records."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
-import weakref
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
-_FAILED = ctypes.c_void_p(-1).value
-_libc = ctypes.CDLL(None, use_errno=True)
-_map = _libc.mmap
-_map.restype = ctypes.c_void_p
-_map.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_unmap = _libc.munmap
-_unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_advise = _libc.madvise
-_advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+from pyromq.store.disk import LOCAL_DISK, Disk, rewrite
 
 
 class Segment:
     """`size` is in bytes; `base` is the offset of the first byte in the whole that the file is part of.
 
     `scattered` is for files that are written a little here, a little there: else the first touch of a hole takes
-    milliseconds, since the file system then makes and clears up to 2 MiB at once.
+    milliseconds, since the file system then makes and clears up to 2 MiB at once. `levels`: how many of the folders
+    above the file came with it; `is_fresh`: a power cut may take their names and the file's.
 
     A dropped segment is unlinked at once and stays mapped until the last view of it is gone.
     """
 
-    __slots__ = ("_memory", "base", "path", "scattered", "size")
+    __slots__ = ("_disk", "_levels", "_memory", "base", "is_fresh", "path", "scattered", "size")
 
-    def __init__(self, path: Path, size: int, base: int = 0, *, scattered: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        base: int = 0,
+        *,
+        scattered: bool = False,
+        levels: int = 2,
+        disk: Disk = LOCAL_DISK,
+    ) -> None:
         self.path = path
         self.size = size
         self.base = base
         self.scattered = scattered
+        self.is_fresh = False
+        self._levels = levels
+        self._disk = disk
         self._memory: memoryview | None = None
 
     @property
     def memory(self) -> memoryview:
         """The mapped file, to write into and to take views of."""
         if self._memory is None:
-            self._memory = _mapped(self.path, self.size, scattered=self.scattered)
+            descriptor = self._disk.open(self.path)
+            try:
+                self._memory = self._disk.map(descriptor, self.size, scattered=self.scattered)
+            finally:
+                self._disk.close(descriptor)
         return self._memory
 
     @property
@@ -55,70 +57,83 @@ class Segment:
 
     def changed_ms(self) -> int:
         """When the file was written last, by its file system. Raises `OSError`."""
-        return self.path.stat().st_mtime_ns // 1_000_000
+        return self._disk.changed_ms(self.path)
 
     def create(self) -> None:
         """Make the file: sparse, all zeros."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        self.is_fresh = True
+        descriptor = self._disk.open(self.path, create=True)
         try:
-            os.ftruncate(descriptor, self.size)
+            self._disk.resize(descriptor, self.size)
         finally:
-            os.close(descriptor)
+            self._disk.close(descriptor)
 
     def sync(self) -> None:
         """Wait until what was written is on disk. Called by the flusher's thread; a dropped file needs no flush."""
         try:
-            descriptor = os.open(self.path, os.O_RDWR)
+            descriptor = self._disk.open(self.path)
         except FileNotFoundError:
             return
         try:
-            os.fdatasync(descriptor)
+            self._disk.sync(descriptor)
         finally:
-            os.close(descriptor)
+            self._disk.close(descriptor)
 
-    def populate(self, start: int, end: int) -> bool:
-        """Make the pages of a stretch (positions in the file) ready to be written; False where that is unsupported.
+    def prepare(self, start: int, end: int) -> None:
+        """Have room on disk and pages in memory for a stretch (positions in the file). Raises `OSError`.
 
-        Takes up to a millisecond per MiB and is for a helper's thread: appends then never wait for a page.
+        Takes up to a millisecond per MiB and is for a helper's thread: appends then never wait for a page, and are
+        never stopped by a full disk in the middle of a record.
         """
-        start -= start % mmap.PAGESIZE
-        length = min(end, self.size) - start
-        if length <= 0:
-            return True
-        first = ctypes.c_char.from_buffer(self.memory, start)  # keeps the mapping meanwhile
-        return bool(_advise(ctypes.addressof(first), length, _MADV_POPULATE_WRITE) == 0)
+        size = min(end, self.size) - start
+        if size <= 0:
+            return
+        descriptor = self._disk.open(self.path)
+        try:
+            self._disk.allocate(descriptor, start, size)
+        finally:
+            self._disk.close(descriptor)
+        self._disk.populate(self.memory, start, size)
 
     def clear_from(self, position: int) -> None:
-        """Make everything from `position` on zero, and sparse."""
-        descriptor = os.open(self.path, os.O_RDWR)
+        """Make everything from `position` on zero; that is on disk when this returns."""
+        descriptor = self._disk.open(self.path)
         try:
-            os.ftruncate(descriptor, position)
-            os.ftruncate(descriptor, self.size)
+            self._disk.clear(descriptor, position, self.size)
+            # Else records appended later could be on disk, and behind them the old ones still.
+            self._disk.sync(descriptor)
         finally:
-            os.close(descriptor)
+            self._disk.close(descriptor)
+
+    def rewrite(self, start: int, end: int) -> None:
+        """Let the next `sync` write a stretch (offsets of the whole), as after a crash nobody knows whether it is."""
+        rewrite(self._disk, self.path, max(start - self.base, 0), min(end - self.base, self.size))
 
     def release(self) -> None:
         """Give up the mapping; it comes back when used again."""
         self._memory = None
 
     def delete(self) -> None:
-        self.path.unlink(missing_ok=True)
+        """Remove the file, for good: a power cut does not bring it back."""
         self.release()
+        with contextlib.suppress(FileNotFoundError):  # gone before, perhaps with its folder
+            self._disk.remove(self.path)
+            self._disk.sync_folder(self.path.parent)
+
+    def take_folders(self) -> list[Path]:
+        """Return the folders that must be synced for the file's name to last; none when asked again."""
+        if not self.is_fresh:
+            return []
+        self.is_fresh = False
+        return list(self.path.parents[: self._levels])
 
 
-def _mapped(path: Path, size: int, *, scattered: bool) -> memoryview:
-    """Map a file; it is unmapped when the last view is gone."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        address = _map(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
-    finally:
-        os.close(descriptor)
-    if address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(path))
-    if scattered:
-        _advise(address, size, mmap.MADV_RANDOM)  # only advice: it may fail
-    content = (ctypes.c_ubyte * size).from_address(address)
-    # Not at the interpreter's exit: a thread may still be writing, and the process ends all mappings anyway.
-    weakref.finalize(content, _unmap, address, size).atexit = False
-    return memoryview(content).cast("B")
+def sync_all(segments: Iterable[Segment], disk: Disk) -> None:
+    """Wait until all are on disk, with their names."""
+    folders: dict[Path, None] = {}
+    for segment in segments:
+        segment.sync()
+        folders.update(dict.fromkeys(segment.take_folders()))
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile, with the files
+            disk.sync_folder(folder)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
-from pyromq.store.segment import Segment
+from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder
+from pyromq.store.segment import Segment, sync_all
 
 _NAME_DIGITS = 20
 
@@ -13,23 +14,32 @@ _NAME_DIGITS = 20
 class SegmentedLog:
     """Files of a folder, named by the offset of their first byte; the folder is made with the first file.
 
-    `setting` is how messages name the file size to whoever has to correct it.
+    `setting` is how messages name the file size to whoever has to correct it; the rest as for `Segment`.
     """
 
-    __slots__ = ("_scattered", "folder", "segment_bytes", "segments", "setting")
+    __slots__ = ("_disk", "_levels", "_scattered", "folder", "segment_bytes", "segments", "setting")
 
-    def __init__(self, folder: Path, segment_bytes: int, setting: str, *, scattered: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segment_bytes: int,
+        setting: str,
+        *,
+        scattered: bool = False,
+        levels: int = 2,
+        disk: Disk = LOCAL_DISK,
+    ) -> None:
         self.folder = folder
         self.segment_bytes = segment_bytes
         self.setting = setting
         self._scattered = scattered
+        self._levels = levels
+        self._disk = disk
         self.segments: list[Segment] = []
 
     def load(self) -> None:
         """Find the files. Raises `StoreCorrupt` naming the file that is foreign, missing or of another size."""
-        if not self.folder.is_dir():
-            return
-        names = sorted(path.name for path in self.folder.iterdir())
+        names = self._disk.names(self.folder)
         for name in names:
             if len(name) != _NAME_DIGITS or not name.isdecimal():
                 raise StoreCorrupt(f"{self.folder / name} is no segment file: move it out of this folder")
@@ -40,12 +50,12 @@ class SegmentedLog:
 
     def _remove_unfinished(self) -> None:
         # A crash between making a file and giving it its size leaves an empty one, and only as the last.
-        if self.segments and self.segments[-1].path.stat().st_size == 0:
+        if self.segments and self._disk.size(self.segments[-1].path) == 0:
             self.segments.pop().delete()
 
     def _check_sizes(self) -> None:
         for segment in self.segments:
-            size = segment.path.stat().st_size
+            size = self._disk.size(segment.path)
             if size != self.segment_bytes:
                 raise StoreCorrupt(
                     f"{segment.path} has {size} bytes, expected {self.segment_bytes}: open the store with the"
@@ -86,14 +96,21 @@ class SegmentedLog:
 
     def create(self, base: int) -> Segment:
         """Make the file at `base` without adding it: `add` does that. Safe to call from a helper's thread."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._disk.make_folder(self.folder)
         segment = self._segment(base)
         segment.create()
         return segment
 
+    def create_lasting(self, base: int) -> Segment:
+        """Make the file at `base` so that no power cut takes it: a file behind it must not be alone."""
+        make_lasting_folder(self._disk, self.folder)
+        segment = self.create(base)
+        sync_all([segment], self._disk)
+        return segment
+
     def _segment(self, base: int) -> Segment:
         path = self.folder / f"{base:0{_NAME_DIGITS}}"
-        return Segment(path, self.segment_bytes, base, scattered=self._scattered)
+        return Segment(path, self.segment_bytes, base, scattered=self._scattered, levels=self._levels, disk=self._disk)
 
     def add(self, segment: Segment) -> None:
         assert not self.segments or segment.base == self.capacity_end  # `find` computes positions
@@ -102,6 +119,12 @@ class SegmentedLog:
     def drop_first(self) -> Segment:
         """Take out the oldest file, for the caller to delete: nobody finds it any more, views of it stay valid."""
         return self.segments.pop(0)
+
+    def distrust(self, start: int, end: int) -> None:
+        """Let the next flush of `[start, end)` write it, names of files included: after a crash it may be nowhere."""
+        for segment in self.between(start, end):
+            segment.rewrite(start, end)
+            segment.is_fresh = True
 
     def cut(self, offset: int) -> None:
         """Drop everything from `offset` on: later files are deleted, the rest of its own becomes zero."""

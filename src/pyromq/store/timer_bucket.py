@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.record import Buffer
+from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
 from pyromq.store.growing_file import GrowingFile
 
 HOUR_MS = 3_600_000
@@ -58,15 +59,24 @@ class BucketSizes(NamedTuple):
 class TimerBucket:
     """One hour, counted from 1970. `count` messages came into it, `pending` of them wait."""
 
-    __slots__ = ("_done", "_entries", "_finished", "_records", "_records_size", "hour", "listed", "name")
+    __slots__ = ("_disk", "_done", "_entries", "_finished", "_records", "_records_size", "hour", "listed", "name")
 
-    def __init__(self, folder: Path, name: str, hour: int, sizes: BucketSizes = BucketSizes()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        hour: int,
+        sizes: BucketSizes = BucketSizes(),  # noqa: B008
+        *,
+        disk: Disk = LOCAL_DISK,
+    ) -> None:
+        self._disk = disk
         self.name = name
         self.hour = hour
         self.listed = 0  # entries before this number are in memory, in order of due time
-        self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries)
-        self._records = GrowingFile(folder / f"{name}.records", sizes.records)
-        self._done = GrowingFile(folder / f"{name}.done", sizes.done)
+        self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries, disk=disk)
+        self._records = GrowingFile(folder / f"{name}.records", sizes.records, disk=disk)
+        self._done = GrowingFile(folder / f"{name}.done", sizes.done, disk=disk)
         self._records_size = sizes.records
         self._finished: bytearray | None = None  # by number: 1 for one that does not wait any more
 
@@ -167,7 +177,7 @@ class TimerBucket:
 
     def delete(self) -> None:
         for file in self.files:
-            file.path.unlink(missing_ok=True)
+            remove_file(self._disk, file.path)
 
     def _content(self, first: int, count: int) -> bytes:
         return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES)

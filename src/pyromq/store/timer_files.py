@@ -8,6 +8,7 @@ It knows no topics but by name, and not when a message is due to leave.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,14 +19,16 @@ from pathlib import Path
 import msgspec
 
 from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder
 from pyromq.store.growing_file import GrowingFile
-from pyromq.store.json_file import JsonFile, sync_folder
+from pyromq.store.json_file import JsonFile
 from pyromq.store.timer_bucket import NUMBER_BYTES, BucketSizes, TimerBucket
 
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpoint.json"
 _NAME_FORMAT = "%Y-%m-%dT%H"
+_FILE_NAME = re.compile(r".*-.*T.*\.")
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
@@ -55,14 +58,15 @@ class Snapshot:
 class TimerFiles:
     """One writer; only `save` may run in another thread. `pending` counts what waits, by topic."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Disk = LOCAL_DISK) -> None:
         self.folder = folder
+        self._disk = disk
         self.buckets: dict[int, TimerBucket] = {}  # by hour
         self.pending: Counter[str] = Counter()
         self.saved = Checkpoint()
         self.unwritten = 0
         self._changed: dict[TimerBucket, None] = {}  # with something unwritten, the longest so first
-        self._file = JsonFile(folder / _CHECKPOINT)
+        self._file = JsonFile(folder / _CHECKPOINT, disk)
 
     def load(self) -> bool:
         """Find what the checkpoint vouches for; False if there is no checkpoint. Raises `StoreCorrupt`."""
@@ -72,7 +76,7 @@ class TimerFiles:
             self.saved = found
             self.pending = Counter(found.pending)
         for name, sizes in self.saved.buckets.items():
-            bucket = TimerBucket(self.folder, name, _hour_of(name), sizes)
+            bucket = TimerBucket(self.folder, name, _hour_of(name), sizes, disk=self._disk)
             if self._has_files(bucket):
                 self.buckets[bucket.hour] = bucket
         self._remove_unknown()
@@ -80,7 +84,7 @@ class TimerFiles:
 
     def _has_files(self, bucket: TimerBucket) -> bool:
         for file in bucket.files:
-            on_disk = file.path.stat().st_size if file.path.exists() else 0
+            on_disk = self._disk.size(file.path) or 0
             if on_disk < file.size:
                 raise StoreCorrupt(
                     f"{file.path} has {on_disk} bytes, the checkpoint beside it says {file.size}: restore it from a"
@@ -90,9 +94,9 @@ class TimerFiles:
 
     def _remove_unknown(self) -> None:
         known = {bucket.name for bucket in self.buckets.values()}
-        for path in self.folder.glob("*-*T*.*"):
-            if path.name.rpartition(".")[0] not in known:
-                path.unlink()
+        for name in self._disk.names(self.folder):
+            if _FILE_NAME.match(name) and name.rpartition(".")[0] not in known:
+                self._disk.remove(self.folder / name)
 
     def hours(self) -> list[int]:
         """Return the hours that have buckets, ascending."""
@@ -104,7 +108,7 @@ class TimerFiles:
         So a name never comes back, and the files of a bucket long finished may be deleted whenever it suits.
         """
         start = datetime.fromtimestamp(hour * 3600, UTC).strftime(_NAME_FORMAT)
-        bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour)
+        bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour, disk=self._disk)
         return bucket
 
     def touch(self, bucket: TimerBucket, size: int) -> None:
@@ -129,7 +133,7 @@ class TimerFiles:
     def write_some(self, count: int, *, keep: int | None = None) -> None:
         """Write up to `count` buckets; those up to hour `keep` stay open. Raises `StoreNotWritable`."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._disk.make_folder(self.folder)
             for _ in range(min(count, len(self._changed))):
                 bucket = next(iter(self._changed))
                 self._write(bucket)
@@ -160,10 +164,10 @@ class TimerFiles:
     def save(self, snapshot: Snapshot) -> None:
         """Have the files on disk, then the checkpoint. May run in any thread. Raises `StoreNotWritable`."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_lasting_folder(self._disk, self.folder)
             for file in snapshot.files:
                 file.sync()
-            sync_folder(self.folder)
+            self._disk.sync_folder(self.folder)
         except OSError as error:
             raise StoreNotWritable(f"cannot flush timers in {self.folder}: {error.strerror}") from error
         self._file.save(msgspec.json.encode(snapshot.checkpoint))

@@ -1,0 +1,310 @@
+"""The one way from the store to a file system: what it asks of it, and the machine's own.
+
+Everything the store does to files goes through a `Disk`, so that tests can put one in that fails, forgets and stops at
+any operation (`pyromq.testing`). Bytes of mapped files are read and written directly. It knows no formats.
+
+Mapping, flushing and populating are system calls that release the interpreter's lock; `mmap.flush` and `mmap.madvise`
+keep it for tenths of a second, and every `mmap` keeps a file descriptor, which thousands of queues would use up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+Content = bytes | bytearray | memoryview
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
+_FAILED = ctypes.c_void_p(-1).value
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PIECE = 1 << 20  # bytes copied or cleared at once
+_libc = ctypes.CDLL(None, use_errno=True)
+_map = _libc.mmap
+_map.restype = ctypes.c_void_p
+_map.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_unmap = _libc.munmap
+_unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_advise = _libc.madvise
+_advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class Disk(Protocol):
+    """Files and folders. Everything raises `OSError`; nothing is on disk for certain before its `sync`.
+
+    `in_threads`: slow work is done in threads beside the writer's. A simulation has one thread only.
+    """
+
+    @property
+    def in_threads(self) -> bool: ...
+
+    def names(self, folder: Path) -> list[str]:
+        """Return what lies in a folder, sorted; [] where there is no folder."""
+
+    def is_folder(self, path: Path) -> bool: ...
+
+    def size(self, path: Path) -> int | None:
+        """Return a file's size; None if there is no file."""
+
+    def changed_ms(self, path: Path) -> int:
+        """Return when a file was written last, by the file system."""
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it, where they do not exist."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make names created, renamed or removed in a folder survive a power cut."""
+
+    def remove_folder(self, folder: Path) -> None:
+        """Delete a folder with all its files, as far as possible; views of mapped ones stay valid."""
+
+    def remove(self, path: Path) -> None: ...
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename, over what had that name."""
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
+        """Return a descriptor to read by, and to write by unless `write` is off."""
+
+    def close(self, descriptor: int) -> None: ...
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:
+        """Return up to so many bytes; fewer only at the file's end."""
+
+    def write(self, descriptor: int, content: Content, position: int) -> int:
+        """Write; return how many bytes, perhaps not all."""
+
+    def resize(self, descriptor: int, size: int) -> None:
+        """Cut a file, or make it longer by a hole."""
+
+    def allocate(self, descriptor: int, position: int, size: int) -> None:
+        """Have room for these bytes of a file: writing them cannot fail for lack of it."""
+
+    def clear(self, descriptor: int, position: int, end: int) -> None:
+        """Make bytes zero."""
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until a file's bytes and its size are on disk."""
+
+    def map(self, descriptor: int, size: int, *, scattered: bool) -> memoryview:
+        """Map a file; it is unmapped when the last view is gone. `scattered`: it is not written from front to back."""
+
+    def populate(self, memory: memoryview, position: int, size: int) -> bool:
+        """Make pages of a mapped file ready to be written; False where that is unsupported."""
+
+    def lock(self, descriptor: int) -> None:
+        """Lock byte 0 for this open file alone. Raises `OSError` when somebody has it."""
+
+    def lock_holder(self, descriptor: int) -> int:
+        """Return the process that has byte 0 locked, 0 if that cannot be told."""
+
+    def boot_id(self) -> str:
+        """Return what differs after each start of the machine."""
+
+
+class LocalDisk:
+    """The machine's own."""
+
+    @property
+    def in_threads(self) -> bool:
+        return True
+
+    def names(self, folder: Path) -> list[str]:
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def is_folder(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def size(self, path: Path) -> int | None:
+        try:
+            return path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def changed_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def make_folder(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove_folder(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:
+        return os.pread(descriptor, size, position)
+
+    def write(self, descriptor: int, content: Content, position: int) -> int:
+        return os.pwrite(descriptor, content, position)
+
+    def resize(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def allocate(self, descriptor: int, position: int, size: int) -> None:
+        os.posix_fallocate(descriptor, position, size)
+
+    def clear(self, descriptor: int, position: int, end: int) -> None:
+        # Written, not cut off and added again: a kill between the two would leave a file of another size.
+        while (position := _next_data(descriptor, position)) < end:
+            size = min(_PIECE - position % _PIECE, end - position)
+            os.pwrite(descriptor, bytes(size), position)
+            position += size
+
+    def sync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def map(self, descriptor: int, size: int, *, scattered: bool) -> memoryview:
+        address = _map(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+        if address == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        if scattered:
+            _advise(address, size, mmap.MADV_RANDOM)  # only advice: it may fail
+        content = (ctypes.c_ubyte * size).from_address(address)
+        # Not at the interpreter's exit: a thread may still be writing, and the process ends all mappings anyway.
+        weakref.finalize(content, _unmap, address, size).atexit = False
+        return memoryview(content).cast("B")
+
+    def populate(self, memory: memoryview, position: int, size: int) -> bool:
+        start = position - position % mmap.PAGESIZE
+        first = ctypes.c_char.from_buffer(memory, start)  # keeps the mapping meanwhile
+        return bool(_advise(ctypes.addressof(first), position + size - start, _MADV_POPULATE_WRITE) == 0)
+
+    def lock(self, descriptor: int) -> None:
+        # Bound to this open file, not to the process: two stores in one process exclude each other as well.
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+
+    def lock_holder(self, descriptor: int) -> int:
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        return max(0, int(_FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))[4]))
+
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return "unknown"
+
+
+LOCAL_DISK = LocalDisk()
+
+
+class Worker(Protocol):
+    """Does one thing after the other, beside the writer."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]: ...
+
+    def shutdown(self) -> None:
+        """Return when all is done."""
+
+
+class AtOnce:
+    """A worker without a thread."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+    def shutdown(self) -> None:
+        """All is done."""
+
+
+def worker(disk: Disk, name: str) -> Worker:
+    """Return who does slow work on that disk."""
+    return ThreadPoolExecutor(1, thread_name_prefix=name) if disk.in_threads else AtOnce()
+
+
+def read_file(disk: Disk, path: Path) -> bytes | None:
+    """Return a file's content; None if there is no file."""
+    size = disk.size(path)
+    if size is None:
+        return None
+    descriptor = disk.open(path, write=False)
+    try:
+        return disk.read(descriptor, size, 0)
+    finally:
+        disk.close(descriptor)
+
+
+def write_file(disk: Disk, path: Path, content: bytes) -> None:
+    """Replace a file's content; it is on disk when this returns, under a name that may not be."""
+    descriptor = disk.open(path, create=True)
+    try:
+        disk.resize(descriptor, 0)
+        written = 0
+        while written < len(content):
+            written += disk.write(descriptor, content[written:], written)
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+
+
+def remove_file(disk: Disk, path: Path) -> None:
+    """Delete a file if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(path)
+
+
+def make_lasting_folder(disk: Disk, folder: Path) -> None:
+    """Make a folder; it survives a power cut."""
+    made = []
+    while not disk.is_folder(folder) and folder != folder.parent:
+        made.append(folder)
+        folder = folder.parent
+    if made:
+        disk.make_folder(made[0])
+    for each in made:
+        disk.sync_folder(each.parent)
+
+
+def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
+    """Write bytes of a file once more as they are, so that the next `sync` has to write them.
+
+    After a crash of the process they may be in memory only: and where that process could not flush them, they are
+    taken for written.
+    """
+    descriptor = disk.open(path)
+    try:
+        for position in range(start, end, _PIECE):
+            disk.write(descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)
+    finally:
+        disk.close(descriptor)
+
+
+def _next_data(descriptor: int, position: int) -> int:
+    """Return the first position from there on that is not in a hole, or what is behind every end."""
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError:  # only holes up to the end
+        return 1 << 62

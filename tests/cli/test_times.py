@@ -4,7 +4,7 @@ from datetime import datetime
 import click
 import pytest
 
-from pyromq.cli.times import BEGINNING, END, Start, read_place, read_start, read_time
+from pyromq.cli.times import BEGINNING, END, Start, read_duration, read_moment, read_place, read_start, read_time
 
 
 @pytest.mark.parametrize(("text", "ago_ms"), [("now", 0), ("90s", 90_000), ("10m", 600_000), ("1.5h", 5_400_000)])
@@ -31,3 +31,22 @@ def test_start_may_be_a_place_or_an_offset():
 def test_other_text_is_refused_with_the_forms_that_are_possible(text):
     with pytest.raises(click.BadParameter, match="write beginning, end, now, 10m"):
         read_place(text)
+
+
+def test_a_moment_is_a_date_or_milliseconds_and_no_age():
+    assert read_moment("2026-01-31 12:00") == int(datetime(2026, 1, 31, 12).timestamp() * 1000)
+    assert read_moment("1769860800000") == 1769860800000
+    for text in ("10m", "now", "", "5"):
+        with pytest.raises(click.BadParameter, match="write 2026-01-31 12:00, or ms"):
+            read_moment(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("2d", 172_800)])
+def test_a_duration_is_a_number_and_a_unit(text, seconds):
+    assert read_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10x", "-5", "5 s", "1e3", "٣s"])
+def test_other_text_is_no_duration(text):
+    with pytest.raises(click.BadParameter, match="write 90s, 10m"):
+        read_duration(text)

@@ -29,6 +29,7 @@ COMMANDS = {
     "offset": ("pyromq.cli.offsets:offset", "Show, set and reset offsets."),
     "message": ("pyromq.cli.messages:message", "Find messages by id or key."),
     "dlq": ("pyromq.cli.dlq:dlq", "List, show and send again messages that a group could not consume."),
+    "delay": ("pyromq.cli.delays:delay", "List, count and cancel messages that wait for their time."),
     "transaction": ("pyromq.cli.transactions:transaction", "List, show and decide half messages nobody decided on."),
     "doctor": ("pyromq.cli.doctor:doctor", "Find out why sending or consuming does not work."),
     "bench": ("pyromq.cli.bench:bench", "Measure sending and pulling."),

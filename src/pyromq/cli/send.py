@@ -14,6 +14,7 @@ import click
 from pyromq import Message, MQError, Producer, SendResult
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, namesrv_option, output_option
+from pyromq.cli.times import read_duration, read_moment
 
 GROUP = "pyromq-cli-producer"
 IN_FLIGHT = 256  # lines without an answer yet: enough to keep the connection busy, few to be unsure of after a failure
@@ -29,6 +30,9 @@ IN_FLIGHT = 256  # lines without an answer yet: enough to keep the connection bu
 @click.option("--keys", multiple=True, metavar="KEY", help="Key to find the message by; may be repeated.")
 @click.option("--ordering-key", metavar="KEY", help="Messages of one key go to one queue, in order.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Free property; may be repeated.")
+@click.option("--delay", type=read_duration, metavar="DURATION", help="Deliver after 90s, 10m, 1.5h, 2d, ...")
+@click.option("--deliver-at", type=read_moment, metavar="TIME", help="Deliver at 2026-01-31 12:00, or ms since 1970.")
+@click.option("--delay-level", type=click.IntRange(1), metavar="LEVEL", help="Deliver after the delay of a level.")
 @click.option("--group", default=GROUP, show_default=True, help="Producer group.")
 @namesrv_option
 @output_option
@@ -42,10 +46,11 @@ def send(
     if body is not None and file is not None:
         raise click.UsageError("give BODY or --file, not both")
     properties = dict(_pair(text) for text in options["properties"])
+    wish = _wish(options)
     ordering_key = options["ordering_key"]
 
     def make(content: bytes) -> Message:
-        return Message(topic, content, tags=options["tags"], keys=options["keys"], properties=dict(properties))
+        return Message(topic, content, tags=options["tags"], keys=options["keys"], properties=dict(properties), **wish)
 
     content = file.read_bytes() if file is not None else body.encode() if body is not None else None
     with Producer(group, namesrv) as producer:
@@ -61,6 +66,15 @@ def _pair(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE", param_hint="--property")
     return name, value
+
+
+def _wish(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the one way in which a delay is asked for, if any."""
+    names = ("delay", "deliver_at", "delay_level")
+    wish = {name: options[name] for name in names if options[name] is not None}
+    if len(wish) > 1:
+        raise click.UsageError("give one of --delay, --deliver-at and --delay-level")
+    return wish
 
 
 def _lines() -> Iterator[bytes]:
@@ -119,9 +133,12 @@ def _show(result: SendResult, output: str) -> None:
         "broker": result.queue.broker_name,
         "queue": result.queue.queue_id,
         "queue_offset": result.queue_offset,
+        "recall_handle": result.recall_handle,
     }
     if output == "json":
         click.echo(as_json(record))
     else:
         place = f"{record['broker']} queue {record['queue']} offset {record['queue_offset']}"
         click.echo(f"{record['status']}  {record['message_id']}  {place}")
+        if result.recall_handle is not None:
+            click.echo(f"cancel with: pyromq delay cancel {result.recall_handle}")

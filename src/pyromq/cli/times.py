@@ -34,14 +34,29 @@ def read_time(text: str) -> int:
         return now_ms
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
         return now_ms - int(float(match[1]) * _SECONDS[match[2]] * 1000)
+    try:
+        return read_moment(text)
+    except click.BadParameter:
+        raise click.BadParameter(
+            f"{text!r} is no time; write now, 10m (ago; also s, h, d), 2026-01-31 12:00, or ms since 1970"
+        ) from None
+
+
+def read_moment(text: str) -> int:
+    """Return ms since 1970 of an ISO date and time (local unless it says), or of ms."""
     if re.fullmatch(r"\d{12,14}", text):
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{text!r} is no time; write now, 10m (ago; also s, h, d), 2026-01-31 12:00, or ms since 1970"
-        ) from None
+        raise click.BadParameter(f"{text!r} is no time; write 2026-01-31 12:00, or ms since 1970") from None
+
+
+def read_duration(text: str) -> float:
+    """Return seconds of `90`, `90s`, `1.5h`, `10m` or `2d`."""
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII):
+        return float(match[1]) * _SECONDS[match[2] or "s"]
+    raise click.BadParameter(f"{text!r} is no duration; write 90s, 10m, 1.5h or 2d")
 
 
 def read_place(text: str) -> Start:

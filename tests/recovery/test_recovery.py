@@ -296,6 +296,17 @@ def test_empty_last_segment_of_an_interrupted_roll_is_removed(tmp_path: Path) ->
     goes_on(tmp_path)
 
 
+def test_empty_index_file_of_an_interrupted_start_is_made_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 5)
+    for path in (tmp_path / "index").iterdir():
+        path.write_bytes(b"")
+    (tmp_path / "abort").touch()
+    with opened(tmp_path) as store:
+        assert len(store.find_by_key(TOPIC, "k4", 9, 0, 1 << 62).log_offsets) == 1
+    goes_on(tmp_path)
+
+
 def test_crash_right_after_a_blank_record_begins_the_next_segment(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         sent = fill(store, 30)

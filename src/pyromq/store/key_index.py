@@ -73,6 +73,9 @@ class KeyIndex:
         if not _NAME.match(path.name):
             raise StoreCorrupt(f"{path} is no index file: move it out of this folder")
         size, expected = self._disk.size(path), index_file_bytes(self._slots, self._entries)
+        if size == 0:  # a crash came between making the file and giving it its size
+            self._disk.remove(path)
+            return
         if size != expected:
             raise StoreCorrupt(
                 f"{path} has {size} bytes, expected {expected}: open the store with the index_slots (maxHashSlotNum)"

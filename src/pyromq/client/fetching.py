@@ -11,7 +11,8 @@ import logging
 from pyromq.client.assigned_queue import AssignedQueue
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.membership import Membership
-from pyromq.client.pulling import PullRequest, pull
+from pyromq.client.pulling import PullRequest, PullStatus, pull
+from pyromq.client.routes import MASTER
 from pyromq.clock import Clock
 from pyromq.errors import MQError
 from pyromq.message import MessageQueue
@@ -90,6 +91,9 @@ class Fetching:
                 config.pull_count, assigned.tags, config.long_poll_seconds, config.timeout, assigned.broker_id
             ),
         )
+        if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
+            assigned.broker_id = MASTER  # a replica that is behind is not believed
+            return
         assigned.broker_id = result.suggested_broker_id
         assigned.pulled_ms = self._clock.now_ms()
         if assigned.add(result.messages, result.next_offset):

@@ -16,6 +16,7 @@ from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.pulling import PullRequest, PullResult, PullStatus, pull
+from pyromq.client.routes import MASTER
 from pyromq.clock import Clock
 from pyromq.errors import FlowControl, MQError, StoreCorrupt
 from pyromq.message import StoredMessage
@@ -23,7 +24,6 @@ from pyromq.message import StoredMessage
 logger = logging.getLogger(__name__)
 
 FLOW_CONTROL_SECONDS = 0.02  # after the broker asked to slow down. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
-MASTER = 0
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: help install demo test check bench interop soak
+.PHONY: help install demo test check bench interop soak crashes
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -33,7 +33,10 @@ interop: $(INSTALLED)  ## the genuine Java client and servers against ours, both
 	@$(WITH_JAVA) exec $(PYTEST) -m interop tests/interop
 
 soak: $(INSTALLED)  ## random schedules of members that come, go and break; minutes
-	@exec $(PYTEST) -m soak
+	@exec $(PYTEST) -m soak tests/soak
+
+crashes: $(INSTALLED)  ## a broker killed at every write of a random schedule; minutes (CRASH_SEED, CRASH_RUNS)
+	@exec $(PYTEST) -rA -m soak tests/crashes
 
 bench: $(INSTALLED)  ## one table: speed and memory beside a C server and the genuine broker
 	@$(VENV)/bin/python benchmarks/end_to_end.py

@@ -1,0 +1,143 @@
+"""Says what is wrong with a stopped store, file by file and byte by byte; changes nothing.
+
+One walk over the log compares every record with its checksum, its queue entry and its index entries. What the tables
+in `config` mean is not known here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pyromq.errors import StoreCorrupt
+from pyromq.message import StoredMessage
+from pyromq.record import decode
+from pyromq.store.config import StoreConfig
+from pyromq.store.index_check import IndexCheck
+from pyromq.store.log_walk import Damage, LogWalk
+from pyromq.store.queue_check import QueueCheck
+from pyromq.store.stopped_store import Cure, Finding, StoppedStore
+from pyromq.store.timer_bucket import ENTRY_BYTES, NUMBER_BYTES
+from pyromq.store.timer_files import Checkpoint as TimerCheckpoint
+
+_TIMES = struct.Struct(">qqq")
+_CHECKPOINT_BYTES = 4096
+_CHECKPOINT_SLACK_MS = 3_000
+_TOLD_EVERY = 100_000  # records between two reports of progress
+_TIMER = struct.Struct(">qIIqqi")
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check came to."""
+
+    records: int = 0
+    log_begin: int = 0
+    log_end: int = 0
+    newest_ms: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        return all(finding.cure is Cure.NOBODY for finding in self.findings)
+
+
+class Checking:
+    """One check. `on_progress(done, total)` is told bytes of the log now and then."""
+
+    def __init__(self, config: StoreConfig, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+        self.store = StoppedStore(config)
+        self.queues = QueueCheck(self.store)
+        self.index = IndexCheck(self.store)
+        self._on_progress = on_progress
+
+    def run(self) -> Report:
+        """Look at everything. Raises `OSError` where a file cannot be read."""
+        store = self.store
+        report = Report(log_begin=store.log_begin)
+        report.findings += [Finding(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
+        report.findings += [Finding(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
+        self._walk(report)
+        report.findings += self.queues.findings(report.log_end, report.damages)
+        report.findings += self.index.findings(report.log_end, crashed=store.crashed)
+        report.findings += self._of_checkpoint(report)
+        report.findings += self._of_timers()
+        return report
+
+    def _walk(self, report: Report) -> None:
+        walk = LogWalk(self.store)
+        total = len(self.store.log_files) * self.store.segment_bytes
+        for found in walk:
+            if isinstance(found, StoredMessage):
+                self.queues.take(found)
+                self.index.take(found)
+                report.records += 1
+                if report.records % _TOLD_EVERY == 0:
+                    self._on_progress(found.log_offset - report.log_begin, total)
+            else:
+                report.damages.append(found)
+        report.log_end, report.newest_ms = walk.end, walk.last_store_ms
+        report.findings += [self._of_damage(damage) for damage in report.damages]
+
+    def _of_damage(self, damage: Damage) -> Finding:
+        text = f"{damage.reason}; up to byte {damage.end - damage.file.base} (log offset {damage.end}) nothing is sound"
+        # What a crash leaves at the end is cut off by the next start; elsewhere only a repair keeps what is behind.
+        cure = Cure.START if damage.is_tail and self.store.crashed else Cure.REPAIR
+        return Finding(damage.file.path, damage.start - damage.file.base, text, cure)
+
+    def _of_checkpoint(self, report: Report) -> Iterator[Finding]:
+        path = self.store.root / "checkpoint"
+        if not path.exists():
+            yield Finding(path, None, "the file is missing: after a crash the whole log would be read", Cure.START)
+            return
+        content = path.read_bytes()
+        if len(content) != _CHECKPOINT_BYTES:
+            yield Finding(path, None, f"the file has {len(content)} bytes, not {_CHECKPOINT_BYTES}", Cure.START)
+        if len(content) >= _TIMES.size:
+            for number, time_ms in enumerate(_TIMES.unpack_from(content)):
+                if time_ms > report.newest_ms + _CHECKPOINT_SLACK_MS or time_ms < 0:
+                    text = f"it speaks of a time, {time_ms}, after that of the newest record, {report.newest_ms}"
+                    yield Finding(path, 8 * number, text, Cure.REPAIR)
+
+    def _of_timers(self) -> Iterator[Finding]:
+        """Look through the messages that wait for their time; a store of a Java broker has none."""
+        path = self.store.root / "timers" / "checkpoint.json"
+        if not path.exists():
+            return
+        try:
+            checkpoint = msgspec.json.decode(path.read_bytes(), type=TimerCheckpoint)
+        except msgspec.DecodeError as error:
+            beside = path.with_name(path.name + ".bak")
+            cure = Cure.START if beside.exists() else Cure.BACKUP
+            yield Finding(path, None, f"it is damaged: {error}", cure)
+            return
+        for name, sizes in checkpoint.buckets.items():
+            for suffix, size in zip(("entries", "records", "done"), sizes, strict=True):
+                file = path.with_name(f"{name}.{suffix}")
+                on_disk = file.stat().st_size if file.exists() else 0
+                if on_disk < size:
+                    text = f"the file has {on_disk} bytes, {size} belong to it"
+                    yield Finding(file, None, text, Cure.BACKUP)
+            yield from self._of_bucket(name, sizes.entries, sizes.done)
+
+    def _of_bucket(self, stem: str, entries_size: int, done_size: int) -> Iterator[Finding]:
+        paths = [self.store.root / "timers" / f"{stem}.{suffix}" for suffix in ("entries", "records", "done")]
+        if not all(path.exists() for path in paths[:2]):
+            return
+        entries, records = (path.read_bytes() for path in paths[:2])
+        for number, fields in enumerate(_TIMER.iter_unpack(entries[: entries_size - entries_size % ENTRY_BYTES])):
+            _, _, _, log_offset, position, size = fields
+            try:
+                if decode(records[position : position + size], check_crc=True).log_offset != log_offset:
+                    raise StoreCorrupt("its record is that of another message")
+            except StoreCorrupt as error:
+                yield Finding(paths[0], number * ENTRY_BYTES, f"message {number} is damaged: {error}", Cure.BACKUP)
+        if done_size:
+            done = paths[2].read_bytes()[: done_size - done_size % NUMBER_BYTES]
+            for place, (number,) in enumerate(struct.iter_unpack(">I", done)):
+                if number >= entries_size // ENTRY_BYTES:
+                    yield Finding(paths[2], place * NUMBER_BYTES, f"there is no message {number}", Cure.BACKUP)

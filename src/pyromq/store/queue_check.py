@@ -1,0 +1,171 @@
+"""Compares consume queues with the log they were made from: every entry has its record, every record its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyromq.errors import StoreCorrupt
+from pyromq.message import StoredMessage
+from pyromq.names import SCHEDULE_TOPIC
+from pyromq.record import decode
+from pyromq.store.consume_queue import FILLER_SIZE
+from pyromq.store.follower import UNQUEUED, Follower
+from pyromq.store.log_walk import Damage
+from pyromq.store.queue_table import QueueTable, names_folders
+from pyromq.store.stopped_store import Cure, Finding, StoppedQueue, StoppedStore
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One queue while the log is walked. `first_live_at`: log offset of its first entry that has a record."""
+
+    queue: StoppedQueue
+    first_live_at: int
+    matched: int = 0
+    missing: list[range] = field(default_factory=list)
+    wrong: list[int] = field(default_factory=list)
+
+
+class QueueCheck:
+    """Give it every record of the log in order, then ask for `findings`. `broken` holds the queues to be made again."""
+
+    def __init__(self, store: StoppedStore) -> None:
+        self.broken: set[tuple[str, int]] = set()
+        self.lost: dict[tuple[str, int], list[tuple[int, int]]] = {}  # queue offsets and log offsets of damaged records
+        self._store = store
+        self._tags_code = Follower(QueueTable(store.root, 1), store.config.delay_levels_ms).tags_code
+        self._queues = {
+            (queue.topic, queue.queue_id): _Progress(queue, _first_live_at(queue, store.log_begin))
+            for queue in store.queues()
+        }
+        self._unknown: dict[tuple[str, int], int] = {}
+        self.log_ends_at = 0  # by the queues
+
+    def take(self, message: StoredMessage) -> None:
+        """Look for the entry of a sound record. Called for every one."""
+        if message.sys_flag & UNQUEUED or not names_folders(message.topic, message.queue_id):
+            return
+        key = (message.topic, message.queue_id)
+        progress = self._queues.get(key)
+        if progress is None:  # lost, or its topic was deleted: nobody can tell
+            self._unknown[key] = self._unknown.get(key, 0) + 1
+            return
+        entry = progress.queue.entry(message.queue_offset)
+        if entry is None or entry.size <= 0 or entry.log_offset < message.log_offset or entry.size == FILLER_SIZE:
+            if not self._is_of_deleted_topic(message, progress):
+                _extend(progress.missing, message.queue_offset)
+            return
+        if entry.log_offset > message.log_offset:  # of a topic that was deleted and made again, or damaged
+            return
+        progress.matched += 1
+        wanted_tags = entry.tags_code if message.topic == SCHEDULE_TOPIC else self._tags_code(message)
+        if (entry.size, entry.tags_code) != (message.size, wanted_tags):
+            progress.wrong.append(message.queue_offset)
+
+    @staticmethod
+    def _is_of_deleted_topic(message: StoredMessage, progress: _Progress) -> bool:
+        queue = progress.queue
+        return message.log_offset < progress.first_live_at and message.queue_offset >= queue.first
+
+    def findings(self, log_end: int, damages: list[Damage]) -> Iterator[Finding]:
+        """Yield what is wrong, queue by queue."""
+        for key, progress in self._queues.items():
+            found = [*self._of_files(progress), *self._of_queue(key, progress, log_end, damages)]
+            if any(finding.cure is Cure.REPAIR for finding in found):
+                self.broken.add(key)
+            yield from found
+        for (topic, queue_id), count in self._unknown.items():
+            yield Finding(
+                self._store.root / "consumequeue" / topic / str(queue_id),
+                None,
+                f"there is no such queue, but the log has {count} messages of it: its topic was deleted, or it is lost",
+                Cure.NOBODY,
+            )
+
+    def _of_files(self, progress: _Progress) -> Iterator[Finding]:
+        for path in progress.queue.foreign:
+            yield Finding(path, None, "it is no file of a consume queue", Cure.NOBODY)
+        for path, text in progress.queue.wrong_files():
+            yield Finding(path, None, text, Cure.REPAIR)
+
+    def _of_queue(
+        self, key: tuple[str, int], progress: _Progress, log_end: int, damages: list[Damage]
+    ) -> Iterator[Finding]:
+        queue = progress.queue
+        for offsets in progress.missing:
+            path, position = queue.path_of(offsets[0])
+            text = f"{_entries(offsets)}: the log has the messages, the queue has not"
+            # What a crash kept from the disk lies at the queue's end, and is made again.
+            cure = Cure.START if self._store.crashed and offsets[0] >= queue.end else Cure.REPAIR
+            yield Finding(path, position, text, cure)
+        for offset in progress.wrong:
+            path, position = queue.path_of(offset)
+            yield Finding(path, position, f"entry {offset} has another size or tags code than its record", Cure.REPAIR)
+        if self._live(queue) != progress.matched:
+            yield from self._of_entries(key, queue, log_end, damages)
+
+    def _live(self, queue: StoppedQueue) -> int:
+        """Return how many entries ought to have records."""
+        count = 0
+        for offset in range(queue.first, queue.end):
+            entry = queue.entry(offset)
+            if entry is not None and entry.size != FILLER_SIZE and entry.log_offset >= self._store.log_begin:
+                count += 1
+        return count
+
+    def _of_entries(
+        self, key: tuple[str, int], queue: StoppedQueue, log_end: int, damages: list[Damage]
+    ) -> Iterator[Finding]:
+        """Look for the entries that have no record."""
+        for offset in range(queue.first, queue.end):
+            entry = queue.entry(offset)
+            if entry is None or entry.size == FILLER_SIZE or 0 <= entry.log_offset < self._store.log_begin:
+                continue
+            if self._leads_to_its_record(queue, offset, entry.log_offset):
+                continue
+            path, position = queue.path_of(offset)
+            text = f"entry {offset} leads to log offset {entry.log_offset}, where its record is not"
+            if entry.size <= 0 or entry.log_offset < 0:
+                yield Finding(path, position, f"entry {offset} is damaged", Cure.REPAIR)
+            elif entry.log_offset >= log_end and self._store.crashed:
+                yield Finding(path, position, f"{text}: behind the log's end", Cure.START)
+            elif any(damage.start <= entry.log_offset < damage.end for damage in damages):
+                self.lost.setdefault(key, []).append((offset, entry.log_offset))
+                self.log_ends_at = max(self.log_ends_at, entry.log_offset + entry.size)
+                yield Finding(path, position, f"entry {offset} leads to the damage at {entry.log_offset}", Cure.BACKUP)
+            else:
+                yield Finding(path, position, text, Cure.REPAIR)
+
+    def _leads_to_its_record(self, queue: StoppedQueue, queue_offset: int, log_offset: int) -> bool:
+        place = self._store.record_at(log_offset)
+        if place is None:
+            return False
+        try:
+            message = decode(place[0].view, place[1])
+        except StoreCorrupt:
+            return False
+        found = (message.topic, message.queue_id, message.queue_offset, message.log_offset)
+        return found == (queue.topic, queue.queue_id, queue_offset, log_offset)
+
+
+def _first_live_at(queue: StoppedQueue, log_begin: int) -> int:
+    for offset in range(queue.first, queue.end):
+        entry = queue.entry(offset)
+        if entry is not None and entry.size not in (0, FILLER_SIZE) and entry.log_offset >= log_begin:
+            return entry.log_offset
+    return 0
+
+
+def _extend(ranges: list[range], offset: int) -> None:
+    """Add an offset to ranges of offsets that follow each other."""
+    if ranges and ranges[-1].stop == offset:
+        ranges[-1] = range(ranges[-1].start, offset + 1)
+    else:
+        ranges.append(range(offset, offset + 1))
+
+
+def _entries(offsets: range) -> str:
+    return (
+        f"entry {offsets[0]} is missing" if len(offsets) == 1 else f"entries {offsets[0]} to {offsets[-1]} are missing"
+    )

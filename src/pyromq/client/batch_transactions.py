@@ -18,7 +18,7 @@ from pyromq.client.delivery import prepare_batch
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE
 from pyromq.client.queue_choice import QueueChoice, queue_for_key
 from pyromq.client.runs import AsyncRunProducer, check_ledger
-from pyromq.clock import Clock, SystemClock
+from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue
 from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
@@ -144,7 +144,8 @@ class AsyncBatchTransactions:
 
     `ledger` names the broker that decides; None: the first in order of names. All who speak of a transaction must
     mean the same one, so name it where brokers come and go. `timeout` (seconds) is what any call may take with all
-    repetitions. Attempts that nobody decides on are rolled back after `batchTransactionTimeOut` of the broker.
+    repetitions, `in_flight` how many runs of an attempt are under way at once. Attempts that nobody decides on are
+    rolled back after `batchTransactionTimeOut` of the broker.
     """
 
     def __init__(
@@ -154,12 +155,12 @@ class AsyncBatchTransactions:
         *,
         ledger: str | None = None,
         timeout: float = 60.0,
+        in_flight: int = 8,
         config: ProducerConfig | None = None,
-        clock: Clock | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._wanted_ledger = ledger
-        self.runs = AsyncRunProducer(group, namesrv, timeout=timeout, config=config, clock=self._clock)
+        self.runs = AsyncRunProducer(group, namesrv, timeout=timeout, in_flight=in_flight, config=config)
         self.ledger = ""
 
     async def start(self) -> None:

@@ -95,9 +95,12 @@ class BatchTransactions:
         *,
         ledger: str | None = None,
         timeout: float = 60.0,
+        in_flight: int = 8,
         config: ProducerConfig | None = None,
     ) -> None:
-        self._async = AsyncBatchTransactions(group, namesrv, ledger=ledger, timeout=timeout, config=config)
+        self._async = AsyncBatchTransactions(
+            group, namesrv, ledger=ledger, timeout=timeout, in_flight=in_flight, config=config
+        )
         self._portal = Portal(self.close)
 
     def start(self) -> None:

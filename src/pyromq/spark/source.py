@@ -19,6 +19,9 @@ from pyspark.sql.types import (
 from pyromq.errors import UsageError
 from pyromq.spark.options import BATCH, STREAM, ReadOptions, read_options
 from pyromq.spark.reader import RocketMQReader, RocketMQStreamReader
+from pyromq.spark.sink_columns import check_columns
+from pyromq.spark.sink_options import SinkOptions, sink_options
+from pyromq.spark.writer import RocketMQStreamWriter, RocketMQWriter
 
 COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
@@ -63,6 +66,21 @@ class RocketMQDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:
         return RocketMQStreamReader(self._read_options(STREAM), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
+        return RocketMQWriter(self._sink_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
+        return RocketMQStreamWriter(self._sink_options(schema, overwrite))
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        """Return the options checked, also against the columns. Raises `UsageError`."""
+        if overwrite:
+            raise UsageError("a topic cannot be overwritten; write with mode append")
+        given = {name: value for name, value in self.options.items() if name not in _OF_SPARK}
+        options = sink_options(given)
+        check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
+        return options
 
     def _read_options(self, mode: str | None = None) -> ReadOptions:
         """Return the options checked; `mode` None: before Spark says whether it reads a batch or a stream."""

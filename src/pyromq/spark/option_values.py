@@ -1,0 +1,61 @@
+"""Reading the values of options: each reader takes the option's name and its text, and says what it wanted instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from pyromq.errors import UsageError
+
+
+def text(name: str, value: str) -> str:
+    if not value.strip():
+        raise UsageError(f"option {name} is empty")
+    return value.strip()
+
+
+def truth(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise UsageError(f"option {name} is {value!r}; write true or false")
+    return value.lower() == "true"
+
+
+def number(least: int, most: int = 1 << 31) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        if not value.isdecimal() or not least <= int(value) <= most:
+            raise UsageError(f"option {name} is {value!r}; write a whole number from {least} to {most}")
+        return int(value)
+
+    return read
+
+
+def size(least: int, most: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        """Read `8388608`, `8m` or `512k`."""
+        unit = {"k": 1 << 10, "m": 1 << 20}.get(value[-1:].lower(), 1)
+        digits = value if unit == 1 else value[:-1]
+        if not digits.isdecimal() or not least <= int(digits) * unit <= most:
+            raise UsageError(f"option {name} is {value!r}; write bytes from {least} to {most}, as 1048576, 512k or 1m")
+        return int(digits) * unit
+
+    return read
+
+
+def milliseconds(name: str, value: str) -> int:
+    """Read `15m`, `5s`, `500ms`, or plain ms."""
+    found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
+    if found is None or not int(found[1]):
+        raise UsageError(f"option {name} is {value!r}; write 500ms, 5s or 15m")
+    return int(found[1]) * {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[found[2]]
+
+
+def words(*allowed: str) -> Callable[[str, str], str]:
+    """Return a reader of one of these words, in any case."""
+    by_lower = {word.lower(): word for word in allowed}
+
+    def read(name: str, value: str) -> str:
+        if value.lower() not in by_lower:
+            raise UsageError(f"option {name} is {value!r}; write {' or '.join(allowed)}")
+        return by_lower[value.lower()]
+
+    return read

@@ -1,0 +1,38 @@
+"""Sending clients of this process, one for each way of sending, kept between tasks: Spark's workers live on."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from pyromq.client.blocking_batch_transactions import BatchTransactions
+from pyromq.spark.sink_options import SinkOptions
+
+_clients: dict[tuple[int, str, str, str | None, int, int], BatchTransactions] = {}
+
+
+def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransactions:
+    """Return this process's client; Spark forks its workers, so a client of the parent is of no use to the child.
+
+    Raises `NoNameServer` at once when no name server can be reached, `UsageError` for a ledger that is not there.
+    """
+    ledger = ledger or options.ledger
+    key = os.getpid(), options.namesrv, options.group, ledger, options.deadline_ms, options.in_flight
+    if key not in _clients:
+        client = BatchTransactions(
+            options.group,
+            options.namesrv,
+            ledger=ledger,
+            timeout=options.deadline_ms / 1000,
+            in_flight=options.in_flight,
+        )
+        client.start()
+        _clients[key] = client
+    return _clients[key]
+
+
+@atexit.register
+def _close_clients() -> None:
+    for (pid, *_), client in _clients.items():
+        if pid == os.getpid():
+            client.close()

@@ -1,0 +1,133 @@
+"""Writing: what Spark calls in tasks and on the driver, for batches and for streams. What it does is `sink_task`'s.
+
+In tasks Spark gives Arrow batches; on the driver it gives the tasks' reports to `commit`, or to `abort` with None for
+attempts that failed. A stream's driver-side object is a new one for every call, so all it needs is in the reports.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyromq.client.batch_transactions import AttemptResult
+from pyromq.errors import MQError, UsageError
+from pyromq.spark.sink_clients import sink_client
+from pyromq.spark.sink_options import EXACTLY_ONCE, SinkOptions
+from pyromq.spark.sink_task import Report, SinkTask, TaskName
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """A task's report on its way to the driver."""
+
+    report: Report
+
+
+class RocketMQWriter(DataSourceArrowWriter):
+    """One batch write. The same object, pickled, is in the tasks and on the driver."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._ledger = check_reachable(options)
+        self._write = f"spark-job:{options.job_id or uuid4().hex}:{options.topic or '*'}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return Written(_run_task(self._options, self._ledger, self._write, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_reports(self._options, self._ledger, reports_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        abort_reports(self._options, self._ledger, reports_of(messages))
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """The writes of a stream's micro-batches, each known by the query's id and the batch's number."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        if options.job_id is not None:
+            raise UsageError("option jobId is for batch writes; a stream's writes are named by its query")
+        self._options = options
+        self._ledger = check_reachable(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = _task()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise UsageError("Spark does not say which query and batch this is; the sink needs PySpark 4.1 or later")
+        return Written(_run_task(self._options, self._ledger, f"spark-query:{query}:{batch}", iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit_reports(self._options, self._ledger, reports_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        abort_reports(self._options, self._ledger, reports_of(messages))
+
+
+def check_reachable(options: SinkOptions) -> str | None:
+    """Connect, at planning: no name server, no such topic or ledger are said before any row is touched.
+
+    Return the broker that decides, for exactly once: tasks and driver must mean the same.
+    """
+    client = sink_client(options)
+    for topic in (options.topic, options.dead_letter_topic):
+        if topic is not None:
+            client.queues(topic)
+    return client.ledger if options.delivery == EXACTLY_ONCE else None
+
+
+def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[Report]:
+    return [message.report for message in messages if isinstance(message, Written)]
+
+
+def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+    """Make a write count. Without exactly once it counts already. Raises what the brokers refuse it with."""
+    if not reports:
+        return
+    write = reports[0].write
+    if options.delivery == EXACTLY_ONCE:
+        # Where a task found the write decided, its commit only finishes what that decision began.
+        whole = not any(report.skipped for report in reports)
+        outcome = sink_client(options, ledger).commit(write, _results(reports) if whole else [])
+        logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
+    dropped, dead_letters = sum(each.dropped for each in reports), sum(each.dead_letters for each in reports)
+    if dropped or dead_letters:
+        logger.warning("%s: rows too large: %d dropped, %d dead letters", write, dropped, dead_letters)
+
+
+def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+    """Let brokers forget what the tasks sent, unless it was decided that it counts. Never raises an `MQError`."""
+    if options.delivery != EXACTLY_ONCE or not reports:
+        if reports:
+            logger.warning("%s failed; %d rows are stored all the same", reports[0].write, sum(r.rows for r in reports))
+        return
+    try:
+        client = sink_client(options, ledger)
+        if client.lookup(reports[0].write) is None:
+            client.rollback(reports[0].write, _results(reports))
+    except MQError as error:
+        logger.warning("%s is not rolled back, the brokers will do it in time: %s", reports[0].write, error)
+
+
+def _results(reports: Iterable[Report]) -> list[AttemptResult]:
+    return [report.result for report in reports if report.result is not None]
+
+
+def _run_task(options: SinkOptions, ledger: str | None, write: str, batches: Iterator[pa.RecordBatch]) -> Report:
+    name = TaskName(write, _task().partitionId())
+    return SinkTask(sink_client(options, ledger), options, name).write(batches)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "Spark calls `write` in tasks"
+    return context

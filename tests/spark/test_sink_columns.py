@@ -1,0 +1,173 @@
+"""Rows into messages: what a sink takes, and what of a row arrives where."""
+
+import datetime as dt
+from itertools import count
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyromq.errors import IllegalMessage, UsageError
+from pyromq.message import decode_properties
+from pyromq.record import decode_batch
+from pyromq.spark.sink_columns import RowReader, check_columns, dead_letter, refusal_of
+from pyromq.spark.sink_options import sink_options
+
+OPTIONS = sink_options({"topic": "orders"})
+
+
+def rows_of(columns, **given):
+    """Return the rows of one batch; unique ids are 0, 1, ..."""
+    options = sink_options({"topic": "orders"} | given) if "topic" not in columns else sink_options(given)
+    numbers = count()
+    reader = RowReader(options, lambda: str(next(numbers)), lambda key: f"<{key}>")
+    return list(reader.rows(pa.RecordBatch.from_pydict(columns)))
+
+
+def properties_of(row):
+    return decode_properties(row.text.decode())
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "text"),
+    [
+        ({"value": "binary"}, {}, "column 'value' means nothing to the sink, which takes body, topic, tags"),
+        ({"tags": "string"}, {}, "the sink needs column body; there are tags"),
+        ({"body": "int"}, {}, "column body is int; the sink takes binary or string"),
+        ({"body": "binary", "keys": "map<string,string>"}, {}, "the sink takes string or array<string>"),
+        ({"body": "binary", "queueId": "bigint"}, {}, "column queueId is bigint; the sink takes int"),
+        ({"body": "binary"}, {"orderBy": "queueId"}, "option orderBy is queueId, but there is no such column"),
+        ({"body": "binary", "delayLevel": "int", "deliverTimestamp": "timestamp"}, {}, "not both"),
+        ({"body": "binary", "delayLevel": "int"}, {"delivery": "exactlyOnce"}, "batches cannot be delayed"),
+        ({"body": "binary", "x": "array<int>"}, {"extraColumns": "properties"}, "column x is array<int>"),
+        ({"body": "binary", "KEYS": "string"}, {"extraColumns": "properties"}, "property 'KEYS' is used by the system"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(columns, given, text):
+    with pytest.raises(UsageError) as caught:
+        check_columns(columns, sink_options({"topic": "orders"} | given))
+    assert text in str(caught.value)
+
+
+def test_without_a_topic_anywhere_nothing_can_be_written():
+    with pytest.raises(UsageError, match="give option topic, or a column topic"):
+        check_columns({"body": "binary"}, sink_options({}))
+    check_columns({"body": "binary", "topic": "string"}, sink_options({}))
+
+
+def test_every_column_arrives():
+    (row,) = rows_of(
+        {
+            "body": ["hello"],
+            "tags": ["red"],
+            "keys": [["k1", "k2"]],
+            "properties": pa.array([[("colour", "blue"), ("none", None)]], pa.map_(pa.string(), pa.string())),
+            "flag": pa.array([7], pa.int32()),
+            "uniqKey": ["u"],
+            "shardingKey": ["s"],
+            "queueId": pa.array([3], pa.int32()),
+            "brokerName": ["broker-b"],
+            "bornTimestamp": pa.array([dt.datetime(2026, 1, 31, tzinfo=dt.UTC)], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    assert (row.topic, row.body, row.flag, row.delayed) == ("orders", b"hello", 7, False)
+    assert (row.sharding_key, row.broker_name, row.queue_id) == ("s", "broker-b", 3)
+    assert properties_of(row) == {
+        "UNIQ_KEY": "<u>",
+        "KEYS": "k1 k2",
+        "TAGS": "red",
+        "__SHARDINGKEY": "s",
+        "BORN_TIMESTAMP": "1769817600000",
+        "colour": "blue",
+    }
+
+
+def test_nulls_are_nothing():
+    columns = {"body": [b"1"], "tags": [None], "keys": [[None, "k"]], "queueId": [None], "uniqKey": [None]}
+    (row,) = rows_of(columns | {"properties": pa.array([None], pa.map_(pa.string(), pa.string()))})
+    assert (properties_of(row), row.queue_id) == ({"UNIQ_KEY": "0", "KEYS": "k"}, None)
+
+
+def test_the_option_wins_over_the_column_topic():
+    columns = {"body": [b"1"], "topic": ["column"]}
+    assert [row.topic for row in rows_of(columns)] == ["column"]
+    assert [row.topic for row in rows_of(columns, topic="option")] == ["option"]
+
+
+def test_further_columns_may_become_properties():
+    columns = {"body": [b"1"], "n": [12], "ok": [True], "day": [dt.date(2026, 1, 31)], "none": [None]}
+    (row,) = rows_of(columns, extraColumns="properties")
+    assert properties_of(row) == {"UNIQ_KEY": "0", "n": "12", "ok": "true", "day": "2026-01-31"}
+
+
+@pytest.mark.parametrize(
+    ("order", "key", "queue_id"), [("queueId", None, 2), ("shardingKey", "s", None), (None, "s", 2)]
+)
+def test_one_column_may_choose_the_queue_alone(order, key, queue_id):
+    given = {} if order is None else {"orderBy": order}
+    (row,) = rows_of({"body": [b"1"], "shardingKey": ["s"], "queueId": pa.array([2], pa.int32())}, **given)
+    assert (row.sharding_key, row.queue_id) == (key, queue_id)
+
+
+def test_delayed_rows_say_so():
+    level = rows_of({"body": [b"1", b"2"], "delayLevel": pa.array([3, None], pa.int32())})
+    assert [(row.delayed, properties_of(row).get("DELAY")) for row in level] == [(True, "3"), (False, None)]
+    moment = pa.array([dt.datetime(2026, 1, 31, 0, 0, 0, 1, tzinfo=dt.UTC)], pa.timestamp("us", tz="UTC"))
+    (row,) = rows_of({"body": [b"1"], "deliverTimestamp": moment})
+    assert properties_of(row)["TIMER_DELIVER_MS"] == "1769817600001"  # not earlier than asked
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"body": [None], "tags": ["x"]}, "a row for topic orders has null body"),
+        ({"body": [b""]}, "a row for topic orders has empty body"),
+        ({"body": [b"1"], "tags": ["a\x01b"]}, "contains a separator"),
+        ({"body": [b"1"], "delayLevel": pa.array([-1], pa.int32())}, "delayLevel -1 is out of range"),
+        (
+            {"body": [b"1"], "properties": pa.array([[("TAGS", "x")]], pa.map_(pa.string(), pa.string()))},
+            "property 'TAGS' is used by the system",
+        ),
+        (
+            {"body": [b"1"], "properties": pa.array([[("x", "\x02")]], pa.map_(pa.string(), pa.string()))},
+            "property x='\\x02' contains a separator",
+        ),
+        ({"body": [b"1"], "topic": pa.array([None], pa.string())}, "a row has no topic"),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_named(columns, text):
+    with pytest.raises(IllegalMessage) as caught:
+        rows_of(columns)
+    assert text in str(caught.value)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.text("abc ", max_size=9)), max_size=20))
+def test_encoded_rows_are_the_members_of_a_batch(given_rows):
+    rows = rows_of({"body": pa.array([b for b, _ in given_rows], pa.binary()), "tags": [tag for _, tag in given_rows]})
+    members = list(decode_batch(b"".join(row.encode() for row in rows)))
+    assert [member.body for member in members] == [body for body, _ in given_rows]
+    assert [member.property_text.encode() for member in members] == [row.text for row in rows]
+    assert sum(row.size for row in rows) == len(b"".join(row.encode() for row in rows))
+
+
+def test_too_large_rows_are_found_and_kept_in_part():
+    options = sink_options(
+        {"topic": "orders", "maxMessageBytes": "100k", "sendBatchBytes": "50k", "onTooLarge": "dlq"}
+        | {"deadLetterTopic": "dead"}
+    )
+    large, wide, fits = rows_of(
+        {"body": [b"x" * 102_400, b"1", b"2"], "keys": ["k", "k" * 33_000, "k"], "tags": ["t", "t", "t"]}
+    )
+    assert refusal_of(fits, options) is None
+    assert "102400 bytes of body" in refusal_of(large, options)
+    assert "bytes of properties; the limit is 32567" in refusal_of(wide, options)
+    letter = dead_letter(large, "why", options)
+    assert (letter.topic, letter.body) == ("dead", b"x" * 51_200)
+    assert properties_of(letter) == {
+        "TOO_LARGE": "why", "ORIGIN_TOPIC": "orders", "ORIGIN_BODY_BYTES": "102400", "UNIQ_KEY": "0", "KEYS": "k",
+        "TAGS": "t",
+    }  # fmt: skip
+    assert refusal_of(dead_letter(wide, "why", options), options) is None

@@ -6,7 +6,8 @@
     tags code    8       long   hash of the tags, or when a delayed message is due
 
 Entry n is at byte 20 n of the row of files. A queue that begins in the middle has filler entries (0, 0x7FFFFFFF, 0)
-before its first one. Source: RocketMQ 4.9.8, ConsumeQueue.
+before its first one. Source: RocketMQ 4.9.8, ConsumeQueue. Ours: in the middle of a queue, where damage has taken a
+message, the entry keeps a log offset, of the damage or what is behind it, so that log offsets ascend all the same.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from pyromq.store.segmented_log import SegmentedLog
 ENTRY_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
 _ENTRY = struct.Struct(">qiq")
-_FILLER = _ENTRY.pack(0, FILLER_SIZE, 0)
 _LOADED_FILES = 3  # what is walked after a crash: earlier files were flushed long ago. Source: ConsumeQueue.recover
 _WALK_ENTRIES = 1024
 _LEVELS = 4  # consumequeue, topic and queue id, in the store's folder
@@ -38,6 +38,11 @@ class QueueEntry(NamedTuple):
     log_offset: int
     size: int
     tags_code: int
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it stands before the queue's first message."""
+        return self.size == FILLER_SIZE and self.log_offset == 0
 
 
 class ConsumeQueue:
@@ -69,15 +74,19 @@ class ConsumeQueue:
         _pack_into(self._memory, (offset - self._base) * ENTRY_BYTES, log_offset, size, tags_code)  # type: ignore[arg-type]
         self.max_offset = offset + 1
 
-    def begin_at(self, queue_offset: int) -> None:
-        """Let the next entry be that of `queue_offset`, above the maximum: the ones before are lost."""
+    def begin_at(self, queue_offset: int, log_offset: int) -> None:
+        """Let the next entry be that of `queue_offset`, above the maximum: the ones before are lost.
+
+        Those behind others get `log_offset`, where what comes next lies.
+        """
+        lost_at = log_offset if self.max_offset else 0
         if self.max_offset == 0:
             self.files.delete()
             per_file = self.files.segment_bytes // ENTRY_BYTES
             self.max_offset = queue_offset - queue_offset % per_file
             self.min_offset = queue_offset
         while self.max_offset < queue_offset:
-            self.append(*_ENTRY.unpack(_FILLER))
+            self.append(lost_at, FILLER_SIZE, 0)
 
     def _open_file(self, offset: int) -> None:
         """Map the file that holds entry `offset`, making it where it does not exist."""
@@ -232,7 +241,7 @@ class ConsumeQueue:
         Source: ConsumeQueue.correctMinOffset, which leaves a queue without live records alone.
         """
         live = self.first(
-            lambda entry: entry.size != FILLER_SIZE and entry.log_offset >= log_offset,
+            lambda entry: not entry.is_filler and entry.log_offset >= log_offset,
             start=self.files.base // ENTRY_BYTES,
         )
         if live < self.max_offset:

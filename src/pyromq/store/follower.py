@@ -95,5 +95,5 @@ class Follower:
             logger.error("%s: record at %d is damaged, and left out", where, message.log_offset)
             return False
         logger.warning("%s: %d messages before %d are not in the log any more", where, gap, message.queue_offset)
-        queue.begin_at(message.queue_offset)
+        queue.begin_at(message.queue_offset, message.log_offset)
         return True

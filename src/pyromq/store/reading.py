@@ -15,7 +15,7 @@ import msgspec
 
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
-from pyromq.store.consume_queue import ENTRY_BYTES, ConsumeQueue
+from pyromq.store.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from pyromq.store.queue_table import QueueTable
 
 SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
@@ -168,7 +168,7 @@ class Reading:
                 if not count:
                     status = ReadStatus.NO_MATCHED_MESSAGE
                 continue
-            if not log_begin <= log_offset <= log_end - size:
+            if size == FILLER_SIZE or not log_begin <= log_offset <= log_end - size:
                 if not count:
                     status = ReadStatus.MESSAGE_WAS_REMOVING
                 continue

@@ -106,7 +106,7 @@ class Recovery:
 
     def _is_safe_entry(self, entry: QueueEntry, safe_ms: int) -> bool:
         # What fillers and expired records stood for is before everything that counts.
-        if entry.size == FILLER_SIZE or entry.log_offset < self._log.min_offset:
+        if entry.is_filler or entry.log_offset < self._log.min_offset:
             return True
         return self._is_safe(entry.log_offset, safe_ms)
 

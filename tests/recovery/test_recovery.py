@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from pyromq.errors import StoreCorrupt
 from pyromq.store.message_store import MessageStore
 
 from ..store.making import (
@@ -129,14 +130,13 @@ class Torn(NamedTuple):
     bodies: dict[tuple[str, int], list[bytes]]
 
 
-@pytest.fixture(params=["clean", "power cut"])
-def torn(tmp_path: Path, request: pytest.FixtureRequest) -> Torn:
+@pytest.fixture
+def torn(tmp_path: Path) -> Torn:
     with opened(tmp_path / "whole") as store:
         sent = fill(store, 30)
         whole = everything(store)
         end = store.max_log_offset
-    if request.param == "power cut":
-        (tmp_path / "whole" / "abort").touch()
+    (tmp_path / "whole" / "abort").touch()  # a power cut: nobody knows who was there
     segment = sorted((tmp_path / "whole" / "commitlog").iterdir())[-1]
     base = int(segment.name)
     return Torn(tmp_path / "whole", segment, [each.log_offset - base for each in sent[-2:]], end - base, whole)
@@ -175,6 +175,49 @@ def test_flip_at_any_byte_of_the_tail_costs_only_what_lies_behind_it(torn: Torn)
         assert kept[TOPIC, 1][:14] == torn.bodies[TOPIC, 1][:14]
         if body_at <= position < body_at + len(b"body 28"):
             assert len(kept[TOPIC, 0]) == 14
+
+
+def test_after_a_clean_stop_a_damaged_end_is_not_cut_off(torn: Torn) -> None:
+    (torn.root / "abort").unlink()
+    before = files_below(torn.root)
+    for position in range(torn.begins[0], torn.end, 7):
+        root = torn.root.with_name("torn")
+        shutil.copytree(torn.root, root)
+        damaged(root / "commitlog" / torn.segment.name, position, "cut")
+        record = torn.begins[0] if position < torn.begins[1] else torn.begins[1]
+        with (
+            pytest.raises(StoreCorrupt, match=rf"{torn.segment.name} byte {record}: no sound record.*store repair"),
+            opened(root),
+        ):
+            pass
+        left = files_below(root)
+        assert {name for name in left if left[name] != before.get(name)} <= {f"commitlog/{torn.segment.name}", "lock"}
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("crash", ["none", "kill"])
+def test_damage_in_front_of_sound_records_is_not_cut_off(tmp_path: Path, crash: str) -> None:
+    with opened(tmp_path / "first") as store:
+        sent = fill(store, 30)
+        root = crashed_copy(tmp_path / "first", tmp_path / "second") if crash == "kill" else tmp_path / "first"
+    damaged(root / "commitlog" / f"{0:020}", sent[3].log_offset + 90, "flip")
+    if crash == "none":  # what a clean stop verifies is the end: here all, as it is short
+        shutil.rmtree(root / "consumequeue")
+    with (
+        pytest.raises(StoreCorrupt, match=rf"byte {sent[3].log_offset}: .*a sound one is behind|the queues know"),
+        opened(root),
+    ):
+        pass
+
+
+def test_records_torn_by_a_power_cut_are_cut_off_with_what_is_behind_them(tmp_path: Path) -> None:
+    with opened(tmp_path / "first") as store:
+        sent = fill(store, 20)
+        root = crashed_copy(tmp_path / "first", tmp_path / "second", power_cut=True)
+    (root / "checkpoint").unlink()  # nothing is known to be on disk
+    damaged(root / "commitlog" / f"{0:020}", sent[10].log_offset + 90, "flip")
+    with opened(root) as store:
+        assert store.max_log_offset == sent[10].log_offset
 
 
 def test_queues_are_made_again_from_the_log_byte_for_byte(tmp_path: Path) -> None:
@@ -259,10 +302,16 @@ def test_entries_of_a_torn_record_are_dropped_with_their_file(tmp_path: Path) ->
         assert len(list((tmp_path / "consumequeue" / TOPIC / "0").iterdir())) == 2
 
 
-def test_without_its_log_a_store_is_empty(tmp_path: Path) -> None:
+def test_without_its_log_a_store_does_not_drop_its_queues(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, 20)
     shutil.rmtree(tmp_path / "commitlog")
+    with (
+        pytest.raises(StoreCorrupt, match=r"commitlog has no log files, but the queues know .* move the folder"),
+        opened(tmp_path),
+    ):
+        pass
+    shutil.rmtree(tmp_path / "consumequeue")
     with opened(tmp_path) as store:
         assert store.topics() == []
         assert store.find_by_key(TOPIC, "k1", 1, 0, 1 << 62).log_offsets == []

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 
+from pyromq.errors import StoreCorrupt
 from pyromq.store.commit_log import CommitLog, Scan
 from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
+from pyromq.store.cut_guard import check_cut
 from pyromq.store.follower import Follower
 from pyromq.store.queue_table import QueueTable
 
@@ -30,24 +32,32 @@ class Recovery:
         self._follower = follower
         self._check_crc = check_crc
 
-    def run(self, *, crashed: bool, safe_ms: int) -> int:
+    def run(self, *, crashed: bool, safe_ms: int, power_cut: bool = False) -> int:
         """Bring log and queues together; return the log offset up to which all is known to be on disk.
 
-        Raises `StoreCorrupt` naming the file where a human has to decide.
+        `power_cut`: what was written shortly before may be missing. Raises `StoreCorrupt` naming the file where a
+        human has to decide.
         """
         self._log.load()
         self._queues.load(crashed=crashed)
+        queues_end = max((queue.log_end for queue in self._queues), default=0)
         if not self._log.files.segments:
+            if queues_end:
+                raise StoreCorrupt(
+                    f"{self._log.files.folder} has no log files, but the queues know records up to log offset"
+                    f" {queues_end}: put the files back or correct storePathCommitLog; or move the folder consumequeue"
+                    " away to begin with an empty store"
+                )
             self._queues.clear()
             self._log.resume(0, 0)
             return 0
         if crashed:
             start = replay_from = self._start_after_crash(safe_ms)
         else:
-            queues_end = max((queue.log_end for queue in self._queues), default=0)
             replay_from = max(queues_end, self._log.min_offset)
             start = min(self._start_after_stop(queues_end), replay_from)
         scan = self._walk(start, replay_from)
+        check_cut(self._log.files, scan.position, queues_end=queues_end, vouched_ms=safe_ms if power_cut else None)
         self._finish(scan)
         if not crashed:
             return scan.position

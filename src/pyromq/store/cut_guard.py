@@ -1,0 +1,62 @@
+"""Looks at what a start is about to cut off the log: what a crash tore may go, what was stored for good may not."""
+
+from __future__ import annotations
+
+import struct
+
+from pyromq.errors import StoreCorrupt
+from pyromq.message import StoredMessage
+from pyromq.record import MAGIC, decode
+from pyromq.store.segmented_log import SegmentedLog
+
+_MAGIC = struct.pack(">I", MAGIC)
+_SEARCHED = 16 << 20  # bytes behind the damage: three of the largest records. What lies further is seen by its queues
+_PIECE = 1 << 20
+
+
+def check_cut(files: SegmentedLog, end: int, *, queues_end: int, vouched_ms: int | None) -> None:
+    """Raise `StoreCorrupt` if the log must not be cut at `end`: records behind it are sound, or known to queues.
+
+    `queues_end` is where the log ends by its queues. `vouched_ms`: after a power cut only records stored until then
+    are known to have been on disk, and others may well be torn; None: everything written is there.
+    """
+    if vouched_ms is None and end < queues_end:
+        raise StoreCorrupt(_refusal(files, end, f"the queues know records up to log offset {queues_end}"))
+    behind = _sound_record_behind(files, end)
+    if behind is not None and (vouched_ms is None or behind.store_ms <= vouched_ms):
+        raise StoreCorrupt(_refusal(files, end, f"a sound one is behind, at log offset {behind.log_offset}"))
+
+
+def _refusal(files: SegmentedLog, end: int, known: str) -> str:
+    segment = files.find(end) or files.segments[-1]
+    return (
+        f"{segment.path} byte {end - segment.base}: no sound record is there, but {known}; starting would cut them off."
+        " `pyromq store check` tells what is damaged, `pyromq store repair` keeps every sound record"
+    )
+
+
+def _sound_record_behind(files: SegmentedLog, position: int) -> StoredMessage | None:
+    """Return the first sound record behind a log offset: near it in its file, or at the begin of a later one."""
+    segment = files.find(position)
+    if segment is None:
+        return None
+    start = position - segment.base
+    for piece in range(start, min(start + _SEARCHED, segment.size), _PIECE):
+        content = bytes(segment.memory[piece : piece + _PIECE + len(_MAGIC)])
+        found = content.find(_MAGIC)
+        while found >= 0:
+            if piece + found - 4 > start and (record := _record(segment.memory, piece + found - 4, segment.base)):
+                return record
+            found = content.find(_MAGIC, found + 1)
+    for later in files.segments:
+        if later.base > position and (record := _record(later.memory, 0, later.base)):
+            return record
+    return None
+
+
+def _record(memory: memoryview, position: int, base: int) -> StoredMessage | None:
+    try:
+        record = decode(memory, position, check_crc=True)
+    except StoreCorrupt:
+        return None
+    return record if record.log_offset == base + position else None

@@ -31,6 +31,7 @@ COMMANDS = {
     "dlq": ("pyromq.cli.dlq:dlq", "List, show and send again messages that a group could not consume."),
     "delay": ("pyromq.cli.delays:delay", "List, count and cancel messages that wait for their time."),
     "transaction": ("pyromq.cli.transactions:transaction", "List, show and decide half messages nobody decided on."),
+    "spark": ("pyromq.cli.spark:spark", "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror."),
     "doctor": ("pyromq.cli.doctor:doctor", "Find out why sending or consuming does not work."),
     "bench": ("pyromq.cli.bench:bench", "Measure sending and pulling."),
     "completion": ("pyromq.cli.completion:completion", "Print the completion script of a shell."),

@@ -220,9 +220,9 @@ class ReadOptions:
         "pullBytes", _size, 2 << 20, "bytes one pull asks for; brokers other than ours give 32 messages or 256 KiB"
     )
     pull_timeout_ms: int = _option("pullTimeoutMs", _number(1), 5_000, "how long one request may take")
-    arrow_rows: int = _option("arrowBatchRows", _number(1), 8192, "rows of an Arrow batch")
+    arrow_rows: int = _option("arrowBatchRows", _number(1), 16_384, "rows of an Arrow batch")
     arrow_bytes: int = _option(
-        "arrowBatchBytes", _size, 8 << 20, "bytes of records after which a batch is closed early"
+        "arrowBatchBytes", _size, 2 << 20, "bytes of records after which a batch is closed early"
     )
     verify_crc: bool = _option("verifyCrc", _truth, False, "check every body against its stored checksum")
     system_properties: bool = _option(

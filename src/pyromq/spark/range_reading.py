@@ -42,14 +42,18 @@ def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, bytes]]) 
     for queue, raw in pulled:
         full = rows >= options.arrow_rows or size >= options.arrow_bytes
         if parts and (full or queue.broker_name != broker_name):
-            yield broker_name, b"".join(parts)
+            yield broker_name, _whole(parts)
             parts, rows, size = [], 0, 0
         parts.append(raw)
         broker_name = queue.broker_name
         rows += count_records(raw)
         size += len(raw)
     if parts:
-        yield broker_name, b"".join(parts)
+        yield broker_name, _whole(parts)
+
+
+def _whole(parts: list[bytes]) -> bytes:
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

@@ -1,0 +1,131 @@
+"""`pyromq spark`: jobs of the data pipeline, and what a query's checkpoint says.
+
+Flags come from the jobs' tables of settings; pyspark is loaded when a job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyromq.cli.progress import Progress
+from pyromq.cli.render import output_option, show_rows
+from pyromq.errors import MQError, UsageError
+from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, run
+
+NO_SPARK = "Spark is not installed: pip install 'pyromq[spark]', and Java 17 or 21"
+
+
+@click.group()
+def spark() -> None:
+    """Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror.
+
+    Settings are flags, or a YAML file's (`--file`) under the flags' names with underscores; flags win.
+    """
+
+
+def _job_command(name: str, job: type) -> click.Command:
+    options = [_flag(each, kind) for each, kind in flags(job)]
+    options.append(
+        click.Option(["--file"], type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Settings in YAML.")
+    )
+    return output_option(click.Command(name, params=list(options), callback=partial(_run, name), help=job.__doc__))
+
+
+def _flag(each: Field[Any], kind: type) -> click.Option:
+    name = f"--{each.name.replace('_', '-')}"
+    text = each.metadata["doc"]
+    default = None if each.default is MISSING else each.default
+    if is_required(each):
+        text += "  [required]"
+    elif default not in ("", (), False, None):
+        text += f"  [default: {default}]"
+    shared: dict[str, Any] = {"help": text, "default": None, "envvar": _ENVIRONMENT.get(each.name)}
+    if kind is bool:
+        return click.Option([name, each.name], is_flag=True, **shared)
+    if kind is int:
+        return click.Option([name, each.name], type=int, metavar="N", **shared)
+    return click.Option([name, each.name], multiple=kind is not str, metavar="TEXT", **shared)
+
+
+_ENVIRONMENT = {"namesrv": "NAMESRV_ADDR"}
+
+
+def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
+    values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
+    settings = build(JOBS[name], values)
+    summary = _guarded(lambda tell: run(name, settings, tell))
+    show_rows(summary.rows, output, empty="no queues")
+    for note in summary.notes:
+        click.echo(note, err=True)
+    return 1 if summary.failed else 0
+
+
+def _from_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        import yaml
+    except ImportError as error:
+        raise UsageError("settings in YAML need pyyaml: pip install 'pyromq[spark]'") from error
+    try:
+        values = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{file} must hold settings, `name: value`")
+    return values
+
+
+def _guarded(job: Callable[[Callable[[int], None]], Summary]) -> Summary:
+    """Run a job with its progress on the terminal; what Spark raises becomes one line."""
+    try:
+        with Progress("messages") as progress:
+            return job(progress.show)
+    except ImportError as error:
+        raise MQError(f"{NO_SPARK} ({error})") from error
+    except Exception as error:
+        raise _cause(error) from error
+
+
+def _cause(error: Exception) -> Exception:
+    """Spark wraps an error of ours into pages of traceback, whose last line has its class and text."""
+    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+        return error
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line.partition(": ")[2] for line in lines if line.startswith("pyromq.") and ": " in line]
+    return MQError(ours[-1] if ours else next((line for line in lines if line), type(error).__name__))
+
+
+@spark.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "-n", "--namesrv", envvar="NAMESRV_ADDR", default="127.0.0.1:9876", show_default=True, help="Name servers."
+)
+@click.option(
+    "--reset", metavar="PLACE", help='Let the query go on at earliest, latest, or {"orders":{"broker-a":{"0":23}}}.'
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, output: str) -> None:
+    """Show how far the query of folder CHECKPOINT is in each queue, against the brokers; or set it anew.
+
+    The query must not run while it is set.
+    """
+    from pyromq.spark.checkpoint import describe as described
+    from pyromq.spark.checkpoint import read_checkpoint, reset_to
+
+    if reset is not None:
+        if not yes:
+            click.confirm(f"set the query of {checkpoint} to {reset}?", abort=True, err=True)
+        reset_to(checkpoint, namesrv, reset)
+    show_rows(described(read_checkpoint(checkpoint), namesrv), output, empty="the query has not begun yet")
+
+
+for _name, _job in JOBS.items():
+    spark.add_command(_job_command(_name, _job))

@@ -1,0 +1,22 @@
+"""Topics into Parquet or Delta, each message once."""
+
+from __future__ import annotations
+
+from pyromq.spark.archive_tables import open_table
+from pyromq.spark.jobs.running import Tell, run_stream
+from pyromq.spark.jobs.session import open_session, open_stream
+from pyromq.spark.jobs.settings import Archive, Summary
+
+
+def run(settings: Archive, tell: Tell) -> Summary:
+    """Archive until all is done, or until stopped. Raises what ended the query, `UsageError` for wrong settings."""
+    open_table(settings.to, settings.format)  # says what is wrong before Spark starts
+    spark = open_session(settings.session)
+    frame = open_stream(spark, "archive", settings.session, settings.stream)
+    writer = (
+        frame.writeStream.format("rocketmq-archive")
+        .queryName("archive")
+        .option("path", settings.to)
+        .option("format", settings.format)
+    )
+    return run_stream(spark, writer, session=settings.session, stream=settings.stream, tell=tell)

@@ -1,0 +1,154 @@
+"""Counts what an archive holds of each queue: lost, repeated, out of order; or a mirrored topic against its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.column import Column
+
+from pyromq.client.queue_reader import QueueReader
+from pyromq.errors import TopicNotFound, UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.jobs.running import Tell
+from pyromq.spark.jobs.session import ORIGIN, open_session, read_archive
+from pyromq.spark.jobs.settings import Audit, Summary
+
+PLACE = ["topic", "brokerName", "queueId"]
+GROUP = "pyromq-spark-audit"
+WRONG = ("lost", "repeated", "disordered")
+
+Bounds = Mapping[MessageQueue, tuple[int, int]]
+
+
+def run(settings: Audit, tell: Tell) -> Summary:
+    """Count; `failed` when anything is lost, repeated or out of order. Raises `UsageError` for wrong settings."""
+    if bool(settings.archive) == bool(settings.mirror):
+        raise UsageError("give setting archive or setting mirror, one of them")
+    if settings.mirror and not settings.source_namesrv:
+        raise UsageError("setting mirror needs source_namesrv, where the topic was mirrored from")
+    spark = open_session(settings.session)
+    rows = _mirror(spark, settings) if settings.mirror else _archive(spark, settings)
+    tell(sum(row["rows"] for row in rows))
+    if settings.report and rows:
+        spark.createDataFrame(rows).coalesce(1).write.mode("overwrite").parquet(settings.report)
+    found = {name: sum(row[name] for row in rows) for name in WRONG}
+    note = ", ".join(f"{count} {name}" for name, count in found.items())
+    return Summary(rows, (f"{sum(row['rows'] for row in rows)} rows: {note}",), failed=any(found.values()))
+
+
+def _archive(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
+    frame = read_archive(spark, settings.archive, settings.format)
+    if settings.topics:
+        frame = frame.where(F.col("topic").isin([topic.strip() for topic in settings.topics.split(",")]))
+    counted = {_queue(row): row for row in _counted(frame, settings).collect()}
+    topics = {queue.topic for queue in counted} | {t.strip() for t in settings.topics.split(",") if t.strip()}
+    bounds = _bounds(settings.session.namesrv, sorted(topics))
+    return [
+        _row(queue, counted.get(queue), bounds.get(queue, (0, 0)), settings)
+        for queue in sorted(counted.keys() | bounds.keys())
+    ]
+
+
+def _counted(frame: DataFrame, settings: Audit) -> DataFrame:
+    """Return a row for each queue; order is that of store times and log offsets, and of a sequence within each key."""
+    before = Window.partitionBy(*PLACE).orderBy("queueOffset")
+    moved_on = F.col("queueOffset") > F.lag("queueOffset").over(before)
+    disorder = moved_on & (
+        (F.col("storeTimestamp") < F.lag("storeTimestamp").over(before))
+        | (F.col("commitLogOffset") <= F.lag("commitLogOffset").over(before))
+    )
+    if settings.sequence:
+        number = F.col("properties")[settings.sequence].cast("long")
+        of_key = Window.partitionBy(*PLACE, F.col("keys")[0]).orderBy("queueOffset")
+        disorder = disorder | (moved_on & (number <= F.lag(number).over(of_key)))
+    return frame.withColumn("disorder", F.coalesce(disorder, F.lit(False))).groupBy(*PLACE).agg(*_sums())
+
+
+def _sums() -> list[Column]:
+    return [
+        F.min("queueOffset").alias("first"),
+        F.max("queueOffset").alias("last"),
+        F.count(F.lit(1)).alias("rows"),
+        F.count_distinct("queueOffset").alias("different"),
+        F.sum(F.col("disorder").cast("int")).alias("disordered"),
+    ]
+
+
+def _queue(row: Any) -> MessageQueue:
+    return MessageQueue(row.topic, row.brokerName, row.queueId)
+
+
+def _bounds(namesrv: str, topics: list[str]) -> Bounds:
+    """Return what the brokers hold; nothing of topics that are gone, since archives outlive them."""
+    found: dict[MessageQueue, tuple[int, int]] = {}
+    with QueueReader(GROUP, namesrv) as reader:
+        for topic in topics:
+            try:
+                found |= reader.bounds([topic])
+            except TopicNotFound:
+                continue
+    return found
+
+
+def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: Audit) -> dict[str, Any]:
+    least, most = bounds
+    first, last = (counted.first, counted.last) if counted else (least, least - 1)
+    rows = counted.rows if counted else 0
+    different = counted.different if counted else 0
+    lost = last - first + 1 - different
+    if counted and not settings.late_start:
+        lost += max(first - least, 0)
+    behind = max(most - last - 1, 0)
+    return {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "first": first if counted else None,
+        "last": last if counted else None,
+        "rows": rows,
+        "lost": lost + (behind if settings.complete else 0),
+        "repeated": rows - different,
+        "disordered": counted.disordered if counted else 0,
+        "behind": behind,
+    }
+
+
+def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
+    """Compare by the ORIGIN that a mirror gives its copies: TOPIC/BROKER/QUEUE/OFFSET at the source."""
+    topic = settings.mirror
+    copies = _topic(spark, settings.session.namesrv, topic).select(
+        F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/").alias("place"),
+        F.struct("brokerName", "queueId").alias("at"),
+        "queueOffset",
+    )
+    copies = copies.where("place is not null").select(
+        F.col("place")[0].alias("topic"),
+        F.col("place")[1].alias("brokerName"),
+        F.col("place")[2].cast("int").alias("queueId"),
+        F.col("place")[3].cast("long").alias("origin"),
+        "at",
+        "queueOffset",
+    )
+    by_copy = Window.partitionBy(*PLACE, "at").orderBy("queueOffset")
+    backwards = F.coalesce(F.col("origin") < F.lag("origin").over(by_copy), F.lit(False))
+    counted = {
+        _queue(row): row
+        for row in copies.withColumn("disorder", backwards)
+        .withColumn("queueOffset", F.col("origin"))
+        .groupBy(*PLACE)
+        .agg(*_sums())
+        .collect()
+    }
+    bounds = _bounds(settings.source_namesrv, sorted({queue.topic for queue in counted} or {topic}))
+    return [
+        _row(queue, counted.get(queue), bounds.get(queue, (0, 0)), settings)
+        for queue in sorted(counted.keys() | bounds.keys())
+    ]
+
+
+def _topic(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
+    reader = spark.read.format("rocketmq").option("namesrvAddr", namesrv).option("subscribe", topic)
+    return reader.option("columns", "brokerName,queueId,queueOffset,properties").load()

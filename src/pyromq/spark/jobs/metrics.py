@@ -1,0 +1,91 @@
+"""Windows of time over topics: messages, bytes and delays, by topic and tag; late ones are counted by Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pyromq.errors import UsageError
+from pyromq.spark.jobs.running import Tell, run_stream
+from pyromq.spark.jobs.session import open_session, open_stream
+from pyromq.spark.jobs.settings import Metrics, Summary
+from pyromq.spark.lag import labels
+
+FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p99_ms")
+
+
+def run(settings: Metrics, tell: Tell) -> Summary:
+    """Count until all is done, or until stopped. Raises what ended the query, `UsageError` for wrong settings."""
+    places = [place for place in (settings.to_topic, settings.to, settings.to_prometheus) if place]
+    if len(places) != 1:
+        raise UsageError("give one of the settings to_topic, to and to_prometheus")
+    if settings.mode not in ("append", "update") or (settings.to and settings.mode == "update"):
+        raise UsageError(f"setting mode is {settings.mode!r}; write append, or update where not to Parquet")
+    spark = open_session(settings.session)
+    frame = windows(open_stream(spark, "metrics", settings.session, settings.stream), settings)
+    writer = _writer(frame, settings).outputMode(settings.mode).queryName("metrics")
+    return run_stream(spark, writer, session=settings.session, stream=settings.stream, tell=tell)
+
+
+def windows(messages: DataFrame, settings: Metrics) -> DataFrame:
+    """Return a row for each window, topic and tag. Delays are from birth to storing."""
+    delay = F.col("storeTimestamp").cast("double") * 1000 - F.col("bornTimestamp").cast("double") * 1000
+    counted = (
+        messages.withColumn("delay", delay)
+        .withWatermark("storeTimestamp", settings.late)
+        .groupBy(F.window("storeTimestamp", settings.window), "topic", F.coalesce("tags", F.lit("")).alias("tag"))
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.sum(F.length("body")).alias("bytes"),
+            F.percentile_approx("delay", 0.5).alias("delay_p50_ms"),
+            F.percentile_approx("delay", 0.99).alias("delay_p99_ms"),
+        )
+    )
+    seconds = F.col("window.end").cast("double") - F.col("window.start").cast("double")
+    return counted.select(
+        F.col("window.start").alias("start"),
+        F.col("window.end").alias("end"),
+        "topic",
+        "tag",
+        "messages",
+        "bytes",
+        (F.col("messages") / seconds).alias("messages_per_second"),
+        "delay_p50_ms",
+        "delay_p99_ms",
+    )
+
+
+def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
+    if settings.to:
+        return frame.writeStream.format("parquet").option("path", settings.to)
+    if settings.to_prometheus:
+        return frame.writeStream.foreachBatch(partial(_write_prometheus, Path(settings.to_prometheus)))
+    message = frame.select(
+        F.to_json(F.struct(*frame.columns)).cast("binary").alias("body"),
+        F.col("topic").alias("keys"),
+        F.lit("metrics").alias("tags"),
+    )
+    options = {"namesrvAddr": settings.session.namesrv, "topic": settings.to_topic, "delivery": settings.delivery}
+    return message.writeStream.format("rocketmq").options(**options)
+
+
+def _write_prometheus(path: Path, frame: DataFrame, batch: int) -> None:
+    """Write the latest window of each topic and tag; readers see the old text or the new one."""
+    latest: dict[tuple[str, str], Any] = {}
+    for row in frame.orderBy("start").collect():
+        latest[row.topic, row.tag] = row
+    if not latest:
+        return
+    lines = []
+    for name in FIGURES:
+        lines += [f"# TYPE pyromq_window_{name} gauge"]
+        for (topic, tag), row in sorted(latest.items()):
+            lines.append(f"pyromq_window_{name}{labels(topic=topic, tag=tag)} {row[name]}")
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text("\n".join(lines) + "\n")
+    draft.replace(path)

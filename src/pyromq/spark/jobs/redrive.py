@@ -1,0 +1,90 @@
+"""A group's dead letters sent again, each once in a run; those that died too often go to a parking topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.column import Column
+
+from pyromq.errors import UsageError
+from pyromq.message import Property
+from pyromq.names import check_group, dead_letter_topic
+from pyromq.spark.jobs.running import Tell
+from pyromq.spark.jobs.session import ORIGIN, open_session, origin_of, own_properties, with_property, write_options
+from pyromq.spark.jobs.settings import Redrive, Summary
+
+TIMES = "REDRIVES"  # property: how often a message was sent again
+
+
+def run(settings: Redrive, tell: Tell) -> Summary:
+    """Send what is chosen. Raises `UsageError` for wrong settings, `TopicNotFound` for a group without dead letters."""
+    check_group(settings.group)
+    if bool(settings.attempts) != bool(settings.parking_topic):
+        raise UsageError("settings attempts and parking_topic belong together; give both or none")
+    spark = open_session(settings.session)
+    source = {
+        "namesrvAddr": settings.session.namesrv,
+        "subscribe": dead_letter_topic(settings.group),
+        "systemProperties": "true",
+    }
+    chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
+    letters = chosen.withColumn("destination", _destination(settings))
+    rows = [_row(each) for each in letters.groupBy("destination", _reason().alias("reason")).count().collect()]
+    rows = sorted(rows, key=lambda row: (row["destination"] or "", row["reason"] or ""))
+    if lost := sum(row["messages"] for row in rows if row["destination"] is None):
+        raise UsageError(f"{lost} dead letters do not say where they came from; give setting to_topic")
+    total = sum(row["messages"] for row in rows)
+    if settings.dry_run or not total:
+        return Summary(rows, (f"{total} dead letters would be sent",))
+    frame = _messages(letters)
+    frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
+    tell(total)
+    return Summary(rows, (f"{total} dead letters sent",))
+
+
+def _property(name: str) -> Column:
+    return F.col("properties")[name]
+
+
+def _reason() -> Column:
+    return _property(Property.RETRY_REASON)
+
+
+def _chosen(letters: DataFrame, settings: Redrive) -> DataFrame:
+    if settings.reason:
+        letters = letters.where(F.lower(_reason()).contains(settings.reason.lower()))
+    if settings.since:
+        letters = letters.where(F.col("storeTimestamp") >= F.lit(settings.since).cast("timestamp"))
+    if settings.until:
+        letters = letters.where(F.col("storeTimestamp") < F.lit(settings.until).cast("timestamp"))
+    return letters
+
+
+def _times() -> Column:
+    return F.coalesce(_property(TIMES).cast("int"), F.lit(0))
+
+
+def _destination(settings: Redrive) -> Column:
+    destination = F.lit(settings.to_topic) if settings.to_topic else _property(Property.RETRY_TOPIC)
+    if not settings.attempts:
+        return destination
+    return F.when(_times() >= settings.attempts, F.lit(settings.parking_topic)).otherwise(destination)
+
+
+def _messages(letters: DataFrame) -> DataFrame:
+    properties = with_property(own_properties(), TIMES, (_times() + 1).cast("string"))
+    return letters.select(
+        F.col("destination").alias("topic"),
+        F.col("body"),
+        F.col("tags"),
+        F.array_join("keys", " ").alias("keys"),
+        with_property(properties, ORIGIN, origin_of("dlq")).alias("properties"),
+        F.col("bornTimestamp"),
+        F.col("flag"),
+    )
+
+
+def _row(counted: Any) -> dict[str, Any]:
+    return {"destination": counted.destination, "reason": counted.reason, "messages": counted["count"]}

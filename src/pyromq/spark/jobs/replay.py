@@ -1,0 +1,102 @@
+"""Archived messages sent again: to where they came from or to another topic, nothing twice for one name of a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pyromq.spark.jobs.running import Tell
+from pyromq.spark.jobs.session import (
+    ORIGIN,
+    open_session,
+    origin_of,
+    own_properties,
+    read_archive,
+    with_property,
+    write_options,
+)
+from pyromq.spark.jobs.settings import Replay, Summary
+
+SOURCE = "archive"
+
+
+def run(settings: Replay, tell: Tell) -> Summary:
+    """Send what is chosen. Raises `UsageError` for wrong settings, and what Spark raises when a task fails."""
+    spark = open_session(settings.session)
+    chosen = _chosen(read_archive(spark, settings.archive, settings.format), settings)
+    rows = [_row(each) for each in chosen.groupBy("topic", "brokerName", "queueId").count().collect()]
+    rows = sorted(rows, key=lambda row: (row["topic"], row["broker"], row["queue"]))
+    total = sum(row["messages"] for row in rows)
+    place = settings.to_topic or settings.topic
+    if settings.dry_run or not total:
+        return Summary(rows, (f"{total} messages would be sent to {place}",))
+    frame = _messages(_in_order(chosen, settings), settings)
+    if settings.rate:
+        frame = _held_back(frame, settings.rate)
+    options = write_options(settings, topic=place)
+    frame.write.format("rocketmq").mode("append").options(**options).save()
+    tell(total)
+    return Summary(rows, (f"{total} messages sent to {place}",))
+
+
+def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:
+    chosen = archive.where(F.col("topic") == settings.topic)
+    if settings.since:
+        chosen = chosen.where(F.col("storeTimestamp") >= F.lit(settings.since).cast("timestamp"))
+    if settings.until:
+        chosen = chosen.where(F.col("storeTimestamp") < F.lit(settings.until).cast("timestamp"))
+    if settings.tag:
+        chosen = chosen.where(F.col("tags") == settings.tag)
+    if settings.key:
+        chosen = chosen.where(F.array_contains("keys", settings.key))
+    return chosen
+
+
+def _in_order(chosen: DataFrame, settings: Replay) -> DataFrame:
+    """Keep a queue's messages in one task, in order; also what makes a repeated job's tasks the same."""
+    return chosen.repartition("brokerName", "queueId").sortWithinPartitions("brokerName", "queueId", "queueOffset")
+
+
+def _messages(chosen: DataFrame, settings: Replay) -> DataFrame:
+    columns = [
+        F.col("body"),
+        F.col("tags"),
+        F.array_join("keys", " ").alias("keys"),
+        with_property(own_properties(), ORIGIN, origin_of(SOURCE)).alias("properties"),
+        F.col("bornTimestamp"),
+        F.col("flag"),
+    ]
+    if settings.same_queues:
+        columns.append(F.col("queueId"))
+    return chosen.select(*columns)
+
+
+def _held_back(frame: DataFrame, rate: int) -> DataFrame:
+    """Let rows through at `rate` a second, all tasks together."""
+    tasks = max(frame.sparkSession.sparkContext.defaultParallelism, 1)
+    allowed = max(rate / tasks, 0.001)
+
+    def slowly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began, passed = time.monotonic(), 0
+        for batch in batches:
+            for start in range(0, batch.num_rows, max(int(allowed), 1)):
+                piece = batch.slice(start, max(int(allowed), 1))
+                passed += piece.num_rows
+                yield piece
+                time.sleep(max(began + passed / allowed - time.monotonic(), 0))
+
+    return frame.coalesce(tasks).mapInArrow(slowly, frame.schema)
+
+
+def _row(counted: Any) -> dict[str, Any]:
+    return {
+        "topic": counted.topic,
+        "broker": counted.brokerName,
+        "queue": counted.queueId,
+        "messages": counted["count"],
+    }

@@ -1,0 +1,93 @@
+"""The Spark session of a job, and the readers and writers that all jobs share."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.column import Column
+
+from pyromq.errors import UsageError
+from pyromq.message import RESERVED_PROPERTIES
+from pyromq.spark.archive_sink import ArchiveSink
+from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
+
+DEFAULTS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "ERROR",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+}
+LOCAL = {"spark.pyspark.python": sys.executable, "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+ORIGIN = "ORIGIN"  # property of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
+
+
+def open_session(settings: Session) -> SparkSession:
+    """Return a session that is there already, else a new one."""
+    builder = SparkSession.builder.master(settings.master)
+    defaults = DEFAULTS | (LOCAL if settings.master.startswith("local") else {})
+    for name, value in (defaults | pairs(settings.conf)).items():
+        builder = builder.config(name, value)
+    spark: SparkSession = SparkSession.getActiveSession() or builder.getOrCreate()
+    spark.dataSource.register(ArchiveSink)
+    return spark
+
+
+def open_stream(spark: SparkSession, job: str, session: Session, stream: Stream) -> DataFrame:
+    """Return a job's topics as a stream whose progress its group shows."""
+    topics = ",".join(topic.strip() for topic in stream.topics.split(","))
+    group = stream.group or GROUP_PREFIX + f"{job}-{topics.replace(',', '-').replace('%', '')}"[:200]
+    options = {
+        "namesrvAddr": session.namesrv,
+        "subscribe": topics,
+        "startingOffsets": stream.start,
+        "maxOffsetsPerTrigger": str(stream.batch_rows),
+        "group": group,
+    }
+    return spark.readStream.format("rocketmq").options(**(options | pairs(stream.option))).load()
+
+
+def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
+    """Return an archive's rows; topics and days stay texts. Raises `UsageError` when there is none."""
+    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    if form == "delta":
+        return spark.read.option("basePath", location).parquet(*_delta_files(location))
+    try:
+        return spark.read.parquet(location)
+    except AnalysisException as error:
+        raise UsageError(f"there is no archive at {location}") from error
+
+
+def _delta_files(location: str) -> list[str]:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise UsageError("archives in Delta need: pip install 'pyromq[lake]'") from error
+    return [str(uri) for uri in deltalake.DeltaTable(location).file_uris()]
+
+
+def own_properties(properties: str = "properties") -> Column:
+    """Return a message's properties without those that RocketMQ itself sets, which no sender may give."""
+    reserved = sorted(RESERVED_PROPERTIES)
+    return F.map_filter(F.col(properties), lambda name, _: ~name.isin(reserved))
+
+
+def with_property(properties: Column, name: str, value: Column) -> Column:
+    """Return properties with one more; what had its name gives way."""
+    kept = F.map_filter(properties, lambda each, _: each != F.lit(name))
+    return F.map_concat(kept, F.create_map(F.lit(name), value))
+
+
+def origin_of(cluster: str) -> Column:
+    """Return where a row of the source comes from, as property ORIGIN has it."""
+    place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
+    return F.concat(F.lit(f"{cluster}:"), place)
+
+
+def write_options(settings: Any, **more: str) -> dict[str, str]:
+    """Return the sink's options of a batch job that has a delivery and a name."""
+    options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | more
+    return options if settings.delivery == "atLeastOnce" else options | {"jobId": settings.job}

@@ -1,0 +1,225 @@
+"""The settings of all jobs: what the command line offers and a YAML file may say, from one table. Loads no pyspark."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from importlib import import_module
+from typing import Any, get_type_hints
+
+from pyromq.errors import UsageError
+
+GROUP_PREFIX = "pyromq-spark-"
+
+
+def setting(doc: str, default: Any = MISSING) -> Any:
+    """A field with its help; without a default it must be given."""
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Where Spark runs, and where the brokers are."""
+
+    namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876")
+    master: str = setting("Spark's master; a session that exists already is used as it is.", "local[*]")
+    conf: tuple[str, ...] = setting("Settings of Spark, NAME=VALUE.", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How a job that runs on and on reads its topics."""
+
+    topics: str = setting("Topics, separated by commas.")
+    checkpoint: str = setting("Folder or URI where Spark keeps how far the job is.")
+    once: bool = setting("End when all that is there now is done.", False)
+    every: str = setting("Time between two batches, `10s`; `0s` is as soon as possible.", "10s")
+    start: str = setting("Where a job without a checkpoint begins: earliest, latest, group, or JSON.", "earliest")
+    batch_rows: int = setting("Most messages of a batch.", 1_000_000)
+    group: str = setting("Group that shows the job's progress; default: named after the job and its topics.", "")
+    option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", ())
+    lag_json: str = setting("File that always holds how far behind the job is, as JSON.", "")
+    lag_prometheus: str = setting("The same as Prometheus text.", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Copy topics into Parquet or Delta, each message once."""
+
+    to: str = setting("The archive: a folder or URI.")
+    format: str = setting("parquet, or delta (needs pyromq[lake]).", "parquet")
+    stream: Stream = field(default_factory=Stream)
+    session: Session = field(default_factory=Session)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Count what an archive holds of each queue against the broker, or a mirrored topic against its source."""
+
+    archive: str = setting("The archive to count: a folder or URI.", "")
+    format: str = setting("parquet or delta.", "parquet")
+    topics: str = setting("Only these topics, separated by commas; default: all in the archive.", "")
+    mirror: str = setting("Count this mirrored topic, which is at --namesrv, instead of an archive.", "")
+    source_namesrv: str = setting("Name servers of the mirror's source.", "")
+    late_start: bool = setting("The archive began late: what the queues held before is no loss.", False)
+    complete: bool = setting("Messages that are not archived yet are a loss.", False)
+    sequence: str = setting("Property whose number must rise within each key.", "")
+    report: str = setting("Write the table also to this folder, as Parquet.", "")
+    session: Session = field(default_factory=Session)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Count messages, bytes and delays in windows of time, by topic and tag."""
+
+    window: str = setting("Length of a window.", "1 minute")
+    late: str = setting("How long a window waits for late messages.", "1 minute")
+    mode: str = setting("append: each window once, when it is complete; update: whenever it changes.", "append")
+    to_topic: str = setting("Write windows to this topic, exactly once, as JSON.", "")
+    to: str = setting("Write windows to this folder, as Parquet.", "")
+    to_prometheus: str = setting("Write the latest window of each topic and tag to this file, as Prometheus text.", "")
+    delivery: str = setting("Delivery to the topic.", "exactlyOnce")
+    stream: Stream = field(default_factory=Stream)
+    session: Session = field(default_factory=Session)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Send archived messages again, chosen by time, tag or key."""
+
+    archive: str = setting("The archive: a folder or URI.")
+    topic: str = setting("Topic whose messages are sent again.")
+    job: str = setting("A name of this replay: running it again sends nothing twice.")
+    to_topic: str = setting("Send to this topic; default: where they came from.", "")
+    format: str = setting("parquet or delta.", "parquet")
+    since: str = setting("Stored at this time or later, `2026-01-31 12:00:00` UTC.", "")
+    until: str = setting("Stored before this time.", "")
+    tag: str = setting("Only with this tag.", "")
+    key: str = setting("Only with this key.", "")
+    same_queues: bool = setting("Send to queues of the same number, in order.", False)
+    rate: int = setting("Most messages a second, all tasks together; 0: no limit.", 0)
+    dry_run: bool = setting("Only count.", False)
+    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent")
+    session: Session = field(default_factory=Session)
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """Send a group's dead letters again, each once in a run."""
+
+    group: str = setting("The group whose dead letters are sent again.")
+    job: str = setting("A name of this run: running it again sends nothing twice.")
+    to_topic: str = setting("Send to this topic; default: each to where it came from.", "")
+    reason: str = setting("Only those whose reason contains this.", "")
+    since: str = setting("Died at this time or later, `2026-01-31 12:00:00` UTC.", "")
+    until: str = setting("Died before this time.", "")
+    attempts: int = setting("Redrives of a message before it goes to the parking topic; 0: no limit.", 0)
+    parking_topic: str = setting("Where messages go that were sent again too often.", "")
+    dry_run: bool = setting("Only count.", False)
+    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce")
+    session: Session = field(default_factory=Session)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """Copy topics into another cluster, queue by queue, exactly once."""
+
+    to_namesrv: str = setting("Name servers of the other cluster.")
+    cluster: str = setting("Name of the source cluster: mirrored messages carry it and are not mirrored back.", "a")
+    to_cluster: str = setting("Name of the other cluster.", "b")
+    to_topic: str = setting("Topic there; default: the same name.", "")
+    delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce")
+    stream: Stream = field(default_factory=Stream)
+    session: Session = field(default_factory=Session)
+
+
+JOBS: dict[str, type] = {
+    "archive": Archive,
+    "replay": Replay,
+    "redrive": Redrive,
+    "audit": Audit,
+    "metrics": Metrics,
+    "mirror": Mirror,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a job did: a table, lines for people, and whether what was looked for is wrong."""
+
+    rows: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    failed: bool = False
+
+
+def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
+    """Yield the settings of a job, those of its parts included, with their types."""
+    hints = get_type_hints(job)
+    for each in fields(job):
+        kind = hints[each.name]
+        if is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from flags(kind)
+        else:
+            yield each, kind
+
+
+def is_required(each: Field[Any]) -> bool:
+    return each.default is MISSING and each.default_factory is MISSING
+
+
+def build(job: type, values: Mapping[str, Any]) -> Any:
+    """Return a job's settings. Raises `UsageError` naming what is unknown, missing, or of the wrong kind."""
+    known = {each.name: (each, kind) for each, kind in flags(job)}
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            raise UsageError(f"setting {name!r} is unknown; {hint}")
+    for name, (each, _) in known.items():
+        if is_required(each) and values.get(name) in (None, ""):
+            raise UsageError(f"setting {name} is missing: {each.metadata['doc']}")
+    checked = {name: _checked(name, value, known[name][1]) for name, value in values.items()}
+    return _assemble(job, checked)
+
+
+def _checked(name: str, value: Any, kind: type) -> Any:
+    if kind not in (str, int, bool):
+        value = (value,) if isinstance(value, str) else tuple(value)
+        kind = tuple
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UsageError(f"setting {name} is {value!r}; it must be {_KINDS[kind]}")
+    return value
+
+
+_KINDS: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or false", tuple: "a list"}
+
+
+def _assemble(job: type, values: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(job)
+    parts = {}
+    for each in fields(job):
+        if is_dataclass(hints[each.name]):
+            parts[each.name] = _assemble(hints[each.name], values)
+        elif each.name in values:
+            parts[each.name] = values[each.name]
+    return job(**parts)
+
+
+def pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """Read NAME=VALUE texts."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r} is not of the form NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def run(name: str, settings: Any, tell: Any) -> Summary:
+    """Run a job by its name; loads pyspark. `tell(rows)` is called now and then with the messages done so far."""
+    summary = import_module(f"pyromq.spark.jobs.{name}").run(settings, tell)
+    assert isinstance(summary, Summary)
+    return summary

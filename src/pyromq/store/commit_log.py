@@ -31,6 +31,7 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _LOG_OFFSET = struct.Struct(">q")  # at byte 28
 _SYS_FLAG = struct.Struct(">i")  # at byte 36
 _STORE_MS = struct.Struct(">q")  # at byte 56, 12 later behind an IPv6 born address
+_SECTOR = 512  # bytes that every disk writes in one go
 _NEVER = -1  # a limit that every append exceeds
 
 
@@ -241,13 +242,12 @@ class Scan:
     """The records from `start` (a record's begin) on, in order; `position` moves on to where the data end.
 
     A record that is broken, or that lies about its own log offset, is the end of the data. Checksums cover bodies
-    only: a last record that ends in zeros is taken for torn, and then given, but not counted.
+    only: one is also broken where a part of its other text is missing that a disk writes in one go, or the rest of it.
     """
 
     def __init__(self, files: SegmentedLog, start: int, *, check_crc: bool) -> None:
         self.position = start
         self.last_store_ms = 0
-        self._last: StoredMessage | None = None
         self._files = files
         self._check_crc = check_crc
 
@@ -258,18 +258,8 @@ class Scan:
             if position > segment.size - BLANK_SIZE:
                 return
             if _SIZE_AND_MAGIC.unpack_from(segment.memory, position)[1] != BLANK_MAGIC:
-                self._step_back(segment.memory, position)
                 return
             self.position = segment.base + segment.size
-
-    def _step_back(self, memory: memoryview, position: int) -> None:
-        """A power cut may have left the first pages of the last record only."""
-        last = self._last
-        if last is None or any(memory[position : position + BLANK_SIZE]):
-            return
-        if last.property_text.endswith("\0") or "\0" in last.topic:
-            logger.warning("log ends at %d: the record there is torn", last.log_offset)
-            self.position = last.log_offset
 
     def _records(self, memory: memoryview, base: int) -> Iterator[StoredMessage]:
         position = self.position - base
@@ -283,11 +273,33 @@ class Scan:
             if message.log_offset != base + position:
                 logger.warning("log ends at %d: the record there belongs to %d", base + position, message.log_offset)
                 return
-            self._last = message
+            if ("\0" in message.property_text or "\0" in message.topic) and _is_torn(message, memory, position):
+                logger.warning("log ends at %d: the record there is torn", base + position)
+                return
             position += message.size
             self.position = base + position
             self.last_store_ms = message.store_ms
             yield message
+
+
+def _is_torn(message: StoredMessage, memory: memoryview, position: int) -> bool:
+    """Whether zeros in topic or properties are what a crash left out: they go on to a sector's end.
+
+    Zeros that a client sent are followed by what came behind them.
+    """
+    end = position + message.size
+    properties_at = end - len(message.property_text.encode())
+    topic_end = properties_at - 2
+    topic_at = topic_end - len(message.topic.encode())
+    return _stops(memory, topic_at, topic_end) or _stops(memory, properties_at, end)
+
+
+def _stops(memory: memoryview, begin: int, end: int) -> bool:
+    for sector_end in range(begin - begin % _SECTOR + _SECTOR, end + _SECTOR, _SECTOR):
+        last = min(end, sector_end) - 1
+        if last >= begin and not any(memory[last:sector_end]):
+            return True
+    return False
 
 
 def store_ms_of(record: memoryview) -> int:

@@ -277,15 +277,15 @@ def remove_file(disk: Disk, path: Path) -> None:
 
 
 def make_lasting_folder(disk: Disk, folder: Path) -> None:
-    """Make a folder; it survives a power cut."""
-    made = []
-    while not disk.is_folder(folder) and folder != folder.parent:
-        made.append(folder)
-        folder = folder.parent
-    if made:
-        disk.make_folder(made[0])
-    for each in made:
-        disk.sync_folder(each.parent)
+    """Make a folder; it survives a power cut, also where somebody made it before and died of that."""
+    made = [each for each in (folder, *folder.parents) if not disk.is_folder(each)]
+    disk.make_folder(folder)
+    for each in folder.parents:
+        try:
+            disk.sync_folder(each)
+        except OSError:
+            if any(each in new.parents for new in made):
+                raise
 
 
 def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:

@@ -102,8 +102,8 @@ class Flusher:
     def wait(self, log_offset: int) -> Future[bool]:
         """Resolve to True once the log before `log_offset` is on disk, to False after the timeout."""
         flushed: Future[bool] = Future()
-        if log_offset <= self.flushed_to:
-            flushed.set_result(True)
+        if log_offset <= self.flushed_to or self._failure is not None:
+            flushed.set_result(log_offset <= self.flushed_to)
             return flushed
         deadline = self._clock.monotonic() + self._config.sync_flush_timeout_ms / 1000
         with self._lock:

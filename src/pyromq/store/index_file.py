@@ -31,6 +31,8 @@ from pyromq.store.segment import Segment
 _HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
+_NEWEST = 64  # entries of one hash; one record has not more of them
+_EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
 
 
@@ -89,6 +91,10 @@ class IndexFile:
         number = self.next_entry
         slot_at = _HEADER.size + key_hash % self._slots * _SLOT.size
         previous = _SLOT.unpack_from(memory, slot_at)[0]
+        while number <= previous < self._entries:  # a killed process had put it, and not counted it
+            newer, previous = previous, _ENTRY.unpack_from(memory, self._entries_at + previous * _ENTRY.size)[3]
+            if previous >= newer:
+                previous = 0
         if not 0 < previous < number:
             previous = 0
             self.used_slots += 1
@@ -117,6 +123,10 @@ class IndexFile:
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Whether the file holds records of that time, both ends included."""
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
+
+    def leads_to(self, key_hash: int, log_offset: int) -> bool:
+        """Whether the newest entries of a key's hash have one for that record."""
+        return log_offset in self.find(key_hash, _NEWEST, begin_ms=0, end_ms=_EVER_MS)
 
     def find(self, key_hash: int, max_count: int, *, begin_ms: int, end_ms: int) -> list[int]:
         """Return log offsets of records whose key has that hash, newest first."""

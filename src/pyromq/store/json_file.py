@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from pyromq.errors import ProtocolError, StoreCorrupt, StoreError, StoreNotWritable
-from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder, read_file, write_file
+from pyromq.store.disk import LOCAL_DISK, Disk, read_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ class JsonFile:
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
         self._disk = disk
+        self._is_new = True  # its folder may not be on disk
 
     def load(self) -> bytes | None:
         """Return the content, the previous one where the file is missing or empty; None if there is neither.
@@ -55,7 +56,10 @@ class JsonFile:
     def save(self, content: bytes) -> None:
         """Replace the content; it is on disk when this returns. Raises `StoreNotWritable` naming the file."""
         try:
-            make_lasting_folder(self._disk, self.path.parent)
+            self._disk.make_folder(self.path.parent)
+            if self._is_new:
+                self._disk.sync_folder(self.path.parent.parent)
+                self._is_new = False
             temporary = self._beside(".tmp")
             write_file(self._disk, temporary, content)
             if previous := self._content(self.path):

@@ -17,7 +17,7 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.java_hash import java_hash
 from pyromq.message import Property, SysFlag, decode_properties
-from pyromq.record import Labels
+from pyromq.record import Labels, decode_labels
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index_file import IndexFile, index_file_bytes
@@ -50,24 +50,31 @@ class KeyIndex:
         self._entries = entries
         self._clock = clock
         self._disk = disk
+        self._in_doubt: int | None = None  # log offset of a record of which some keys may be there already
 
     # -- opening
 
     def load(self, log: CommitLog, *, trusted_ms: int | None) -> None:
         """Find the files and where to go on.
 
-        After a power cut, files with records stored after `trusted_ms` may be incomplete: they are deleted and made
-        again from the log. None trusts all. Raises `StoreCorrupt` for a file of another size.
+        After a power cut, files that are not full, or with records stored after `trusted_ms`, may be incomplete: they
+        are deleted and made again from the log. None trusts all. Raises `StoreCorrupt` for a file of another size.
         """
         for name in self._disk.names(self._folder):
             self._load_file(self._folder / name)
         while self.files and not self._is_sound(self.files[-1], log, trusted_ms):
             self.files.pop().file.delete()
         self.position = log.min_offset
-        if self.files and not self.files[-1].is_empty:
-            last = log.record_at(self.files[-1].end_log_offset)
-            if last is not None:
-                self.position = self.files[-1].end_log_offset + len(last)
+        last = log.record_at(self.files[-1].end_log_offset) if self.files else None
+        if last is not None:
+            self._begin_at(decode_labels(last, 0))
+
+    def _begin_at(self, last: Labels) -> None:
+        """Go on behind a record, or with it: whoever was killed may have put some of its keys."""
+        hashes = key_hashes(last.topic, last.property_text)
+        missing = [each for each in hashes if not self._leads_to(each, last.log_offset)]
+        self.position = last.log_offset if missing else last.log_offset + last.size
+        self._in_doubt = last.log_offset
 
     def _load_file(self, path: Path) -> None:
         if not _NAME.match(path.name):
@@ -87,11 +94,16 @@ class KeyIndex:
 
     @staticmethod
     def _is_sound(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:
-        if trusted_ms is not None and file.end_ms > trusted_ms:
+        if trusted_ms is not None and (file.end_ms > trusted_ms or not file.is_full):
             return False
         return file.end_log_offset < log.end or file.is_empty
 
     # -- following the log
+
+    @property
+    def full_ms(self) -> int:
+        """End store time (ms) of the last full file; what was written behind it since the start may not be on disk."""
+        return max((file.end_ms for file in self.files if file.is_full), default=0)
 
     def behind(self, log: CommitLog) -> int:
         """Return how many bytes of the log are not indexed yet."""
@@ -116,16 +128,25 @@ class KeyIndex:
         """Enter a record under its unique id and each of its keys; not a rolled back one."""
         if labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
             return
-        for key_hash in key_hashes(labels.topic, labels.property_text):
-            file = self.files[-1] if self.files else None
+        hashes = key_hashes(labels.topic, labels.property_text)
+        if labels.log_offset == self._in_doubt:
+            hashes = [each for each in hashes if not self._leads_to(each, labels.log_offset)]
+            self._in_doubt = None
+        file = self.files[-1] if self.files else None
+        for key_hash in hashes:
             if file is None or file.is_full:
                 file = self._add_file()
             file.put(key_hash, labels.log_offset, labels.store_ms)
-            file.write_header()
+        if file is not None and hashes:
+            file.write_header()  # once all are in: whoever is killed before has to begin with the record again
+
+    def _leads_to(self, key_hash: int, log_offset: int) -> bool:
+        return any(file.leads_to(key_hash, log_offset) for file in self.files[-2:])
 
     def _add_file(self) -> IndexFile:
         last = self.files[-1] if self.files else None
         if last is not None:
+            last.write_header()
             self._unflushed.append(last)
         self._disk.make_folder(self._folder)
         file = IndexFile(self._fresh_path(), self._slots, self._entries, self._disk)

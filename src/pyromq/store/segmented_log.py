@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
@@ -105,7 +106,12 @@ class SegmentedLog:
         """Make the file at `base` so that no power cut takes it: a file behind it must not be alone."""
         make_lasting_folder(self._disk, self.folder)
         segment = self.create(base)
-        sync_all([segment], self._disk)
+        try:
+            sync_all([segment], self._disk)
+        except OSError:
+            with contextlib.suppress(OSError):
+                segment.delete()  # the next try begins with another file: this one may look flushed, and not be
+            raise
         return segment
 
     def _segment(self, base: int) -> Segment:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from pyromq.errors import StoreCorrupt, StoreNotWritable
-from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.growing_file import GrowingFile
 from pyromq.store.json_file import JsonFile
 from pyromq.store.timer_bucket import NUMBER_BYTES, BucketSizes, TimerBucket
@@ -164,7 +164,7 @@ class TimerFiles:
     def save(self, snapshot: Snapshot) -> None:
         """Have the files on disk, then the checkpoint. May run in any thread. Raises `StoreNotWritable`."""
         try:
-            make_lasting_folder(self._disk, self.folder)
+            self._disk.make_folder(self.folder)
             for file in snapshot.files:
                 file.sync()
             self._disk.sync_folder(self.folder)

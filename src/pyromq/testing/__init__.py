@@ -1,4 +1,5 @@
-"""For tests, yours and ours: a whole cluster in this process, a clock that waits to be told, a bad network.
+"""For tests, yours and ours: a whole cluster in this process, a clock that waits to be told, a bad network,
+a disk that forgets.
 
 Names are loaded when first used: pytest loads this package in every run where pyromq is installed.
 """
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
     from pyromq.testing.clock import FakeClock as FakeClock
     from pyromq.testing.cluster import Cluster as Cluster
     from pyromq.testing.link import Link as Link
+    from pyromq.testing.simulated_disk import SimulatedDisk as SimulatedDisk
 
 _HOME = {
     "Cluster": "pyromq.testing.cluster",
     "FakeClock": "pyromq.testing.clock",
     "Link": "pyromq.testing.link",
+    "SimulatedDisk": "pyromq.testing.simulated_disk",
 }
 
 __all__ = sorted(_HOME)

@@ -1,0 +1,415 @@
+"""A disk in memory that loses what was never flushed, tears what it was writing, refuses, and stops at any operation.
+
+    disk = SimulatedDisk()
+    disk.kill_at = 120                      # the operation at which the process dies: `Killed` is raised
+    ...
+    disk = disk.after_kill()                # what the next process finds
+    disk = disk.after_power_cut(random)     # what the machine finds when it comes back
+
+What a process writes is seen by all at once and survives its end. On disk for certain is what was there at the begin
+of a successful `sync`; names are, once their folder is synced. Of the rest a power cut keeps any part, in sectors.
+It knows no formats.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from pyromq.store.disk import Content
+
+SECTOR = 512  # what a disk writes whole
+BLOCK = 4096  # what a file system gives to a file
+_TORN = 0.03  # how many of the sectors kept hold an earlier state in their second part
+
+
+class Killed(BaseException):
+    """The process ends here. No `except` of the store's takes it, and nothing it does afterwards has an effect."""
+
+
+class Loss(Enum):
+    """What a power cut takes of what was not flushed."""
+
+    ALL = auto()
+    NOTHING = auto()
+    BACK = auto()  # of each file and folder the latter part
+    ANY = auto()  # sector by sector, name by name
+
+
+class _File:
+    """`content` may be longer than the file: behind `size` it is zero. `lasting` is what the disk holds."""
+
+    __slots__ = ("blocks", "content", "lasting", "neglected", "size")
+
+    def __init__(self, content: bytes = b"", blocks: frozenset[int] = frozenset()) -> None:
+        self.content = bytearray(content)
+        self.size = len(content)
+        self.lasting = bytes(content)
+        self.neglected: dict[int, bytes] = {}  # sectors that count as written since their write failed
+        self.blocks = set(blocks)  # that the file system has given
+
+    def resize(self, size: int) -> None:
+        self.content[size : self.size] = bytes(max(0, self.size - size))
+        if size > len(self.content):
+            self.content = self.content + bytes(size - len(self.content))  # views of the old one are of a shorter file
+        self.size = size
+
+    def unwritten(self) -> list[int]:
+        """Return the sectors that differ from those on disk."""
+        now, then = self.content, self.lasting
+        if now == then:
+            return []
+        return [
+            at for at in range(0, self.size, SECTOR) if now[at : min(at + SECTOR, self.size)] != then[at : at + SECTOR]
+        ]
+
+    def flushed(self) -> bytes:
+        """Return what the disk holds after a flush of what there is now."""
+        content = bytearray(self.content[: self.size])
+        for at, neglected in self.neglected.items():
+            if content[at : at + SECTOR] == neglected:
+                content[at : at + SECTOR] = self.lasting[at : at + SECTOR].ljust(len(neglected), b"\0")
+        return bytes(content)
+
+    def left(self, loss: Loss, random: Random) -> bytes:
+        """Return what is left by a power cut."""
+        new = self.flushed()
+        old = self.lasting
+        if loss is Loss.ALL or new == old:
+            return old
+        if loss is Loss.NOTHING:
+            return new
+        size = len(new) if random.random() < 0.5 else len(old)
+        content = bytearray(old[:size].ljust(size, b"\0"))
+        changed = [at for at in self.unwritten() if at < size]
+        if loss is Loss.BACK:
+            kept = changed[: random.randint(0, len(changed))]
+        else:
+            share = random.random()
+            kept = [at for at in changed if random.random() < share]
+        for at in kept:
+            end = min(at + SECTOR, size)
+            if random.random() < _TORN:
+                end = random.randint(at, end)
+            content[at:end] = new[at:end].ljust(end - at, b"\0")
+        return bytes(content)
+
+
+class _Change(NamedTuple):
+    """A name given, moved or taken: each path with its file, or None for a folder, or the one taken."""
+
+    folders: tuple[Path, ...]
+    given: Path | None
+    file: _File | None
+    taken: Path | None
+
+
+class SimulatedDisk:
+    """A `Disk` of the store's. `operations` counts what was asked of it that can fail or change something.
+
+    `kill_at`: the operation that does not happen any more, nor those behind it. `refuse(kind, number)`: raise that
+    error now; called for every operation with its name, its error is raised after a part of the work. `while_syncing`
+    is called in each `sync`, after what it writes was taken.
+    """
+
+    in_threads = False
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.operations = 0
+        self.kill_at: int | None = None
+        self.is_killed = False
+        self.refuse: Callable[[str, Path], int | None] = lambda kind, path: None
+        self.while_syncing: Callable[[Path], None] = lambda path: None
+        self._random = Random(seed)
+        self._files: dict[Path, _File | None] = {Path("/"): None}  # None: a folder
+        self._lasting: dict[Path, _File | None] = {Path("/"): None}
+        self._changes: list[_Change] = []  # of names, not on disk for certain
+        self._open: dict[int, tuple[Path, _File]] = {}
+        self._locks: dict[int, _File] = {}
+        self._next_descriptor = 3
+        self._boot = 1
+
+    # -- what happens to it
+
+    def kill(self) -> Killed:
+        """End the process between two operations; return what is to be raised."""
+        self.is_killed = True
+        return Killed()
+
+    def after_kill(self) -> SimulatedDisk:
+        """Return the disk as the next process finds it: with everything, flushed or not."""
+        other = SimulatedDisk(seed=self._random.randrange(1 << 30))
+        copies: dict[int, _File] = {}
+
+        def copied(file: _File | None) -> _File | None:
+            if file is None:
+                return None
+            if id(file) not in copies:
+                copy = copies[id(file)] = _File(bytes(file.content[: file.size]), frozenset(file.blocks))
+                copy.lasting = file.lasting
+                copy.neglected = dict(file.neglected)
+            return copies[id(file)]
+
+        other._files = {path: copied(file) for path, file in self._files.items()}
+        other._lasting = {path: copied(file) for path, file in self._lasting.items()}
+        other._changes = [change._replace(file=copied(change.file)) for change in self._changes]
+        other._boot = self._boot
+        return other
+
+    def after_power_cut(self, random: Random, loss: Loss | None = None) -> SimulatedDisk:
+        """Return the disk as the machine finds it when it starts again; `loss` None: any of them."""
+        loss = loss or random.choice(list(Loss))
+        other = SimulatedDisk(seed=random.randrange(1 << 30))
+        names = self._names_left(loss, random)
+        left: dict[int, _File] = {}
+        for path in sorted(names):
+            if path.parent not in names:
+                continue  # its folder never was on disk
+            file = names[path]
+            if file is not None and id(file) not in left:
+                left[id(file)] = _File(file.left(loss, random), frozenset(file.blocks))
+            other._files[path] = None if file is None else left[id(file)]
+        other._files = {path: file for path, file in other._files.items() if _is_reachable(path, other._files)}
+        other._lasting = dict(other._files)
+        other._boot = self._boot + 1
+        return other
+
+    def _names_left(self, loss: Loss, random: Random) -> dict[Path, _File | None]:
+        names = dict(self._lasting)
+        kept = list(self._changes)
+        if loss is Loss.ALL:
+            kept = []
+        elif loss is Loss.BACK:
+            kept = kept[: random.randint(0, len(kept))]
+        elif loss is Loss.ANY:
+            kept = [change for change in kept if random.random() < 0.5]
+        for change in kept:
+            _apply(change, names)
+        return names
+
+    def write_back(self, random: Random) -> None:
+        """Let the machine write some of what was not flushed, as it does by itself now and then."""
+        for file in self._files.values():
+            if file is not None and file.size == len(file.lasting):
+                lasting = bytearray(file.lasting)
+                content = file.flushed()
+                for at in file.unwritten():
+                    if random.random() < 0.5:
+                        lasting[at : at + SECTOR] = content[at : at + SECTOR]
+                file.lasting = bytes(lasting)
+
+    def written_without_room(self) -> Path | None:
+        """Return a mapped file that was written where the file system had given it no block: on a full disk that
+        ends the process. None if there is none."""
+        for path, file in self._files.items():
+            if file is not None and path.name.isdecimal():
+                for at in range(0, file.size, BLOCK):
+                    if at // BLOCK not in file.blocks and any(file.content[at : at + BLOCK]):
+                        return path
+        return None
+
+    def paths(self) -> list[Path]:
+        """Return all files."""
+        return sorted(path for path, file in self._files.items() if file is not None)
+
+    # -- names
+
+    def names(self, folder: Path) -> list[str]:
+        return sorted(path.name for path in self._files if path.parent == folder and path != folder)
+
+    def is_folder(self, path: Path) -> bool:
+        return path in self._files and self._files[path] is None
+
+    def size(self, path: Path) -> int | None:
+        file = self._files.get(path)
+        return None if file is None else file.size
+
+    def changed_ms(self, path: Path) -> int:
+        self._find(path)
+        return 0
+
+    def make_folder(self, folder: Path) -> None:
+        for each in (*reversed(folder.parents), folder):
+            if each not in self._files:
+                self._begin("make_folder", each)
+                self._change(_Change((each.parent,), each, None, None))
+
+    def sync_folder(self, folder: Path) -> None:
+        self._begin("sync_folder", folder)
+        if not self.is_folder(folder):
+            raise _error(errno.ENOENT, folder)
+        waiting = []
+        for change in self._changes:
+            if folder in change.folders:
+                _apply(change, self._lasting)
+            else:
+                waiting.append(change)
+        self._changes = waiting
+
+    def remove_folder(self, folder: Path) -> None:
+        below = [path for path in self._files if folder in path.parents]
+        for path in sorted(below, reverse=True):
+            self._begin("remove", path)
+            self._change(_Change((path.parent,), None, None, path))
+        if folder in self._files:
+            self._begin("remove", folder)
+            self._change(_Change((folder.parent,), None, None, folder))
+
+    def remove(self, path: Path) -> None:
+        self._begin("remove", path)
+        self._find(path)
+        self._change(_Change((path.parent,), None, None, path))
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._begin("replace", target)
+        self._change(_Change((source.parent, target.parent), target, self._find(source), source))
+
+    # -- content
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
+        file = self._files.get(path)
+        if file is None:
+            if path in self._files:
+                raise _error(errno.EISDIR, path)
+            if not create or not self.is_folder(path.parent):
+                raise _error(errno.ENOENT, path)
+            self._begin("create", path)
+            file = _File()
+            self._change(_Change((path.parent,), path, file, None))
+        self._next_descriptor += 1
+        self._open[self._next_descriptor] = (path, file)
+        return self._next_descriptor
+
+    def close(self, descriptor: int) -> None:
+        self._open.pop(descriptor, None)
+        self._locks.pop(descriptor, None)
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:
+        file = self._open[descriptor][1]
+        return bytes(file.content[position : min(position + size, file.size)])
+
+    def write(self, descriptor: int, content: Content, position: int) -> int:
+        path, file = self._open[descriptor]
+
+        def part() -> None:
+            self._put(file, bytes(content[: self._random.randint(0, len(content))]), position)
+
+        self._begin("write", path, part)
+        self._put(file, bytes(content), position)
+        return len(content)
+
+    def resize(self, descriptor: int, size: int) -> None:
+        path, file = self._open[descriptor]
+        self._begin("resize", path)
+        file.resize(size)
+
+    def allocate(self, descriptor: int, position: int, size: int) -> None:
+        path, file = self._open[descriptor]
+        self._begin("allocate", path)
+        if position + size > file.size:
+            file.resize(position + size)
+        file.blocks.update(range(position // BLOCK, (position + size - 1) // BLOCK + 1))
+
+    def clear(self, descriptor: int, position: int, end: int) -> None:
+        path, file = self._open[descriptor]
+
+        def part() -> None:
+            middle = self._random.randint(position, max(position, end))
+            file.content[position:middle] = bytes(middle - position)
+
+        self._begin("clear", path, part)
+        file.content[position:end] = bytes(max(0, end - position))
+
+    def sync(self, descriptor: int) -> None:
+        path, file = self._open[descriptor]
+        self._begin("sync", path, lambda: self._neglect(file))
+        content = file.flushed()
+        self.while_syncing(path)
+        file.lasting = content
+
+    def map(self, descriptor: int, size: int, *, scattered: bool) -> memoryview:
+        path, file = self._open[descriptor]
+        self._begin("map", path)
+        if file.size < size:
+            raise _error(errno.EINVAL, path)
+        return memoryview(file.content)[:size]
+
+    def populate(self, memory: memoryview, position: int, size: int) -> bool:
+        return True
+
+    def lock(self, descriptor: int) -> None:
+        path, file = self._open[descriptor]
+        if any(other is file for other in self._locks.values()):
+            raise _error(errno.EAGAIN, path)
+        self._locks[descriptor] = file
+
+    def lock_holder(self, descriptor: int) -> int:
+        return 0
+
+    def boot_id(self) -> str:
+        return f"boot-{self._boot}"
+
+    # -- inside
+
+    def _begin(self, kind: str, path: Path, part: Callable[[], None] = lambda: None) -> None:
+        """Count an operation. One that is stopped, by a kill or an error, has done a `part` of what it does."""
+        if self.is_killed:
+            raise Killed
+        self.operations += 1
+        if self.operations == self.kill_at:
+            if kind != "sync":
+                part()
+            raise self.kill()
+        if (number := self.refuse(kind, path)) is not None:
+            part()
+            raise _error(number, path)
+
+    def _find(self, path: Path) -> _File:
+        file = self._files.get(path)
+        if file is None:
+            raise _error(errno.EISDIR if path in self._files else errno.ENOENT, path)
+        return file
+
+    def _change(self, change: _Change) -> None:
+        self._changes.append(change)
+        _apply(change, self._files)
+
+    def _put(self, file: _File, content: bytes, position: int) -> None:
+        end = position + len(content)
+        if end > file.size:
+            file.resize(end)
+        file.content[position:end] = content
+        for at in range(position - position % SECTOR, end, SECTOR):
+            file.neglected.pop(at, None)  # written anew: the next flush writes it
+        file.blocks.update(range(position // BLOCK, max(0, end - 1) // BLOCK + 1))
+
+    def _neglect(self, file: _File) -> None:
+        """A flush failed: some sectors were written, the others count as written from now on."""
+        lasting = bytearray(file.lasting.ljust(file.size, b"\0"))[: file.size]
+        for at in file.unwritten():
+            content = bytes(file.content[at : min(at + SECTOR, file.size)])
+            if self._random.random() < 0.5:
+                file.neglected[at] = content
+            else:
+                lasting[at : at + len(content)] = content
+        file.lasting = bytes(lasting)
+
+
+def _apply(change: _Change, names: dict[Path, _File | None]) -> None:
+    if change.taken is not None:
+        names.pop(change.taken, None)
+    if change.given is not None:
+        names[change.given] = change.file
+
+
+def _is_reachable(path: Path, names: dict[Path, _File | None]) -> bool:
+    return all(parent in names for parent in path.parents)
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))

@@ -1,0 +1,93 @@
+"""The store on a simulated disk, with those parts of a broker that keep messages back and tables on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.delay_levels import DelayLevels
+from pyromq.broker.half_messages import HalfMessages
+from pyromq.broker.offsets import Offsets
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.timers import Timers
+from pyromq.broker.topics import Topics
+from pyromq.broker.transacting import Transacting
+from pyromq.store import room_ahead
+from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.disk_use import DiskUse
+from pyromq.store.json_file import JsonFile
+from pyromq.store.message_store import MessageStore
+from pyromq.testing import SimulatedDisk
+
+ROOT = Path("/srv/store")
+ADDRESS = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
+LEVELS_MS = (1_000, 3_000)
+
+# Small, so that everything happens often: rolls, full files, stretches.
+SMALL = {"consume_queue_entries": 60, "index_slots": 16, "index_entries": 40, "flush_least_pages": 0}
+room_ahead.FIRST_STRETCH = 1 << 10
+room_ahead.LAST_STRETCH = 4 << 10
+
+
+class Time:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def pass_by(self, seconds: float) -> None:
+        self.ms += round(seconds * 1000)
+        self.seconds += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.pass_by(seconds)
+
+
+class Parts:
+    """One process's."""
+
+    def __init__(self, disk: SimulatedDisk, time: Time, segment_bytes: int) -> None:
+        self.store_config = StoreConfig(
+            ROOT, segment_bytes=segment_bytes, flush=FlushMode.SYNC, delay_levels_ms=LEVELS_MS, **SMALL
+        )
+        config = BrokerConfig(ROOT)
+        statistics = Statistics("c", time)
+        folder = ROOT / "config"
+        self.store = store = MessageStore(self.store_config, time, store_address=ADDRESS, disk=disk)
+        self.tables = [JsonFile(folder / name, disk) for name in ("consumerOffset", "topics", "delayOffset")]
+        self.offsets = Offsets(self.tables[0])
+        self.topics = Topics(config, self.tables[1], time)
+        self.levels = DelayLevels(store, self.tables[2], statistics=statistics, clock=time)
+        self.timers = Timers(store, ROOT / "timers", statistics=statistics, config=config, clock=time)
+        self.tables.append(self.timers.filed._files._file)
+        self.halves = HalfMessages(store, self.topics, self.offsets, time)
+        self.transacting = Transacting(store, self.halves, delay_levels=self.levels, statistics=statistics)
+        needed = (self.levels, self.timers.filed, self.halves)
+        store.retention.keep_from = lambda: min(part.log_needed_from for part in needed)
+        store.retention.measure = lambda path: DiskUse(path, 10, 90)
+
+    def open(self) -> None:
+        self.store.open()
+
+    def load(self) -> None:
+        """As a broker does, once the store is open."""
+        self.topics.load()
+        self.offsets.load()
+        self.levels.load()
+        self.timers.load()
+        self.halves.load()
+        self.halves.mend()
+
+    def close(self) -> None:
+        self.store.close()
+        self.timers.persist()
+        self.halves.note_progress(closed=True)
+        self.offsets.persist()
+        self.levels.persist()

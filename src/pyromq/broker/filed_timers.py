@@ -46,7 +46,7 @@ class FiledTimers:
         self.recent: deque[tuple[int, Ticket]] = deque(maxlen=REMEMBERED)  # log offset and ticket of those parked last
         self.refusal: str | None = None  # why no more messages can be filed
         self._store = store
-        self._files = TimerFiles(folder)
+        self._files = TimerFiles(folder, store.disk)
         self.buckets = self._files.buckets  # by hour, counted from 1970
         self._moved = 0  # queue offset, in the timer topic, of the next message to move
         self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint

@@ -46,6 +46,7 @@ class MessageStore:
 
     def __init__(self, config: StoreConfig, clock: Clock, *, store_address: bytes, disk: Disk = LOCAL_DISK) -> None:
         self.config = config
+        self.disk = disk
         self.store_address = store_address
         self._directory = Directory(config.root, disk)
         self._log = CommitLog(
@@ -85,11 +86,13 @@ class MessageStore:
         directory.lock()
         try:
             self._checkpoint.load()
+            power_cut = directory.crashed and not directory.same_boot
             recovery = Recovery(self._log, self._queues, self._follower, check_crc=self.config.check_crc_on_recover)
-            flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms)
+            flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_cut=power_cut)
             if self.config.index_enabled:
-                in_doubt = directory.crashed and not directory.same_boot
-                self._index.load(self._log, trusted_ms=self._checkpoint.index_ms if in_doubt else None)
+                self._index.load(self._log, trusted_ms=self._checkpoint.index_ms if power_cut else None)
+                self._checkpoint.index_ms = min(self._checkpoint.index_ms, self._index.full_ms)
+                self._checkpoint.save()
             directory.mark_open()
         except OSError as error:
             raise StoreNotWritable(

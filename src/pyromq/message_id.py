@@ -19,6 +19,10 @@ from pyromq.errors import UsageError
 from pyromq.message import format_address, pack_address
 
 
+_COUNTER_DIGITS = 4
+_SAME_MS = 4096  # ids that may share a time: far fewer than the counter tells apart
+
+
 class UniqueIds:
     """Makes ids that no other process and no other call makes: address, process, time and a counter."""
 
@@ -39,6 +43,17 @@ class UniqueIds:
             self._pid = os.getpid()
             self._prefix = (self._ip + struct.pack(">HI", self._pid & 0xFFFF, self._constant)).hex().upper()
         return f"{self._prefix}{now - self._month_ms:08X}{next(self._counter) & 0xFFFF:04X}"
+
+    def take(self, count: int) -> list[str]:
+        """Return that many ids, for who makes very many messages at once: cheaper than calling `next` for each."""
+        ids: list[str] = []
+        while len(ids) < count:
+            first = self.next()
+            head, counter = first[:-_COUNTER_DIGITS], self._counter
+            more = min(count - len(ids), _SAME_MS) - 1
+            ids.append(first)
+            ids += [f"{head}{next(counter) & 0xFFFF:04X}" for _ in range(more)]
+        return ids
 
     def _start_month(self, now_ms: int) -> None:
         first = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

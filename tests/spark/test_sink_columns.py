@@ -5,30 +5,35 @@ from itertools import count
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import decode_properties
 from pyromq.record import decode_batch
-from pyromq.spark.sink_columns import RowReader, check_columns, dead_letter, refusal_of
+from pyromq.spark.sink_columns import MessageReader, check_columns, dead_letter
 from pyromq.spark.sink_options import sink_options
 
-OPTIONS = sink_options({"topic": "orders"})
+
+def read(columns, **given):
+    """Return the messages of one batch; unique ids are 0, 1, ..."""
+    options = sink_options({"topic": "orders"} | given) if "topic" not in columns else sink_options(given)
+    numbers = count()
+    reader = MessageReader(options, lambda wanted: [str(next(numbers)) for _ in range(wanted)], lambda key: f"<{key}>")
+    return reader.read(pa.RecordBatch.from_pydict(columns))
 
 
 def rows_of(columns, **given):
-    """Return the rows of one batch; unique ids are 0, 1, ..."""
-    options = sink_options({"topic": "orders"} | given) if "topic" not in columns else sink_options(given)
-    numbers = count()
-    reader = RowReader(options, lambda: str(next(numbers)), lambda key: f"<{key}>")
-    return list(reader.rows(pa.RecordBatch.from_pydict(columns)))
+    messages = read(columns, **given)
+    return [messages.row(index) for index in range(len(messages))]
 
 
 def properties_of(row):
-    return decode_properties(row.text.decode())
+    return decode_properties(row.text)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_without_a_topic_anywhere_nothing_can_be_written():
 
 
 def test_every_column_arrives():
-    (row,) = rows_of(
+    messages = read(
         {
             "body": ["hello"],
             "tags": ["red"],
@@ -73,8 +78,11 @@ def test_every_column_arrives():
             "bornTimestamp": pa.array([dt.datetime(2026, 1, 31, tzinfo=dt.UTC)], pa.timestamp("us", tz="UTC")),
         }
     )
-    assert (row.topic, row.body, row.flag, row.delayed) == ("orders", b"hello", 7, False)
-    assert (row.sharding_key, row.broker_name, row.queue_id) == ("s", "broker-b", 3)
+    row = messages.row(0)
+    assert (row.topic, row.body, row.flag) == ("orders", b"hello", 7)
+    wishes = (messages.sharding_keys, messages.broker_names, messages.queue_ids)
+    assert [wish.to_pylist() for wish in wishes] == [["s"], ["broker-b"], [3]]
+    assert not messages.delayed.any()
     assert properties_of(row) == {
         "UNIQ_KEY": "<u>",
         "KEYS": "k1 k2",
@@ -86,9 +94,13 @@ def test_every_column_arrives():
 
 
 def test_nulls_are_nothing():
-    columns = {"body": [b"1"], "tags": [None], "keys": [[None, "k"]], "queueId": [None], "uniqKey": [None]}
-    (row,) = rows_of(columns | {"properties": pa.array([None], pa.map_(pa.string(), pa.string()))})
-    assert (properties_of(row), row.queue_id) == ({"UNIQ_KEY": "0", "KEYS": "k"}, None)
+    texts = pa.array([None, "x"], pa.string())
+    columns = {"body": [b"1", b"2"], "tags": texts, "keys": [[None, "k"], None], "uniqKey": texts, "flag": [None, 3]}
+    maps = pa.array([None, [("a", "1"), ("b", ""), ("c", "3")]], pa.map_(pa.string(), pa.string()))
+    first, second = rows_of(columns | {"properties": maps})
+    assert properties_of(first) == {"UNIQ_KEY": "0", "KEYS": "k"}
+    assert properties_of(second) == {"UNIQ_KEY": "<x>", "TAGS": "x", "a": "1", "c": "3"}
+    assert (first.flag, second.flag) == (0, 3)
 
 
 def test_the_option_wins_over_the_column_topic():
@@ -108,13 +120,15 @@ def test_further_columns_may_become_properties():
 )
 def test_one_column_may_choose_the_queue_alone(order, key, queue_id):
     given = {} if order is None else {"orderBy": order}
-    (row,) = rows_of({"body": [b"1"], "shardingKey": ["s"], "queueId": pa.array([2], pa.int32())}, **given)
-    assert (row.sharding_key, row.queue_id) == (key, queue_id)
+    messages = read({"body": [b"1"], "shardingKey": ["s"], "queueId": pa.array([2], pa.int32())}, **given)
+    wishes = (messages.sharding_keys, messages.queue_ids)
+    assert [wish and wish.to_pylist()[0] for wish in wishes] == [key, queue_id]
 
 
 def test_delayed_rows_say_so():
-    level = rows_of({"body": [b"1", b"2"], "delayLevel": pa.array([3, None], pa.int32())})
-    assert [(row.delayed, properties_of(row).get("DELAY")) for row in level] == [(True, "3"), (False, None)]
+    levels = read({"body": [b"1", b"2", b"3"], "delayLevel": pa.array([3, None, 0], pa.int32())})
+    assert [properties_of(levels.row(index)).get("DELAY") for index in range(3)] == ["3", None, None]
+    assert levels.delayed.tolist() == [True, False, False]
     moment = pa.array([dt.datetime(2026, 1, 31, 0, 0, 0, 1, tzinfo=dt.UTC)], pa.timestamp("us", tz="UTC"))
     (row,) = rows_of({"body": [b"1"], "deliverTimestamp": moment})
     assert properties_of(row)["TIMER_DELIVER_MS"] == "1769817600001"  # not earlier than asked
@@ -144,30 +158,35 @@ def test_a_row_that_cannot_be_sent_is_named(columns, text):
     assert text in str(caught.value)
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.text("abc ", max_size=9)), max_size=20))
-def test_encoded_rows_are_the_members_of_a_batch(given_rows):
-    rows = rows_of({"body": pa.array([b for b, _ in given_rows], pa.binary()), "tags": [tag for _, tag in given_rows]})
-    members = list(decode_batch(b"".join(row.encode() for row in rows)))
-    assert [member.body for member in members] == [body for body, _ in given_rows]
-    assert [member.property_text.encode() for member in members] == [row.text for row in rows]
-    assert sum(row.size for row in rows) == len(b"".join(row.encode() for row in rows))
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.text("abc ", max_size=9)), min_size=1, max_size=20))
+def test_the_members_are_those_of_a_batch(given_rows):
+    bodies = pa.array([body for body, _ in given_rows], pa.binary())
+    messages = read({"body": bodies, "tags": [tag for _, tag in given_rows]})
+    joined = b"".join(messages.members.to_pylist())
+    rows = [messages.row(index) for index in range(len(messages))]
+    assert list(decode_batch(joined)) == [(row.flag, row.body, row.text) for row in rows]
+    assert [row.body for row in rows] == [body for body, _ in given_rows]
+    assert messages.sizes.sum() == len(joined)
+
+
+def test_some_messages_are_as_they_were_among_all():
+    messages = read({"body": [b"1", b"2", b"3"], "flag": pa.array([1, 2, 3], pa.int32())})
+    some = messages.where(np.array([True, False, True]))
+    assert some.members.to_pylist() == messages.members.to_pylist()[::2]
 
 
 def test_too_large_rows_are_found_and_kept_in_part():
-    options = sink_options(
-        {"topic": "orders", "maxMessageBytes": "100k", "sendBatchBytes": "50k", "onTooLarge": "dlq"}
-        | {"deadLetterTopic": "dead"}
-    )
-    large, wide, fits = rows_of(
-        {"body": [b"x" * 102_400, b"1", b"2"], "keys": ["k", "k" * 33_000, "k"], "tags": ["t", "t", "t"]}
-    )
-    assert refusal_of(fits, options) is None
-    assert "102400 bytes of body" in refusal_of(large, options)
-    assert "bytes of properties; the limit is 32567" in refusal_of(wide, options)
-    letter = dead_letter(large, "why", options)
-    assert (letter.topic, letter.body) == ("dead", b"x" * 51_200)
-    assert properties_of(letter) == {
+    given = {"maxMessageBytes": "100k", "sendBatchBytes": "50k", "onTooLarge": "dlq", "deadLetterTopic": "dead"}
+    columns = {"body": [b"x" * 102_400, b"1", b"2"], "keys": ["k", "k" * 33_000, "k"], "tags": ["t", "t", "t"]}
+    messages = read(columns, **given)
+    assert messages.too_large.tolist() == [True, True, False]
+    assert "102400 bytes of body" in messages.refusal(0)
+    assert "bytes of properties; the limit is 32567" in messages.refusal(1)
+    options = sink_options({"topic": "orders"} | given)
+    letter = dead_letter(messages.row(0), "why", options)
+    assert (letter.topics.to_pylist(), letter.row(0).body) == (["dead"], b"x" * 51_200)
+    assert properties_of(letter.row(0)) == {
         "TOO_LARGE": "why", "ORIGIN_TOPIC": "orders", "ORIGIN_BODY_BYTES": "102400", "UNIQ_KEY": "0", "KEYS": "k",
         "TAGS": "t",
     }  # fmt: skip
-    assert refusal_of(dead_letter(wide, "why", options), options) is None
+    assert not dead_letter(messages.row(1), "why", options).too_large.any()

@@ -5,7 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from pyromq import Admin, PullConsumer
 from pyromq.errors import MessageRefused, TopicNotFound, UsageError

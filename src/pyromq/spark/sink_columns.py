@@ -1,15 +1,18 @@
-"""Rows into messages: which columns a sink takes, and Arrow batches into the members of runs, queue by queue.
+"""Rows into messages: which columns a sink takes, and Arrow batches into messages as runs hold them, in bulk.
 
-Knows no Spark and no client: who chooses queues, makes ids and sends is given.
+Knows no Spark and no client. Nothing is done row by row: property texts are joined by Arrow's own functions, and the
+members of runs are one array whose bytes, between any two rows, are the body of a run (see `pyromq.record`).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +22,7 @@ from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.spark.sink_options import EXACTLY_ONCE, FAIL, QUEUE_ID, SHARDING_KEY, SinkOptions
 
 BORN = "BORN_TIMESTAMP"  # the property that column bornTimestamp becomes, in ms: a batch has one time of its own
+MEMBER_BYTES = 22  # of a member without body and properties
 KEPT_BYTES = 64 << 10  # of the body of a row that is too large
 ROOM_FOR_BROKER = 200  # bytes of properties that a broker adds, such as its cluster's name
 
@@ -39,9 +43,11 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "bornTimestamp": ("timestamp",),
 }
 _EXTRA_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp")
+_PLAIN = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
+_KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
 
-_HEAD = struct.Struct(">iiiii")  # of a batch's member, see pyromq.record
-_SHORT = struct.Struct(">h")
+Ints = npt.NDArray[np.int64]
+Truths = npt.NDArray[np.bool_]
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
@@ -83,177 +89,246 @@ def _check_name(name: str) -> None:
         raise IllegalMessage(f"property {name!r} is used by the system; choose another name")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One row as a message; `text` is that of its properties. `delayed`: one of them lets it wait."""
+    """One message: for rows that cannot go with others."""
 
     topic: str
     body: bytes
-    text: bytes
-    flag: int
-    sharding_key: str | None
-    broker_name: str | None
-    queue_id: int | None
-    delayed: bool = False
+    text: str  # its properties
+    flag: int = 0
+
+
+class Messages:
+    """The messages of some rows, in order. None where a column is not there, or means nothing by the options."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], texts: pa.Array, options: SinkOptions) -> None:
+        self._columns = columns
+        self._options = options
+        self.bodies = columns["body"]
+        self.texts = texts
+        self.topics: pa.Array | None = columns["topic"] if options.topic is None else None
+        by_id, by_key = options.order_by != SHARDING_KEY, options.order_by != QUEUE_ID
+        self.queue_ids: pa.Array | None = columns.get(QUEUE_ID) if by_id else None
+        self.broker_names: pa.Array | None = columns.get("brokerName") if by_id else None
+        self.sharding_keys: pa.Array | None = columns.get(SHARDING_KEY) if by_key else None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @cached_property
+    def members(self) -> pa.BinaryArray:
+        """The messages as runs hold them."""
+        count = len(self)
+        heads = np.zeros((count, 5), ">i4")
+        heads[:, 0] = self.sizes
+        heads[:, 3] = self._flags
+        heads[:, 4] = self._body_sizes
+        parts = (
+            _fixed(heads.tobytes(), count, 20),
+            self.bodies,
+            _fixed(self._text_sizes.astype(">i2").tobytes(), count, 2),
+            self.texts,
+        )
+        return pc.binary_join_element_wise(*parts, b"")
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Bytes that each takes in a run."""
+        return self._body_sizes + self._text_sizes + MEMBER_BYTES
 
     @property
-    def size(self) -> int:
-        """Bytes it takes in a run."""
-        return 22 + len(self.body) + len(self.text)
+    def body_bytes(self) -> int:
+        """Bytes of all bodies."""
+        return int(self._body_sizes.sum())
 
-    def encode(self) -> bytes:
-        """Return it as the member of a run."""
-        text = self.text
-        head = _HEAD.pack(self.size, 0, 0, self.flag, len(self.body))
-        return b"".join((head, self.body, _SHORT.pack(len(text)), text))
+    @cached_property
+    def too_large(self) -> Truths:
+        """Which of them no broker takes."""
+        too_wide = self._text_sizes > MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER
+        return (self.sizes > self._options.max_message_bytes) | too_wide
+
+    @cached_property
+    def delayed(self) -> Truths:
+        """Which of them wait for their time: they cannot be in a run."""
+        if "deliverTimestamp" in self._columns:
+            return ~_truths(self._columns["deliverTimestamp"].is_null())
+        if "delayLevel" in self._columns:
+            return _truths(pc.not_equal(pc.fill_null(self._columns["delayLevel"], 0), 0))
+        return np.zeros(len(self), np.bool_)
+
+    def row(self, index: int) -> Row:
+        """Return one message by itself."""
+        topic = self._options.topic or self._columns["topic"][index].as_py()
+        text = self.texts[index].as_py().decode()
+        return Row(topic, self.bodies[index].as_py(), text, int(self._flags[index]))
+
+    def where(self, kept: Truths) -> Messages:
+        """Return some of them, in order."""
+        mask = pa.array(kept)
+        return Messages({n: c.filter(mask) for n, c in self._columns.items()}, self.texts.filter(mask), self._options)
+
+    def refusal(self, index: int) -> str:
+        """Say why a too large one is."""
+        body, text = int(self._body_sizes[index]), int(self._text_sizes[index])
+        if self.sizes[index] > self._options.max_message_bytes:
+            return f"{body} bytes of body and {text} of properties; the limit is {self._options.max_message_bytes}"
+        return f"{text} bytes of properties; the limit is {MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER}"
+
+    @cached_property
+    def _body_sizes(self) -> Ints:
+        return _lengths(self.bodies)
+
+    @cached_property
+    def _text_sizes(self) -> Ints:
+        return _lengths(self.texts)
+
+    @cached_property
+    def _flags(self) -> Ints:
+        flags = self._columns.get("flag")
+        return np.zeros(len(self), np.int64) if flags is None else pc.fill_null(flags, 0).to_numpy().astype(np.int64)
 
 
-class RowReader:
-    """Turns Arrow batches into rows. `new_id` makes the unique id of a message whose row has none, `id_of` that of one
-    whose row has a key of its own."""
+class MessageReader:
+    """Turns Arrow batches into messages.
 
-    def __init__(self, options: SinkOptions, new_id: Callable[[], str], id_of: Callable[[str], str]) -> None:
+    `new_ids(count)` makes unique ids for rows that have none, `id_of(key)` that of a row with a key of its own.
+    """
+
+    def __init__(self, options: SinkOptions, new_ids: Callable[[int], list[str]], id_of: Callable[[str], str]) -> None:
         self._options = options
-        self._new_id = new_id
+        self._new_ids = new_ids
         self._id_of = id_of
-        self._checked_names: set[str] = set()
 
-    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """Yield the rows in order. Raises `IllegalMessage` naming the row and what cannot be sent of it."""
-        columns = {name: _values(name, batch.column(name)) for name in batch.schema.names}
-        count = batch.num_rows
-        nothing: list[Any] = [None] * count
-        extra = [name for name in columns if name not in SINK_COLUMNS]
-        options = self._options
-        by_key = columns.get(SHARDING_KEY, nothing)
-        by_id = columns.get(QUEUE_ID, nothing)
-        routed = zip(
-            by_key,
-            nothing if options.order_by == SHARDING_KEY else by_id,
-            nothing if options.order_by == SHARDING_KEY else columns.get("brokerName", nothing),
-            strict=True,
-        )
-        texts = self._texts(columns, extra, nothing)
-        topics = [options.topic] * count if options.topic is not None else columns["topic"]
-        delays = _delays(columns, nothing)
-        ignores_key = options.order_by == QUEUE_ID
-        for topic, body, text, flag, delay, (key, queue_id, broker) in zip(
-            topics, columns["body"], texts, columns.get("flag", nothing), delays, routed, strict=True
-        ):
-            if topic is None:
-                raise IllegalMessage("a row has no topic: column topic is null and option topic is not given")
-            if not body:
-                what = "null" if body is None else "empty"
-                raise IllegalMessage(f"a row for topic {topic} has {what} body; brokers take none: filter such rows")
-            yield Row(
-                topic,
-                body,
-                (text + delay).encode(),
-                flag or 0,
-                None if ignores_key else key,
-                broker,
-                queue_id,
-                bool(delay),
-            )
+    def read(self, batch: pa.RecordBatch) -> Messages:
+        """Return the rows as messages. Raises `IllegalMessage` saying what cannot be sent of which column."""
+        columns = {name: _plain(name, batch.column(name)) for name in batch.schema.names}
+        self._check_rows(columns)
+        pieces = [self._identities(columns.get("uniqKey"), batch.num_rows)]
+        for name, column in columns.items():
+            if name in _PLAIN or name not in SINK_COLUMNS:
+                pieces.append(_property(_PLAIN.get(name, name), column))
+        if "properties" in columns:
+            pieces.append(_free_properties(columns["properties"]))
+        pieces += _waits(columns)
+        texts = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, "")
+        return Messages(columns, texts.cast(pa.binary()), self._options)
 
-    def _texts(self, columns: dict[str, list[Any]], extra: list[str], nothing: list[Any]) -> Iterator[str]:
-        """Yield the property text of each row, without what makes it wait."""
-        plain = [
-            (name, columns[column])
-            for name, column in (
-                (Property.KEYS, "keys"),
-                (Property.TAGS, "tags"),
-                (Property.SHARDING_KEY, "shardingKey"),
-                (BORN, "bornTimestamp"),
-            )
-            if column in columns
-        ]
-        plain += [(name, columns[name]) for name in extra]
-        maps = columns.get("properties", nothing)
-        given_ids = columns.get("uniqKey", nothing)
-        unique = Property.UNIQUE_KEY + NAME_VALUE
-        new_id, id_of = self._new_id, self._id_of
-        for index, given in enumerate(given_ids):
-            identity = new_id() if not given else id_of(given)
-            parts = [unique + identity]
-            for name, values in plain:
-                value = values[index]
-                if value:
-                    if NAME_VALUE in value or PAIRS in value:
-                        raise IllegalMessage(f"{name}={value!r} contains a separator (character 1 or 2)")
-                    parts.append(f"{name}{NAME_VALUE}{value}")
-            if pairs := maps[index]:
-                parts += self._free(pairs)
-            yield PAIRS.join(parts)
+    def _check_rows(self, columns: Mapping[str, pa.Array]) -> None:
+        if self._options.topic is None and columns["topic"].null_count:
+            raise IllegalMessage("a row has no topic: column topic is null and option topic is not given")
+        lengths = pc.fill_null(pc.binary_length(columns["body"]), -1)
+        if len(lengths) and (least := pc.min(lengths).as_py()) < 1:
+            where = f"a row for topic {self._options.topic or columns['topic'][pc.index(lengths, least).as_py()]}"
+            what = "null" if least < 0 else "empty"
+            raise IllegalMessage(f"{where} has {what} body; brokers take none: filter such rows")
 
-    def _free(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-        for name, value in pairs:
-            if name not in self._checked_names:
-                _check_name(name)
-                if len(self._checked_names) < 10_000:
-                    self._checked_names.add(name)
-            if not value:  # nothing: a property without a value is none
-                continue
-            if NAME_VALUE in value or PAIRS in value:
-                raise IllegalMessage(f"property {name}={value!r} contains a separator (character 1 or 2)")
-            yield f"{name}{NAME_VALUE}{value}"
+    def _identities(self, keys: pa.Array | None, count: int) -> pa.Array:
+        ids = self._new_ids(count)
+        if keys is not None:
+            given = keys.to_pylist()
+            ids = [self._id_of(key) if key else fresh for key, fresh in zip(given, ids, strict=True)]
+        return pc.binary_join_element_wise(Property.UNIQUE_KEY, pa.array(ids, pa.string()), NAME_VALUE)
 
 
-def refusal_of(row: Row, options: SinkOptions) -> str | None:
-    """Return why no broker takes a row of this size; None: it may go."""
-    if row.size > options.max_message_bytes:
-        return (
-            f"{len(row.body)} bytes of body and {len(row.text)} of properties; the limit is {options.max_message_bytes}"
-        )
-    if len(row.text) > MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER:
-        return f"{len(row.text)} bytes of properties; the limit is {MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER}"
-    return None
-
-
-def dead_letter(row: Row, reason: str, options: SinkOptions) -> Row:
+def dead_letter(row: Row, reason: str, options: SinkOptions) -> Messages:
     """Return what is kept of a row that is too large: the beginning of its body, and what it was."""
-    assert options.dead_letter_topic is not None
     properties = {"TOO_LARGE": reason, "ORIGIN_TOPIC": row.topic, "ORIGIN_BODY_BYTES": str(len(row.body))}
     pairs = [f"{name}{NAME_VALUE}{value}" for name, value in properties.items()]
-    kept = [pair for pair in row.text.decode().split(PAIRS) if len(pair) < 1024 and pair.startswith(_KEPT)]
-    body = row.body[: min(KEPT_BYTES, options.max_message_bytes // 2)]
-    return Row(options.dead_letter_topic, body, PAIRS.join(pairs + kept).encode(), row.flag, None, None, None)
+    kept = [pair for pair in row.text.split(PAIRS) if len(pair) < 1024 and pair.startswith(_KEPT)]
+    columns = {
+        "body": pa.array([row.body[: min(KEPT_BYTES, options.max_message_bytes // 2)]], pa.binary()),
+        "topic": pa.array([options.dead_letter_topic], pa.string()),
+        "flag": pa.array([row.flag], pa.int32()),
+    }
+    text = pa.array([PAIRS.join(pairs + kept).encode()], pa.binary())
+    return Messages(columns, text, _of_column_topic(options))
 
 
-_KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
+def _of_column_topic(options: SinkOptions) -> SinkOptions:
+    return SinkOptions(max_message_bytes=options.max_message_bytes, batch_bytes=options.batch_bytes)
 
 
-def _values(name: str, column: pa.Array) -> list[Any]:
-    """Return a column as what `rows` works with: bytes, texts, ints, pairs; None for null."""
+def _plain(name: str, column: pa.Array) -> pa.Array:
+    """Return a column as what the rest works with: bytes for bodies, texts for what becomes a property."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if name == "body":
-        return list(column.cast(pa.binary()).to_pylist())
+        return column.cast(pa.binary())
     if name == "keys" and pa.types.is_list(column.type):
-        return list(pc.binary_join(_without_nulls(column), " ").to_pylist())
+        return _joined_words(column)
     if name in ("bornTimestamp", "deliverTimestamp"):
-        microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).to_pylist()
-        return [None if us is None else str(-(-us // 1000)) for us in microseconds]
-    return list((column if name in SINK_COLUMNS else column.cast(pa.string())).to_pylist())
+        microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        return pc.divide(pc.add(microseconds, 999), 1000).cast(pa.string())  # whole ms, not before
+    return column if name in SINK_COLUMNS else column.cast(pa.string())
 
 
-def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
-    if not lists.flatten().null_count:
-        return lists
-    return pa.array(
-        [None if row is None else [word for word in row if word] for row in lists.to_pylist()], pa.list_(pa.string())
-    )
+def _joined_words(lists: pa.ListArray) -> pa.Array:
+    if lists.flatten().null_count:
+        words = [None if row is None else [word for word in row if word] for row in lists.to_pylist()]
+        lists = pa.array(words, pa.list_(pa.string()))
+    return pc.binary_join(lists, " ")
 
 
-def _delays(columns: dict[str, list[Any]], nothing: list[Any]) -> Iterator[str]:
-    """Yield what to add to a row's property text to let it wait, or ''."""
-    levels, moments = columns.get("delayLevel", nothing), columns.get("deliverTimestamp", nothing)
-    for level, moment in zip(levels, moments, strict=True):
-        if level:
-            if not 0 < level <= 1000:
-                raise IllegalMessage(f"delayLevel {level} is out of range: 1 to 18")
-            yield f"{PAIRS}{Property.DELAY}{NAME_VALUE}{level}"
-        elif moment is not None:
-            yield f"{PAIRS}{Property.TIMER_DELIVER_MS}{NAME_VALUE}{moment}"
-        else:
-            yield ""
+def _property(name: str, values: pa.Array) -> pa.Array:
+    """Return `02 name 01 value` for each row; '' for null and empty values. Raises `IllegalMessage`."""
+    _check_texts(name, values)
+    values = pc.fill_null(values, "")
+    pairs = pc.binary_join_element_wise(PAIRS + name + NAME_VALUE, values, "")
+    if not len(values) or pc.min(pc.binary_length(values)).as_py() > 0:
+        return pairs
+    return pc.if_else(pc.equal(values, ""), "", pairs)
+
+
+def _check_texts(name: str, values: pa.Array) -> None:
+    for separator in (NAME_VALUE, PAIRS):
+        if pc.any(pc.match_substring(values, separator)).as_py():
+            wrong = values.filter(pc.match_substring(values, separator))[0].as_py()
+            raise IllegalMessage(f"property {name}={wrong!r} contains a separator (character 1 or 2)")
+
+
+def _free_properties(maps: pa.MapArray) -> pa.Array:
+    """Return `02 name 01 value 02 name 01 value` for each row. Pairs without a value are left out."""
+    lists = maps.cast(pa.list_(maps.type.field(0)))
+    pairs = lists.flatten()
+    names, values = pairs.field(0), pc.fill_null(pairs.field(1), "")
+    for name in pc.unique(names).to_pylist():
+        _check_name(name)
+    for name in (name for name in pc.unique(names).to_pylist() if _has_separator(values.filter(pc.equal(names, name)))):
+        _check_texts(name, values.filter(pc.equal(names, name)))
+    texts = pc.binary_join_element_wise("", names, PAIRS)
+    texts = pc.if_else(pc.equal(values, ""), "", pc.binary_join_element_wise(texts, values, NAME_VALUE))
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    ends = np.zeros(len(lists) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), "")
+
+
+def _has_separator(values: pa.Array) -> bool:
+    return bool(pc.any(pc.match_substring_regex(values, f"[{NAME_VALUE}{PAIRS}]")).as_py())
+
+
+def _waits(columns: Mapping[str, pa.Array]) -> Iterator[pa.Array]:
+    """Yield what lets rows wait, as properties."""
+    if (levels := columns.get("delayLevel")) is not None:
+        levels = pc.if_else(pc.equal(levels, 0), pa.scalar(None, pa.int32()), levels)
+        bounds = pc.min_max(levels).as_py()
+        if bounds["min"] is not None and not 0 < bounds["min"] <= bounds["max"] <= 1000:
+            wrong = bounds["min"] if bounds["min"] <= 0 else bounds["max"]
+            raise IllegalMessage(f"delayLevel {wrong} is out of range: 1 to 18")
+        yield _property(Property.DELAY, levels.cast(pa.string()))
+    if (moments := columns.get("deliverTimestamp")) is not None:
+        yield _property(Property.TIMER_DELIVER_MS, moments)
+
+
+def _fixed(raw: bytes, count: int, width: int) -> pa.Array:
+    """Return bytes cut into pieces of one width."""
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(raw)]).cast(pa.binary())
+
+
+def _lengths(values: pa.Array) -> Ints:
+    return np.asarray(pc.binary_length(values).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _truths(values: Any) -> Truths:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+import numpy as np
 import pyarrow as pa
 
 from pyromq.client.batch_transactions import AttemptResult
@@ -15,7 +16,8 @@ from pyromq.client.blocking_batch_transactions import Attempt, BatchTransactions
 from pyromq.client.runs import Acknowledged
 from pyromq.errors import BatchDecided, MessageRefused
 from pyromq.message import MessageQueue
-from pyromq.spark.sink_columns import Row, RowReader, dead_letter, refusal_of
+from pyromq.message_id import UniqueIds
+from pyromq.spark.sink_columns import MessageReader, Messages, Row, dead_letter
 from pyromq.spark.sink_options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 from pyromq.spark.sink_runs import OpenRuns
 
@@ -89,24 +91,23 @@ class SinkTask:
         return Report(self._name.write, skipped=True)
 
     def _send(self, batches: Iterable[pa.RecordBatch]) -> None:
-        reader = RowReader(self._options, _id_maker(self._options, self._name, self._client.ids.next), unique_id_of)
+        reader = MessageReader(self._options, _id_maker(self._options, self._name, self._client.ids), unique_id_of)
         for batch in batches:
-            for row in reader.rows(batch):
-                self._take(row)
+            if batch.num_rows:
+                self._take(reader.read(batch))
         self._runs.flush()
 
-    def _take(self, row: Row) -> None:
-        options = self._options
-        reason = refusal_of(row, options)
-        if reason is not None:
-            self._refuse(row, reason)
-            return
-        if row.delayed:
-            self._send_single(row)
-        else:
-            self._runs.add(row)
-        self._report.rows += 1
-        self._report.bytes += len(row.body)
+    def _take(self, messages: Messages) -> None:
+        unusual = messages.too_large | messages.delayed
+        for index in np.flatnonzero(unusual).tolist():
+            if messages.too_large[index]:
+                self._refuse(messages.row(index), messages.refusal(index))
+            else:
+                self._send_single(messages.where(np.arange(len(messages)) == index))
+        if unusual.any():
+            messages = messages.where(~unusual)
+        self._runs.add(self._options.topic, messages)
+        self._count(messages)
 
     def _refuse(self, row: Row, reason: str) -> None:
         """Do with a row that no broker takes what the options say."""
@@ -119,16 +120,22 @@ class SinkTask:
         if options.too_large == DROP:
             self._report.dropped += 1
         else:
-            self._runs.add(dead_letter(row, reason, options))
+            self._runs.add(None, dead_letter(row, reason, options))
             self._report.dead_letters += 1
         logger.warning("a row for topic %s has %s: %s", row.topic, reason, options.too_large)
 
-    def _send_single(self, row: Row) -> None:
-        """Send a delayed row by itself: batches cannot be delayed."""
+    def _send_single(self, message: Messages) -> None:
+        """Send a delayed message by itself: batches cannot be delayed."""
         assert isinstance(self._out, Stream)
-        queue = self._runs.queue_of(row)
-        header = self._client.single_header(queue, flag=row.flag, properties=row.text.decode())
+        row = message.row(0)
+        queue = self._runs.queue_of(row.topic, message)
+        header = self._client.single_header(queue, flag=row.flag, properties=row.text)
         self._out.send_run(queue, row.body, 1, header=header)
+        self._count(message)
+
+    def _count(self, messages: Messages) -> None:
+        self._report.rows += len(messages)
+        self._report.bytes += messages.body_bytes
 
     def _finish(self) -> None:
         if isinstance(self._out, Attempt):
@@ -144,12 +151,13 @@ def unique_id_of(key: str) -> str:
     return _digest(key)
 
 
-def _id_maker(options: SinkOptions, name: TaskName, unique: Callable[[], str]) -> Callable[[], str]:
-    """Return what makes message ids: always new ones, or those that a repeated task makes again."""
+def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callable[[int], list[str]]:
+    """Return what makes so many message ids: always new ones, or those that a repeated task makes again."""
     if options.delivery != IDEMPOTENT:
-        return unique
+        return unique.take
     numbers = count()
-    return lambda: _digest(f"{name.write}:{name.partition}:{next(numbers)}")
+    prefix = f"{name.write}:{name.partition}:"
+    return lambda wanted: [_digest(f"{prefix}{next(numbers)}") for _ in range(wanted)]
 
 
 def _digest(text: str) -> str:

@@ -30,7 +30,7 @@ from pyromq.names import (
     check_topic,
     dead_letter_topic,
 )
-from pyromq.record import MAX_PROPERTIES_SIZE, decode_batch
+from pyromq.record import decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT, UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
@@ -316,9 +316,11 @@ class Sending:
                 call.peer.packed_address,
                 header.reconsume_times or 0,
             )
-            if not body or len(message.property_text.encode()) > MAX_PROPERTIES_SIZE:
+            if not body or is_too_long(message.property_text):
                 raise MessageRefused(self._illegal if body else self._empty)
-            if asks_to_wait(message.properties):
+            # Searched before it is parsed: this runs for every member.
+            text = message.property_text
+            if (DELAY in text or TRANSACTION in text or TIMER in text) and asks_to_wait(message.properties):
                 raise MessageRefused(f"{self._illegal} A batch cannot be delayed, nor be part of a transaction.")
             messages.append(message)
         if not messages:

@@ -217,7 +217,7 @@ class AsyncRunProducer:
         return self._header(SendMessageV2, queue, flag, properties)
 
     def _batch_header(self, queue: MessageQueue, number: int) -> Header:
-        return self._header(SendBatchMessage, queue, 0, "WAIT\x01true")
+        return self._header(SendBatchMessage, queue, 0, "")
 
     def _header(self, kind: type[SendMessage], queue: MessageQueue, flag: int, properties: str) -> Header:
         header: Header = kind(

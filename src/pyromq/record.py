@@ -223,12 +223,25 @@ def encode_batch(members: list[BatchMember]) -> bytes:
 
 def decode_batch(body: Buffer) -> Iterator[BatchMember]:
     """Yield the members of a batch. Raises `MessageRefused` where a length leads outside the body."""
+    for flag, start, end, text in _members(body):
+        yield BatchMember(flag, bytes(body[start:end]), text)
+
+
+def batch_labels(body: Buffer) -> Iterator[tuple[int, str]]:
+    """Yield size of the body and property text of each member, for checks; raises as `decode_batch` does."""
+    for _, start, end, text in _members(body):
+        yield end - start, text
+
+
+def _members(body: Buffer) -> Iterator[tuple[int, int, int, str]]:
+    """Yield of each member flag, where its body begins and ends, and property text."""
     position, end = 0, len(body)
+    unpack_head, unpack_short, head_size = _MEMBER_HEAD.unpack_from, _SHORT.unpack_from, _MEMBER_HEAD.size
     while position < end:
         try:
-            size, _, _, flag, body_size = _MEMBER_HEAD.unpack_from(body, position)
-            properties_at = position + _MEMBER_HEAD.size + body_size
-            properties_end = properties_at + 2 + _SHORT.unpack_from(body, properties_at)[0]
+            size, _, _, flag, body_size = unpack_head(body, position)
+            properties_at = position + head_size + body_size
+            properties_end = properties_at + 2 + unpack_short(body, properties_at)[0]
         except struct.error as error:
             raise MessageRefused(f"batch is cut short at byte {position} of {end}") from error
         if body_size < 0 or properties_end != position + size or properties_end > end:
@@ -237,5 +250,5 @@ def decode_batch(body: Buffer) -> Iterator[BatchMember]:
             text = str(body[properties_at + 2 : properties_end], "utf-8")
         except UnicodeDecodeError as error:
             raise MessageRefused(f"batch member at byte {position}: properties are not UTF-8") from error
-        yield BatchMember(flag, bytes(body[position + _MEMBER_HEAD.size : properties_at]), text)
+        yield flag, position + head_size, properties_at, text
         position = properties_end

@@ -13,7 +13,7 @@ from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, is_too_long, too_larg
 from pyromq.errors import MessageRefused, NoPermission, ProtocolError, QueryNotFound, ResponseCode
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX
-from pyromq.record import decode_batch
+from pyromq.record import batch_labels
 from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -22,7 +22,7 @@ from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
-_WAITING = (DELAY, TRANSACTION, TIMER)
+_SURELY_SHORT = 4096  # characters of properties that fit a record, whatever they are and the cluster is called
 
 
 class BatchTransacting:
@@ -65,12 +65,12 @@ class BatchTransacting:
         if not body or len(body) > self._config.max_message_bytes:
             raise MessageRefused(f"{too_large(self._config)} The run has {len(body)} bytes.")
         count = 0
-        for _, member, text in decode_batch(body):
-            if not member:
+        for body_size, text in batch_labels(body):
+            if not body_size:
                 raise MessageRefused(f"message {count} of the run has an empty body")
-            if is_too_long(text + self._cluster_pair):
+            if len(text) > _SURELY_SHORT and is_too_long(text + self._cluster_pair):
                 raise MessageRefused(f"message {count} of the run: {too_large(self._config)}")
-            if any(wish in text for wish in _WAITING):
+            if DELAY in text or TRANSACTION in text or TIMER in text:
                 raise MessageRefused(f"message {count} of the run is delayed, or half; a run's messages cannot be")
             count += 1
         return count

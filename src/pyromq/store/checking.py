@@ -62,7 +62,9 @@ class Checking:
         report.findings += [Finding(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
         report.findings += [Finding(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
         self._walk(report)
-        report.findings += self.queues.findings(report.log_end, report.damages)
+        of_queues = list(self.queues.findings(report.log_end, report.damages))
+        report.findings += [self._of_damage(damage) for damage in report.damages]
+        report.findings += of_queues
         report.findings += self.index.findings(report.log_end, crashed=store.crashed)
         report.findings += self._of_checkpoint(report)
         report.findings += self._of_timers()
@@ -81,12 +83,12 @@ class Checking:
             else:
                 report.damages.append(found)
         report.log_end, report.newest_ms = walk.end, walk.last_store_ms
-        report.findings += [self._of_damage(damage) for damage in report.damages]
 
     def _of_damage(self, damage: Damage) -> Finding:
         text = f"{damage.reason}; up to byte {damage.end - damage.file.base} (log offset {damage.end}) nothing is sound"
-        # What a crash leaves at the end is cut off by the next start; elsewhere only a repair keeps what is behind.
-        cure = Cure.START if damage.is_tail and self.store.crashed else Cure.REPAIR
+        # What a crash tore at the end is cut off by the next start; elsewhere only a repair keeps what is behind.
+        torn = damage.is_tail and (self.store.power_cut or self.queues.log_ends_at <= damage.start)
+        cure = Cure.START if torn and self.store.crashed else Cure.REPAIR
         return Finding(damage.file.path, damage.start - damage.file.base, text, cure)
 
     def _of_checkpoint(self, report: Report) -> Iterator[Finding]:

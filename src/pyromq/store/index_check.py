@@ -59,12 +59,10 @@ class _File:
             message = decode(last[0].view, last[1])
         except StoreCorrupt:
             return 0
-        for key_hash in key_hashes(message.topic, message.property_text):
-            place = self.content.rfind(struct.pack(">iq", key_hash, self.end_log_offset))
-            slots, rest = divmod(place - _HEADER.size - (self.next_entry - 1) * _ENTRY.size, _SLOT.size)
-            if place > 0 and slots > 0 and not rest:
-                return slots
-        return 0
+        hashes = key_hashes(message.topic, message.property_text)
+        place = max((self.content.rfind(struct.pack(">iq", each, self.end_log_offset)) for each in hashes), default=-1)
+        slots, rest = divmod(place - _HEADER.size - (self.next_entry - 1) * _ENTRY.size, _SLOT.size)
+        return slots if place > 0 and slots > 0 and not rest else 0
 
     def check_header(self) -> None:
         """Raise `StoreCorrupt` where the header does not fit the file."""
@@ -84,6 +82,7 @@ class IndexCheck:
 
     def __init__(self, store: StoppedStore) -> None:
         self.broken: set[Path] = set()
+        self._store = store
         self._log_begin = store.log_begin
         self._files: list[_File] = []
         self._findings: list[Finding] = []
@@ -94,6 +93,7 @@ class IndexCheck:
         self._find_sizes(store)
         self._chain_findings()
         self._entries = self._all_entries()
+        self._unreadable = self._unreadable_ranges()
         self._next = next(self._entries, None)
         self._end = max((file.end_log_offset for file in self._files if file.next_entry > 1), default=-1)
 
@@ -155,9 +155,40 @@ class IndexCheck:
                     self._tell(file.path, position, f"slot {slot} does not lead to its newest entry, {number}")
 
     def _all_entries(self) -> Iterator[_Entry]:
+        """Yield the entries in order of their records; one that is out of order is told of."""
+        before: _Entry | None = None
         for file in self._files:
             for position, key_hash, log_offset, _, _ in file.entries():
-                yield _Entry(file.path, position, key_hash, log_offset)
+                entry = _Entry(file.path, position, key_hash, log_offset)
+                if before is not None and before.log_offset > log_offset:
+                    self._tell(before.path, before.position, f"an entry leads to log offset {before.log_offset}")
+                elif before is not None:
+                    yield before
+                before = entry
+        if before is not None:
+            yield before
+
+    def _unreadable_ranges(self) -> list[tuple[int, int]]:
+        """Return between which log offsets, both included, files that cannot be read have entries."""
+        ranges = []
+        for path in self.broken - {file.path for file in self._files}:
+            low = max((file.end_log_offset for file in self._files if file.path < path), default=-1)
+            high = min((file.begin_log_offset for file in self._files if file.path > path), default=1 << 62)
+            ranges.append((low, high))
+        return ranges
+
+    def is_split(self, path: Path) -> bool:
+        """Whether only some of the keys of a file's last record are in that file."""
+        file = next((file for file in self._files if file.path == path), None)
+        last = self._store.record_at(file.end_log_offset) if file is not None else None
+        if file is None or last is None:
+            return False
+        found = {key_hash for _, key_hash, log_offset, _, _ in file.entries() if log_offset == file.end_log_offset}
+        try:
+            message = decode(last[0].view, last[1])
+        except StoreCorrupt:
+            return True
+        return found != set(key_hashes(message.topic, message.property_text))
 
     def take(self, message: StoredMessage) -> None:
         """Compare the entries of a sound record. Called for every one, in order of the log."""
@@ -171,7 +202,7 @@ class IndexCheck:
             found.append(self._next.key_hash)
             self._next = next(self._entries, None)
         wanted = key_hashes(message.topic, message.property_text)
-        if set(found) != set(wanted):
+        if set(found) != set(wanted) and not any(low <= at <= high for low, high in self._unreadable):
             path, position = (where.path, where.position) if where is not None else (self._files[-1].path, None)
             self._tell(
                 path, position, f"the record at {at} has {len(set(wanted))} keys, the index {len(set(found))} of it"

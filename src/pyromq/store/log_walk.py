@@ -24,13 +24,17 @@ _BLANK = struct.pack(">I", BLANK_MAGIC)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Log offsets between which no sound record lies. `is_tail`: nothing sound is behind it."""
+    """Log offsets between which no sound record lies. `is_tail`: nothing sound is behind it.
+
+    `store_ms` is the store time of the record before, 0 if there is none.
+    """
 
     file: StoppedFile
     start: int
     end: int
     reason: str
     is_tail: bool
+    store_ms: int
 
 
 class LogWalk:
@@ -51,7 +55,14 @@ class LogWalk:
                 previous = StoppedFile(
                     file.path.with_name(f"{previous.base + self._size:020}"), previous.base + self._size, b""
                 )
-                yield Damage(previous, previous.base, previous.base + self._size, "the file is missing", False)
+                yield Damage(
+                    previous,
+                    previous.base,
+                    previous.base + self._size,
+                    "the file is missing",
+                    False,
+                    self.last_store_ms,
+                )
             yield from self._of_file(file, is_last=file is self._files[-1])
             previous = file
 
@@ -73,7 +84,7 @@ class LogWalk:
                 return
             is_tail = end is None and is_last
             stop = self._size if end is None else end
-            yield Damage(file, file.base + position, file.base + stop, found, is_tail)
+            yield Damage(file, file.base + position, file.base + stop, found, is_tail, self.last_store_ms)
             position = stop
 
     def _record(self, file: StoppedFile, position: int) -> StoredMessage | str:

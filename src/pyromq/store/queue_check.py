@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
-from pyromq.names import SCHEDULE_TOPIC
+from pyromq.names import SCHEDULE_TOPIC, is_system_topic
 from pyromq.record import decode
 from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.follower import UNQUEUED, Follower
@@ -39,8 +39,17 @@ class QueueCheck:
             (queue.topic, queue.queue_id): _Progress(queue, _first_live_at(queue, store.log_begin))
             for queue in store.queues()
         }
+        table = store.root / "config" / "topics.json"
+        self._topics = table.read_bytes() if table.exists() else b""
         self._unknown: dict[tuple[str, int], int] = {}
         self.log_ends_at = 0  # by the queues
+
+    def queue(self, topic: str, queue_id: int) -> StoppedQueue:
+        return self._queues[topic, queue_id].queue
+
+    def file_sizes(self) -> list[int]:
+        """Return the size of each queue's files; 0 without any."""
+        return [progress.queue.file_bytes for progress in self._queues.values()]
 
     def take(self, message: StoredMessage) -> None:
         """Look for the entry of a sound record. Called for every one."""
@@ -76,12 +85,16 @@ class QueueCheck:
                 self.broken.add(key)
             yield from found
         for (topic, queue_id), count in self._unknown.items():
-            yield Finding(
-                self._store.root / "consumequeue" / topic / str(queue_id),
-                None,
-                f"there is no such queue, but the log has {count} messages of it: its topic was deleted, or it is lost",
-                Cure.NOBODY,
-            )
+            path = self._store.root / "consumequeue" / topic / str(queue_id)
+            if self._is_known(topic):
+                self.broken.add((topic, queue_id))
+                yield Finding(path, None, f"the queue is missing, the log has {count} messages of it", Cure.REPAIR)
+            else:
+                yield Finding(path, None, f"the log has {count} messages of a topic that is deleted", Cure.NOBODY)
+
+    def _is_known(self, topic: str) -> bool:
+        """Whether the topic has settings, or needs none. The table is searched, not read: any form of it will do."""
+        return is_system_topic(topic) or f'"{topic}"'.encode() in self._topics
 
     def _of_files(self, progress: _Progress) -> Iterator[Finding]:
         for path in progress.queue.foreign:
@@ -128,12 +141,16 @@ class QueueCheck:
             text = f"entry {offset} leads to log offset {entry.log_offset}, where its record is not"
             if entry.size <= 0 or entry.log_offset < 0:
                 yield Finding(path, position, f"entry {offset} is damaged", Cure.REPAIR)
-            elif entry.log_offset >= log_end and self._store.crashed:
+            elif entry.log_offset >= log_end and self._store.power_cut:
                 yield Finding(path, position, f"{text}: behind the log's end", Cure.START)
             elif any(damage.start <= entry.log_offset < damage.end for damage in damages):
                 self.lost.setdefault(key, []).append((offset, entry.log_offset))
                 self.log_ends_at = max(self.log_ends_at, entry.log_offset + entry.size)
                 yield Finding(path, position, f"entry {offset} leads to the damage at {entry.log_offset}", Cure.BACKUP)
+            elif entry.log_offset >= log_end:
+                # New records will be there: the entry must lead before them.
+                self.lost.setdefault(key, []).append((offset, max(log_end - 1, 0)))
+                yield Finding(path, position, f"{text}: the log ends at {log_end}", Cure.BACKUP)
             else:
                 yield Finding(path, position, text, Cure.REPAIR)
 
@@ -142,7 +159,7 @@ class QueueCheck:
         if place is None:
             return False
         try:
-            message = decode(place[0].view, place[1])
+            message = decode(place[0].view, place[1], check_crc=True)
         except StoreCorrupt:
             return False
         found = (message.topic, message.queue_id, message.queue_offset, message.log_offset)

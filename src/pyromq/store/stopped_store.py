@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from pyromq.errors import StoreCorrupt, UsageError
+from pyromq.errors import StoreLocked, UsageError
 from pyromq.store.config import StoreConfig
 from pyromq.store.consume_queue import ENTRY_BYTES, QueueEntry
+from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.queue_table import names_folders
 
 _ENTRY = struct.Struct(">qiq")
@@ -149,7 +150,11 @@ class StoppedStore:
         self.segment_bytes = _usual_size(path for _, path in self._log_rows) or config.segment_bytes
         self.config = replace(config, segment_bytes=self.segment_bytes)
         self.log_files = [self._mapped(base, path) for base, path in self._log_rows]
-        self.crashed = (self.root / "abort").exists()
+        abort = self.root / "abort"
+        self.crashed = abort.exists()
+        # As `Directory` sees it: without a power cut everything that was written is there.
+        words = abort.read_bytes().split() if self.crashed else []
+        self.power_cut = self.crashed and (len(words) < 2 or words[1] != LOCAL_DISK.boot_id().encode())
 
     @property
     def log_begin(self) -> int:
@@ -215,10 +220,15 @@ def _wrong_files(folder: Path, row: list[tuple[int, Path]], file_bytes: int) -> 
         expected = base + file_bytes
 
 
-def check_readable(path: Path) -> None:
-    """Raise `StoreCorrupt` naming a file that cannot be read."""
+def check_stopped(root: Path) -> None:
+    """Raise `StoreLocked` if a broker has the folder open. Nothing is written."""
     try:
-        with path.open("rb") as file:
-            file.read(1)
+        descriptor = LOCAL_DISK.open(root / "lock")
+    except OSError:  # nobody ever had it, or it is for reading only
+        return
+    try:
+        LOCAL_DISK.lock(descriptor)
     except OSError as error:
-        raise StoreCorrupt(f"{path} cannot be read: {error.strerror}") from error
+        raise StoreLocked(f"data folder {root} is in use by a broker; stop that first") from error
+    finally:
+        LOCAL_DISK.close(descriptor)

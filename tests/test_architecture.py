@@ -54,7 +54,6 @@ ENVIRONMENT = {"environ", "getenv", "putenv"}
 LONG_FILES = {
     "pyromq.client.admin": "one short method per question of an operator; they share nothing that could move out",
     "pyromq.client.portal": "threads that take turns with one loop: each part has to know the others' states",
-    "pyromq.client.producer": "a message's whole way from call to answer, where every hand-over costs",
 }
 LONG_FUNCTIONS = {"pyromq.client.consumer.__init__": "the list of a push consumer's parts, as they are put together"}
 

@@ -163,7 +163,13 @@ def test_both_kinds_have_the_same_methods(blocking, asynchronous):
     def names(kind):
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    inner = {"begin", "room_below", "hand_back_latest", "next_buffered"}  # what the blocking kind itself builds on
+    inner = {
+        "begin",
+        "room",
+        "in_flight",
+        "hand_back_latest",
+        "next_buffered",
+    }  # what the blocking kind itself builds on
     assert names(asynchronous) - names(blocking) <= inner
     assert names(blocking) - names(asynchronous) <= {"diagnose"}
 

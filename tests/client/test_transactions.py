@@ -194,6 +194,9 @@ async def hesitant(tmp_path, monkeypatch):
     works = threading.Event()
     genuine = os.fdatasync
     async with Cluster(clock=SystemClock(), store=store) as cluster:
+        async with AsyncTransactionProducer("p", cluster.namesrv, check=Checks()) as producer:
+            await producer.send_in_transaction(Message("orders", b"0"), lambda message: Decision.ROLLBACK)
+        await visible(cluster)  # topics and groups exist: making them waits for the disk
         monkeypatch.setattr(os, "fdatasync", lambda descriptor: (works.wait(30), genuine(descriptor)))
         yield cluster
         works.set()

@@ -137,7 +137,7 @@ class Producer:
 
     def _make_room(self) -> None:
         if self._async.in_flight >= self._async.config.max_in_flight:
-            self._portal.run(self._async.room_below, self._async.config.max_in_flight)
+            self._portal.run(self._async.room)
 
 
 class Admin:

@@ -146,10 +146,10 @@ class AsyncTransactionProducer(AsyncProducer):
 
     async def send_half(self, message: Message, *, timeout: float | None = None) -> SendResult:
         """Send a half message and return where it went; `end` decides about it."""
-        await self.room_below(self.config.max_in_flight)
+        await self.room()
         delivery = self._prepare(message, None, timeout, half=True)
         delivery.retry_codes = self.config.retry_codes
-        self._dispatch(delivery)
+        self._outbox.send(delivery)
         return await delivery.future
 
     async def end(self, sent: SendResult, decision: Decision) -> TransactionResult:
@@ -164,7 +164,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return TransactionResult(sent, decision, confirmed)
 
     async def _tell(self, sent: SendResult, decision: Decision) -> None:
-        route = await self._route(sent.queue.topic)
+        route = await self._outbox.route(sent.queue.topic)
         address = route.master(sent.queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {sent.queue.broker_name!r} is not in the route of topic {sent.queue.topic!r}")

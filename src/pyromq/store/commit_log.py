@@ -234,6 +234,11 @@ class CommitLog:
         record = self.record_at(log_offset)
         return None if record is None else store_ms_of(record)
 
+    def is_sound(self, log_offset: int) -> bool:
+        """Whether a whole record begins there, its checksum included."""
+        first = next(iter(self.scan(log_offset, check_crc=True)), None)
+        return first is not None and first.log_offset == log_offset
+
     def scan(self, start: int, *, check_crc: bool) -> Scan:
         return Scan(self.files, start, check_crc=check_crc)
 

@@ -15,11 +15,13 @@ from pathlib import Path
 from pyromq.errors import StoreLocked, StoreNotWritable
 from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder, read_file, remove_file, write_file
 
+_UNFLUSHED = "unflushed"
+
 
 class Directory:
     """Paths of one store folder; `crashed` and `same_boot` tell about its last user once it is locked.
 
-    `same_boot`: the last user crashed, but the machine did not, so everything it had written is there.
+    `same_boot`: the last user crashed, but neither machine nor disk did, so everything it had written is there.
     """
 
     def __init__(self, root: Path, disk: Disk = LOCAL_DISK) -> None:
@@ -70,12 +72,21 @@ class Directory:
             return
         words = content.split()
         self.crashed = True
-        self.same_boot = len(words) > 1 and words[1] == self._disk.boot_id().encode()
+        known = len(words) > 1 and words[1] == self._disk.boot_id().encode()
+        self.same_boot = known and _UNFLUSHED.encode() not in words
 
     def mark_open(self) -> None:
         """From here on a crash will be noticed."""
-        write_file(self._disk, self._abort, f"{os.getpid()} {self._disk.boot_id()}\n".encode())
+        self._write_abort("")
         self._disk.sync_folder(self.root)
+
+    def mark_unflushed(self) -> None:
+        """A flush failed: what it lost may be seen for a while, and then be gone. The next start trusts nothing of it."""
+        with contextlib.suppress(OSError):
+            self._write_abort(_UNFLUSHED)
+
+    def _write_abort(self, word: str) -> None:
+        write_file(self._disk, self._abort, f"{os.getpid()} {self._disk.boot_id()} {word}\n".encode())
 
     def mark_closed(self) -> None:
         """Everything is on disk: the next start is a clean one."""

@@ -53,6 +53,7 @@ class Flusher:
         disk: Disk = LOCAL_DISK,
     ) -> None:
         self.flushed_to = 0
+        self.on_failure: Callable[[], None] = lambda: None  # called by the thread when the disk has refused
         self._disk = disk
         self._log = log
         self._queues = queues
@@ -161,6 +162,7 @@ class Flusher:
             self._flush_due()
         except OSError as error:
             self._failure = error
+            self.on_failure()
             logger.exception("the disk refuses to store; no more messages are taken")
             self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
             self._answer(self._take(lambda _: True), False)

@@ -54,16 +54,22 @@ class KeyIndex:
 
     # -- opening
 
-    def load(self, log: CommitLog, *, trusted_ms: int | None) -> None:
+    def load(self, log: CommitLog, *, flushed_ms: int, in_doubt: bool) -> None:
         """Find the files and where to go on.
 
-        After a power cut, files that are not full, or with records stored after `trusted_ms`, may be incomplete: they
-        are deleted and made again from the log. None trusts all. Raises `StoreCorrupt` for a file of another size.
+        `in_doubt`, after a power cut: files that are not full, or have records stored after `flushed_ms`, may be
+        incomplete, and are deleted and made again from the log. Else the full ones of these are flushed again, since
+        a killed process may not have. Raises `StoreCorrupt` for a file of another size.
         """
         for name in self._disk.names(self._folder):
             self._load_file(self._folder / name)
-        while self.files and not self._is_sound(self.files[-1], log, trusted_ms):
+        while self.files and not self._is_sound(self.files[-1], log, flushed_ms if in_doubt else None):
             self.files.pop().file.delete()
+        for file in self.files:
+            if file.end_ms > flushed_ms or not file.is_full:
+                file.file.is_fresh = True
+                if file is not self.files[-1]:
+                    self._unflushed.append(file)
         self.position = log.min_offset
         last = log.record_at(self.files[-1].end_log_offset) if self.files else None
         if last is not None:

@@ -65,6 +65,7 @@ class MessageStore:
         self._flusher = Flusher(
             self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock, disk=disk
         )
+        self._flusher.on_failure = self._directory.mark_unflushed
         self.retention = Retention(self._log, self._queues, self._index, config=config, clock=clock, disk=disk)
         self._reading = Reading(self._log, self._queues, config)
         self.read = self._reading.read
@@ -90,7 +91,7 @@ class MessageStore:
             recovery = Recovery(self._log, self._queues, self._follower, check_crc=self.config.check_crc_on_recover)
             flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_cut=power_cut)
             if self.config.index_enabled:
-                self._index.load(self._log, trusted_ms=self._checkpoint.index_ms if power_cut else None)
+                self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, in_doubt=power_cut)
                 self._checkpoint.index_ms = min(self._checkpoint.index_ms, self._index.full_ms)
                 self._checkpoint.save()
             directory.mark_open()

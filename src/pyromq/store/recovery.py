@@ -105,13 +105,16 @@ class Recovery:
         if not self._queues.by_topic:
             return begin  # the queues are made again
         for segment in reversed(self._log.files.segments):
-            if self._is_safe(segment.base, safe_ms):
+            if self._is_safe(segment.base, safe_ms) and self._log.is_sound(segment.base):
                 begin = segment.base
                 break
         for queue in self._queues:
             first_unsafe = queue.first(lambda entry: not self._is_safe_entry(entry, safe_ms))
+            known = self._record_of(queue, first_unsafe - 1)
+            if known > begin and not self._log.is_sound(known):  # torn, and so its time may be any
+                known = first_unsafe = 0
             queue.flushed_offset = min(queue.flushed_offset, first_unsafe)
-            begin = max(begin, self._record_of(queue, first_unsafe - 1))
+            begin = max(begin, known)
         return begin
 
     def _is_safe_entry(self, entry: QueueEntry, safe_ms: int) -> bool:

@@ -55,7 +55,7 @@ def c_server(program: str) -> Start:
 
     @contextlib.contextmanager
     def start() -> Iterator[Server]:
-        with _folder() as folder:
+        with folder_for_now() as folder:
             port = free_port()
             environment = {**os.environ, "CLSZ": str(C_LOG_BYTES)}
             with _process([*pinned(SERVER_CORE), program, str(port), str(folder)], environment) as process:
@@ -65,9 +65,9 @@ def c_server(program: str) -> Start:
 
 
 @contextlib.contextmanager
-def our_server() -> Iterator[Server]:
-    """`pyromq serve`: name server and broker in one process."""
-    with _folder() as folder:
+def our_server(data: Path | None = None) -> Iterator[Server]:
+    """`pyromq serve`: name server and broker in one process, on a folder of their own or on `data`, which stays."""
+    with contextlib.nullcontext(data) if data else folder_for_now() as folder:
         port, namesrv_port = free_port(), free_port()
         command = [
             *(*pinned(SERVER_CORE), sys.executable, "-m", "pyromq", "serve", "--data", str(folder)),
@@ -84,7 +84,7 @@ def java_broker(jars: Path, *placement: str) -> Start:
 
     @contextlib.contextmanager
     def start() -> Iterator[Server]:
-        with _folder() as home:
+        with folder_for_now() as home:
             _furnish(home)
             namesrv_port = free_port()
             namesrv = _java(home, jars, "namesrv", f"listenPort={namesrv_port}\n")
@@ -145,7 +145,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def folder_for_now() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="pyromq-bench-"))
     try:
         yield folder

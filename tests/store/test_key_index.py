@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyromq.errors import StoreCorrupt
 from pyromq.java_hash import java_hash
 from pyromq.message import SysFlag
+from pyromq.names import TIMER_TOPIC
 from pyromq.store.key_index import key_hashes
 from pyromq.store.message_store import MessageStore
 
@@ -128,6 +129,16 @@ def test_rolled_back_messages_have_no_keys(tmp_path: Path) -> None:
         sent.sys_flag = SysFlag.ROLLBACK
         store.append(sent)
         assert found(store, "k") == []
+
+
+def test_messages_that_wait_for_their_time_have_no_keys(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        waits = message(1, KEYS="k")
+        waits.topic = TIMER_TOPIC
+        store.append(waits)
+        assert found(store, "k", topic=TIMER_TOPIC) == []
+        store.append(message(1, KEYS="k"))
+        assert found(store, "k") == [b"body 1"]
 
 
 @given(st.text("0123456789ABCDEFü", max_size=40), st.lists(st.text("abcö", min_size=1, max_size=5), max_size=3))

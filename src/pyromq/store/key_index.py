@@ -17,6 +17,7 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.java_hash import java_hash
 from pyromq.message import Property, SysFlag, decode_properties
+from pyromq.names import TIMER_TOPIC
 from pyromq.record import Labels, decode_labels
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.disk import LOCAL_DISK, Disk
@@ -210,7 +211,12 @@ class KeyIndex:
 
 
 def key_hashes(topic: str, property_text: str) -> list[int]:
-    """Return the hash of each key of a message: its unique id first, then the words of KEYS."""
+    """Return the hash of each key of a message: its unique id first, then the words of KEYS.
+
+    Messages that wait for their time have none: they get theirs where they are delivered, and nobody looks before.
+    """
+    if topic == TIMER_TOPIC:
+        return []
     properties = decode_properties(property_text)
     hashes = []
     if unique := properties.get(Property.UNIQUE_KEY):

@@ -38,7 +38,7 @@ def list_brokers(namesrv: str, output: str) -> None:
 def show(broker: str | None, namesrv: str, output: str) -> None:
     """Show state and counters of BROKER (a name or HOST:PORT), or of all brokers."""
     with Admin(namesrv) as admin:
-        _show_each(_addresses(admin, broker), admin.broker_runtime, output)
+        _show_each(addresses_of(admin, broker), admin.broker_runtime, output)
 
 
 @cluster.command()
@@ -48,10 +48,10 @@ def show(broker: str | None, namesrv: str, output: str) -> None:
 def settings(broker: str | None, namesrv: str, output: str) -> None:
     """Show the settings of BROKER (a name or HOST:PORT), or of all brokers."""
     with Admin(namesrv) as admin:
-        _show_each(_addresses(admin, broker), admin.broker_config, output)
+        _show_each(addresses_of(admin, broker), admin.broker_config, output)
 
 
-def _addresses(admin: Admin, broker: str | None) -> list[str]:
+def addresses_of(admin: Admin, broker: str | None) -> list[str]:
     if broker is not None and ":" in broker:
         return [broker]
     table = admin.cluster().brokers
@@ -96,7 +96,7 @@ def unwipe(broker: str, namesrv: str) -> None:
 
 def _check_known(admin: Admin, broker: str) -> None:
     """A name server answers 0 topics for a name that nobody has."""
-    _addresses(admin, broker)
+    addresses_of(admin, broker)
 
 
 @cluster.group()

@@ -32,6 +32,7 @@ COMMANDS = {
     "delay": ("pyromq.cli.delays:delay", "List, count and cancel messages that wait for their time."),
     "transaction": ("pyromq.cli.transactions:transaction", "List, show and decide half messages nobody decided on."),
     "spark": ("pyromq.cli.spark:spark", "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror."),
+    "store": ("pyromq.cli.store:store", "Check, dump and repair a stopped broker's folder; expire messages."),
     "doctor": ("pyromq.cli.doctor:doctor", "Find out why sending or consuming does not work."),
     "bench": ("pyromq.cli.bench:bench", "Measure sending and pulling."),
     "completion": ("pyromq.cli.completion:completion", "Print the completion script of a shell."),

@@ -62,6 +62,8 @@ from pyromq.remoting.headers import (
     ConsumerConnections,
     ConsumeStatistics,
     CreateTopic,
+    DeleteExpiredLog,
+    DeleteExpiredLogResponse,
     DeleteGroup,
     DeleteKv,
     DeleteTopic,
@@ -347,6 +349,14 @@ class AsyncAdmin:
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return the settings of the broker at `host:port`, by the names of RocketMQ's configuration files."""
         return parse_properties((await self._ask(address, BrokerSettings())).body.decode())
+
+    async def expire_log(self, address: str, *, older_than_hours: int | None = None) -> DeleteExpiredLogResponse:
+        """Let the broker at `host:port` delete expired messages at once; None: what its settings call expired.
+
+        The answer says how many log files go now, and from which log offset on none goes; Java brokers say neither.
+        """
+        response = await self._ask(address, DeleteExpiredLog(older_than_hours=older_than_hours))
+        return response.header(DeleteExpiredLogResponse)
 
     async def wipe_write_permission(self, broker: str) -> int:
         """Take a broker, by name, out of producers' routes; return how many topics changed."""

@@ -25,6 +25,7 @@ from pyromq.remoting.bodies import (
     TopicConfig,
     TopicRoute,
 )
+from pyromq.remoting.headers import DeleteExpiredLogResponse
 
 
 class Producer:
@@ -272,6 +273,13 @@ class Admin:
     def broker_config(self, address: str) -> dict[str, str]:
         """Return the settings of the broker at `host:port`, by the names of RocketMQ's configuration files."""
         return self._portal.run(self._async.broker_config, address)
+
+    def expire_log(self, address: str, *, older_than_hours: int | None = None) -> DeleteExpiredLogResponse:
+        """Let the broker at `host:port` delete expired messages at once; None: what its settings call expired.
+
+        The answer says how many log files go now, and from which log offset on none goes; Java brokers say neither.
+        """
+        return self._portal.run(self._async.expire_log, address, older_than_hours=older_than_hours)
 
     def wipe_write_permission(self, broker: str) -> int:
         """Take a broker, by name, out of producers' routes; return how many topics changed."""

@@ -38,13 +38,16 @@ class Damage:
 
 
 class LogWalk:
-    """Everything in the log, in order. `end` is the log offset behind the last sound record, once it was iterated."""
+    """Everything in the log, in order. `end` is the log offset behind the last sound record, once it was iterated.
 
-    def __init__(self, store: StoppedStore) -> None:
+    `around`: only what is in the file with that log offset, and in those behind it.
+    """
+
+    def __init__(self, store: StoppedStore, *, around: int = 0) -> None:
         self.end = store.log_begin
         self.last_store_ms = 0
         self._size = store.segment_bytes
-        self._files = list(store.log_files)
+        self._files = [file for file in store.log_files if file.base + store.segment_bytes > around]
         while self._files and not self._files[-1].data_end:  # made ahead of the writer
             self._files.pop()
 

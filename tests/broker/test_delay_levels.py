@@ -269,6 +269,32 @@ async def test_a_message_sent_after_the_clock_was_set_back_waits_its_time(orders
     assert await bodies(orders) == [b"hello"]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_midnight_is_a_moment_like_any_other(config, clock, caller_to, restarted):
+    day = 86_400
+    clock.jump(day - clock.now_ms() / 1000 % day - 2)
+    async with Broker(config, clock) as broker:
+        orders = await caller_to(broker)
+        await orders.create_topic("orders")
+        await delay(orders, 2, b"5 s")
+        await delay(orders, 1, b"1 s")
+        if not restarted:
+            await comes_around_midnight(orders, clock)
+    if restarted:
+        async with Broker(config, clock) as broker:
+            await comes_around_midnight(await caller_to(broker), clock)
+
+
+async def comes_around_midnight(orders, clock):
+    await clock.advance(0)
+    await clock.advance(2)
+    assert await bodies(orders) == [b"1 s"]
+    await clock.advance(2.875)
+    assert await bodies(orders) == [b"1 s"]
+    await clock.advance(0.125)
+    assert await bodies(orders) == [b"1 s", b"5 s"]
+
+
 async def test_a_clock_set_forward_is_noticed_within_a_second(orders, clock):
     await delay(orders, 18)
     await clock.advance(0)

@@ -252,10 +252,48 @@ def test_far_ones_are_looked_at_again_since_the_clock_may_be_set(alone, clock):
     assert work(alone) == LONGEST_WAIT
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_midnight_is_a_moment_like_any_other(config, clock, caller_to, restarted):
+    clock.jump(DAY - clock.now_ms() / 1000 % DAY - 2)
+    async with Broker(config, clock) as broker:
+        orders = await caller_to(broker)
+        await orders.create_topic("orders")
+        for seconds in (3, 2, 1, DAY + 2):  # 2: at midnight
+            await timed(orders, clock, seconds, b"%d" % seconds)
+        if not restarted:
+            await comes_each_second(orders, clock)
+    if restarted:
+        async with Broker(config, clock) as broker:
+            await comes_each_second(await caller_to(broker), clock)
+
+
+async def comes_each_second(orders, clock):
+    """Around midnight, and at the next one."""
+    await clock.advance(0)
+    for expected in ([b"1"], [b"1", b"2"], [b"1", b"2", b"3"]):
+        await clock.advance(0.875)
+        assert await bodies(orders) == expected[:-1]
+        await clock.advance(0.125)
+        assert await bodies(orders) == expected
+    clock.jump(DAY - 2)
+    await clock.advance(LONGEST_WAIT)
+    assert await bodies(orders) == [b"1", b"2", b"3", b"86402"]
+
+
 async def test_a_clock_set_forward_is_noticed(orders, clock):
     await timed(orders, clock, DAY)
     clock.jump(DAY)
     await clock.advance(LONGEST_WAIT)
+    assert await bodies(orders) == [b"hello"]
+
+
+async def test_a_broker_whose_clock_is_set_back_delivers_when_the_clock_says_so(orders, clock):
+    await timed(orders, clock, 10)
+    await clock.advance(9)
+    clock.jump(-60)
+    await clock.advance(60.9)
+    assert await bodies(orders) == []
+    await clock.advance(0.1)
     assert await bodies(orders) == [b"hello"]
 
 

@@ -159,6 +159,15 @@ def kill(config):
     return replace(config, data=left, store=replace(config.store, root=left))
 
 
+def lose(config, log_offset):
+    """Take what lies behind from the log, as a power cut may."""
+    log = min((config.data / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.seek(log_offset)
+        file.write(bytes(1_000))
+    (config.data / "abort").write_text("1 another boot\n")
+
+
 # -- half messages
 
 
@@ -438,6 +447,42 @@ async def test_a_producer_whose_clock_is_ahead_is_asked_in_the_next_round(produc
     await producer.checked.next()
 
 
+async def test_a_clock_set_back_makes_no_check_late_and_no_message_old(broker, producer, clock):
+    """The age of a message from the future says nothing; of one sent since, it counts from the new time."""
+    await producer.send(b"before")
+    clock.jump(-3_600)
+    await producer.send(b"after")
+    await producer.rounds()
+    asked = [(await producer.checked.next())[1].body for _ in range(2)]
+    assert asked == [b"before", b"after"]
+    clock.jump(80 * 3_600)  # set right again, and more
+    clock.jump(-80 * 3_600)
+    await producer.rounds()
+    for _ in range(2):
+        header, _ = await producer.checked.next()
+        await producer.answer(header, COMMIT)
+    assert await producer.visible() == [b"before", b"after"]
+    assert broker.store.max_offset(TRANSACTION_GIVE_UP_TOPIC, 0) == 0
+
+
+async def test_a_fresh_message_after_the_clock_was_set_back_is_left_alone(producer, clock):
+    clock.jump(-3_600)
+    await clock.advance(ROUND - 5)
+    await producer.send()
+    await clock.advance(5)
+    assert producer.checked.asked.empty()
+
+
+async def test_midnight_is_a_moment_like_any_other(producer, clock):
+    day = 86_400
+    clock.jump(day - clock.now_ms() / 1000 % day - 6.5)
+    await producer.send()
+    await producer.rounds()  # half a second after midnight
+    header, _ = await producer.checked.next()
+    await producer.answer(header, COMMIT)
+    assert await producer.visible() == [b"hello"]
+
+
 async def test_after_15_checks_a_message_is_given_up(broker, producer):
     sent = await producer.send()
     for number in range(1, 16):
@@ -647,10 +692,7 @@ async def test_a_crash_between_message_and_op_record_does_not_show_it_twice(conf
         await producer.end(sent, COMMIT)
         killed = kill(config)
         op_record = queue(broker, OP_TOPIC)[0].log_offset
-    log = min((killed.data / "commitlog").iterdir())
-    with log.open("r+b") as file:
-        file.seek(op_record)
-        file.write(bytes(1_000))
+    lose(killed, op_record)
     async with Broker(killed, clock) as broker:
         assert numbers_done(broker) == [0]
         producer = await transactions_of(broker)
@@ -668,10 +710,7 @@ async def test_a_crash_between_a_copy_and_its_op_record_leaves_one_transaction(c
         await producer.checked.next()
         killed = kill(config)
         op_record = queue(broker, OP_TOPIC)[0].log_offset
-    log = min((killed.data / "commitlog").iterdir())
-    with log.open("r+b") as file:
-        file.seek(op_record)
-        file.write(bytes(1_000))
+    lose(killed, op_record)
     async with Broker(killed, clock) as broker:
         producer = await transactions_of(broker)
         await clock.advance(ROUND)

@@ -88,13 +88,13 @@ def torn(before: Image, after: Image, chance: random.Random) -> Image | None:
 
 
 class Disk:
-    """Calls `on_write(before, after, mapped)` for the writes that `chosen` picks, while it is `armed`.
+    """Calls `on_write(before, after, mapped)` for the writes that `chosen` picks by name, while it is `armed`.
 
     `mapped`: it was a write into mapped files, which a kill may cut short.
     """
 
     def __init__(
-        self, folder: Path, chosen: Callable[[], bool], on_write: Callable[[Image, Image, bool], None]
+        self, folder: Path, chosen: Callable[[str], bool], on_write: Callable[[Image, Image, bool], None]
     ) -> None:
         self.armed = False
         self.writes = 0
@@ -125,7 +125,7 @@ class Disk:
             if threading.get_ident() != self._thread:
                 return self._elsewhere(write, arguments, more)
             with self._lock:
-                if not self._chosen():
+                if not self._chosen(write.__name__):
                     return write(*arguments, **more)
                 before = image_of(self._folder)
                 result = write(*arguments, **more)
@@ -139,7 +139,7 @@ class Disk:
     def _elsewhere(self, write: Callable[..., Any], arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
         """The same in another thread, which must not wait for long for one that may wait for it."""
         result = write(*arguments, **more)
-        if self._chosen() and self._lock.acquire(timeout=PATIENCE_SECONDS):
+        if self._chosen(write.__name__) and self._lock.acquire(timeout=PATIENCE_SECONDS):
             try:
                 if self.armed:
                     image = image_of(self._folder)

@@ -19,6 +19,7 @@ from .disk import Disk, Image, torn
 
 OPERATIONS = 500
 START_MS = 1_700_000_000_000
+WEIGHTS = {"append_batch": 8}  # batches hold what must not be parted, and are few
 CHECKS = 4  # after which an undecided half message is given up; 15 would only take longer
 
 
@@ -37,7 +38,7 @@ class Recorder:
     def __init__(self, folder: Path, *, every: float, chance: random.Random, clock: FakeClock) -> None:
         self.moments: list[Moment] = []
         self.step: Callable[[], int] = lambda: 0
-        self.disk = Disk(folder, lambda: chance.random() * every < 1, self._note)
+        self.disk = Disk(folder, lambda name: chance.random() * every < WEIGHTS.get(name, 1), self._note)
         self._clock = clock
         self._chance = chance
         self._last: Image = {}

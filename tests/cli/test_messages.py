@@ -22,6 +22,17 @@ def test_messages_are_found_by_key_newest_first(cli, served):
     )
 
 
+def test_messages_are_found_by_time_of_storing(cli, served):
+    for body in ("1", "2", "3"):
+        cli("send", "message-times", body, "--keys", "k")
+        served.pass_time(1000)
+
+    now = served.now_ms()
+    chosen = ("--begin", str(now - 2_500), "--end", str(now - 1_500))
+    rows = json.loads(cli("message", "find", "message-times", "--key", "k", *chosen, "-o", "json").out)
+    assert [row["body"] for row in rows] == ["2"]
+
+
 def test_id_that_is_none_is_one_line_of_error(cli, served):
     for wrong in ("hello", "7F00000100007CA7000000000000FFFF"):
         failed = cli("message", "show", wrong)

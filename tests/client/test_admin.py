@@ -3,8 +3,10 @@
 import pytest
 
 from pyromq.client.admin import AsyncAdmin
+from pyromq.client.transactions import AsyncTransactionProducer, Decision
 from pyromq.errors import (
     IllegalName,
+    MQError,
     NoNameServer,
     NotRunning,
     QueryNotFound,
@@ -176,6 +178,29 @@ async def test_messages_are_found_by_key_newest_first(cluster, admin):
     assert [m.body for m in await admin.query_by_key("orders", "all", 2)] == [b"2", b"1"]
     assert [m.body for m in await admin.query_by_key("orders", "k1")] == [b"1"]
     assert await admin.query_by_key("orders", "none") == []
+
+
+async def test_a_delayed_message_is_found_by_key_and_id_once_it_is_there(cluster, admin):
+    producer = await cluster.producer()
+    sent = await producer.send(Message("orders", b"1", keys="k", delay=10))
+    assert await admin.query_by_key("orders", "k") == []
+    await cluster.clock.advance(10)
+    (found,) = await admin.query_by_key("orders", "k")
+    assert (found.body, found.message_id) == (b"1", sent.message_id)
+    assert (await admin.view(sent.message_id, "orders")).queue_offset == found.queue_offset == 0
+
+
+async def test_a_transaction_s_message_is_found_by_key_and_id_once_it_is_committed(cluster, admin):
+    async with AsyncTransactionProducer("p", cluster.namesrv, check=lambda _: Decision.UNKNOWN) as producer:
+        committed = await producer.send_half(Message("orders", b"1", keys="k"))
+        rolled_back = await producer.send_half(Message("orders", b"2", keys="k"))
+        assert await admin.query_by_key("orders", "k") == []
+        await producer.end(committed, Decision.COMMIT)
+        await producer.end(rolled_back, Decision.ROLLBACK)
+    assert [message.body for message in await admin.query_by_key("orders", "k")] == [b"1"]
+    assert (await admin.view(committed.message_id, "orders")).body == b"1"
+    with pytest.raises(MQError):
+        await admin.view(rolled_back.message_id, "orders")
 
 
 async def test_without_a_broker_the_name_server_is_named():

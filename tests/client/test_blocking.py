@@ -127,6 +127,11 @@ def test_an_admin_does_what_the_async_one_does(served, topic):
         assert topic in admin.topics()
         assert len(admin.topic_status(topic)) == 2
         assert [f.ok for f in Admin.diagnose(served.namesrv, topic)] == [True, True, True]
+        with Producer("p", served.namesrv) as producer:
+            sent = producer.send(Message(topic, b"1", keys="k"))
+        assert [message.body for message in admin.query_by_key(topic, "k")] == [b"1"]
+        found = [admin.view(sent.message_id, topic), admin.view(sent.offset_message_id)]
+        assert [message.body for message in found] == [b"1", b"1"]
         admin.delete_topic(topic)
         assert topic not in admin.topics()
 

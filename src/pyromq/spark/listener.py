@@ -58,8 +58,12 @@ class LagListener(StreamingQueryListener):
         """The last figures stay."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self.note(event.progress.json)
+
+    def note(self, progress: str) -> None:
+        """Take in what Spark reports of a micro-batch, as JSON; its events come late."""
         lag = lag_of(
-            json.loads(event.progress.json),
+            json.loads(progress),
             now_ms=SystemClock().now_ms(),
             store_time=self._store_time if self._namesrv else None,
         )

@@ -115,7 +115,6 @@ def _partitions(options: ReadOptions, ranges: list[QueueRange]) -> list[InputPar
 
 
 def _read(options: ReadOptions, columns: list[str], partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    if partition is None:
+    if not isinstance(partition, RangePartition):  # Spark makes one up when there is nothing to read
         return iter(())
-    assert isinstance(partition, RangePartition), "made above"
     return read_ranges(options, columns, partition.ranges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,24 @@ def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
         return frame.writeStream.format("parquet").option("path", settings.to)
     if settings.to_prometheus:
         return frame.writeStream.foreachBatch(partial(_write_prometheus, Path(settings.to_prometheus)))
-    message = frame.select(
+    messages = frame.select(
         F.to_json(F.struct(*frame.columns)).cast("binary").alias("body"),
         F.col("topic").alias("keys"),
         F.lit("metrics").alias("tags"),
     )
     options = {"namesrvAddr": settings.session.namesrv, "topic": settings.to_topic, "delivery": settings.delivery}
-    return message.writeStream.format("rocketmq").options(**options)
+    if settings.mode == "append":
+        return messages.writeStream.format("rocketmq").options(**options)
+    # Spark has no update mode for sinks in Python, but batch writes that are named are as good.
+    return messages.writeStream.foreachBatch(partial(_write_batch, options, settings.stream.checkpoint))
+
+
+def _write_batch(options: dict[str, str], checkpoint: str, frame: DataFrame, batch: int) -> None:
+    """Write a micro-batch as a job named after the query and the batch: repeated, it changes nothing."""
+    if options["delivery"] != "atLeastOnce":
+        name = hashlib.sha256(checkpoint.encode()).hexdigest()[:16]
+        options = options | {"jobId": f"metrics-{name}-{batch}"}
+    frame.write.format("rocketmq").mode("append").options(**options).save()
 
 
 def _write_prometheus(path: Path, frame: DataFrame, batch: int) -> None:

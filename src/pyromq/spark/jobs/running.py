@@ -40,6 +40,8 @@ def run_stream(
             pass
         finally:
             query.stop()
+        if query.lastProgress is not None:
+            listener.note(query.lastProgress.json)
         return _summary([dict(json.loads(each.json)) for each in query.recentProgress])
     finally:
         spark.streams.removeListener(listener)

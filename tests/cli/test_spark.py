@@ -1,0 +1,42 @@
+"""`pyromq spark`: flags, YAML, exit codes; jobs themselves are tested in tests/spark."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pyromq.cli.main import run
+
+
+def test_help_loads_no_pyspark():
+    code = (
+        "import sys; from pyromq.cli.main import run; run(['spark', 'archive', '--help']); "
+        "sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "--checkpoint" in done.stdout
+
+
+@pytest.mark.parametrize("job", ["archive", "replay", "redrive", "audit", "metrics", "mirror", "describe"])
+def test_every_job_has_help(job, capsys):
+    assert run(["spark", job, "--help"]) == 0
+    assert "Usage: pyromq spark" in capsys.readouterr().out
+
+
+def test_a_missing_setting_is_named(capsys):
+    assert run(["spark", "archive", "--to", "/lake"]) == 1
+    assert "setting topics is missing" in capsys.readouterr().err
+
+
+def test_settings_come_from_a_file_and_mistakes_in_it_are_named(tmp_path, capsys):
+    pytest.importorskip("yaml")
+    file = tmp_path / "archive.yaml"
+    file.write_text("to: /lake\ntopic: orders\n")
+    assert run(["spark", "archive", "--file", str(file)]) == 1
+    assert "setting 'topic' is unknown; did you mean topics" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_checkpoint_is_named(tmp_path, capsys):
+    assert run(["spark", "describe", str(tmp_path)]) == 1
+    assert "is no checkpoint of a streaming query" in capsys.readouterr().err

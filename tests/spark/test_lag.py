@@ -1,0 +1,46 @@
+"""What Spark's progress says of lag; without Spark."""
+
+import json
+
+from pyromq.message import MessageQueue
+from pyromq.spark.lag import lag_of, prometheus_text
+from pyromq.spark.stream_offset import StreamOffset
+
+FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+
+
+def progress(**ends):
+    return {
+        "id": "1234",
+        "name": "archive",
+        "batchId": 7,
+        "numInputRows": 50,
+        "processedRowsPerSecond": 100.0,
+        "sources": [
+            {name: json.dumps(StreamOffset(positions).as_json()) for name, positions in ends.items()},
+            {"endOffset": "3", "latestOffset": None},  # another source's
+        ],
+    }
+
+
+def test_lag_is_counted_by_queue_and_in_seconds():
+    given = progress(endOffset={FIRST: 5, SECOND: 9}, latestOffset={FIRST: 15, SECOND: 9})
+    lag = lag_of(given, now_ms=10_000, store_time=lambda queue, offset: 7_500 if offset == 5 else None)
+    assert [(queue.queue, queue.offset, queue.messages, queue.seconds) for queue in lag.queues] == [
+        (0, 5, 10, 2.5),
+        (1, 9, 0, 0.0),
+    ]
+    assert lag.line() == "query archive batch 7: 50 rows, 100 a second, 10 messages and 2.5 s behind"
+    assert json.loads(lag.as_json())["messages"] == 10
+
+
+def test_a_queue_that_was_never_read_is_behind_by_all_it_has():
+    lag = lag_of(progress(endOffset={}, latestOffset={FIRST: 4}), now_ms=0)
+    assert lag.messages == 4
+
+
+def test_prometheus_text_has_a_line_for_each_queue_with_escaped_labels():
+    given = progress(endOffset={FIRST: 5}, latestOffset={FIRST: 15}) | {"name": 'a"b'}
+    text = prometheus_text([lag_of(given, now_ms=0)])
+    assert '\npyromq_spark_lag_messages{query="a\\"b",topic="orders",broker="broker-a",queue="0"} 10\n' in text
+    assert "# TYPE pyromq_spark_lag_messages gauge" in text

@@ -373,8 +373,9 @@ def test_crash_right_after_a_blank_record_begins_the_next_segment(tmp_path: Path
 def test_failed_open_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, 30)
-    (tmp_path / "consumequeue" / TOPIC / "0" / "notes").touch()
+    (tmp_path / "commitlog" / f"{1 << 20:020}").touch()
+    (tmp_path / "commitlog" / f"{1 << 21:020}").write_bytes(b"short")
     before = files_below(tmp_path)
-    with pytest.raises(Exception, match="notes"), opened(tmp_path):
+    with pytest.raises(StoreCorrupt, match=f"{1 << 20:020} has 0 bytes"), opened(tmp_path):
         pass
     assert files_below(tmp_path) == before

@@ -12,7 +12,7 @@ import pytest
 from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, UsageError
 from pyromq.store.config import StoreConfig
 
-from .making import fill, message, opened, small_store
+from .making import files_below, fill, message, opened, small_store
 
 # As a Java broker locks it: a lock of the process on byte 0.
 _JAVA_LIKE = """
@@ -84,19 +84,49 @@ def test_other_wrong_sizes_name_their_setting(tmp_path: Path, changes: dict[str,
         assert store.max_offset("orders", 0) == 3
 
 
-def test_missing_and_foreign_segments_are_named(tmp_path: Path) -> None:
+def test_a_missing_segment_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, 80)
     log = tmp_path / "commitlog"
     (log / f"{4096:020}").rename(tmp_path / "kept")
-    with pytest.raises(StoreCorrupt, match=f"lacks file {4096:020}"), opened(tmp_path):
+    with pytest.raises(StoreCorrupt, match=f"lacks file {4096:020}.*store repair"), opened(tmp_path):
         pass
-    (tmp_path / "kept").rename(log / "notes")
-    with pytest.raises(StoreCorrupt, match="notes is no segment file"), opened(tmp_path):
-        pass
-    (log / "notes").rename(log / f"{4096:020}")
+    (tmp_path / "kept").rename(log / f"{4096:020}")
     with opened(tmp_path) as store:
         assert store.max_offset("orders", 0) == 40
+
+
+def test_foreign_files_are_named_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 80)
+    foreign = [tmp_path / "commitlog" / "notes", tmp_path / "consumequeue" / "orders" / "0" / ".nfs0001"]
+    for path in foreign:
+        path.write_text("what is this")
+    with opened(tmp_path) as store:
+        assert store.max_offset("orders", 0) == 40
+    assert caplog.messages == [f"{path} does not belong there, and is left alone" for path in foreign]
+    assert all(path.read_text() == "what is this" for path in foreign)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("kind", ["short", "missing"])
+def test_a_queue_with_a_file_short_or_missing_is_made_again(
+    tmp_path: Path, kind: str, crashed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 80)
+    before = files_below(tmp_path / "consumequeue")
+    path = tmp_path / "consumequeue" / "orders" / "1" / f"{160:020}"
+    if kind == "short":
+        path.write_bytes(path.read_bytes()[:50])
+    else:
+        path.unlink()
+    if crashed:
+        (tmp_path / "abort").touch()
+    with opened(tmp_path) as store:
+        assert store.max_offset("orders", 1) == 40
+    assert files_below(tmp_path / "consumequeue") == before
+    assert "This queue is made again from the log" in caplog.text
 
 
 def test_log_folder_can_lie_elsewhere(tmp_path: Path) -> None:

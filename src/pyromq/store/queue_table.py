@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyromq.errors import MessageRefused
+from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import LOCAL_DISK, Disk
 
+logger = logging.getLogger(__name__)
+
 
 class QueueTable:
-    """Every queue that has or had a message. `by_topic` is for lookup only; queues come by `make`, go by `delete`."""
+    """Every queue that has or had a message. `by_topic` is for lookup only; queues come by `make`, go by `delete`.
+
+    `is_incomplete`: some were dropped by `load`, and are to be made again from the log.
+    """
 
     def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self.is_incomplete = False
         self._folder = folder
         self._disk = disk
         self._entries_per_file = entries_per_file
@@ -39,11 +46,27 @@ class QueueTable:
         return queue
 
     def load(self, *, crashed: bool) -> None:
-        """Find the queues on disk. Raises `StoreCorrupt` naming the file that does not fit."""
+        """Find the queues on disk; one whose files do not fit each other is dropped.
+
+        Raises `StoreCorrupt` naming a file where none fits: the sizes in the settings are not those of the store.
+        """
+        misfits: list[tuple[ConsumeQueue, StoreCorrupt]] = []
+        is_any_sound = False
         for topic in self._disk.names(self._folder):
             for name in self._disk.names(self._folder / topic):
                 if name.isdecimal() and self._disk.is_folder(self._folder / topic / name):
-                    self.make(topic, int(name)).load(crashed=crashed)
+                    queue = self.make(topic, int(name))
+                    try:
+                        queue.load(crashed=crashed)
+                        is_any_sound = is_any_sound or queue.max_offset > 0
+                    except StoreCorrupt as error:
+                        misfits.append((queue, error))
+        if misfits and not is_any_sound:
+            raise misfits[0][1]
+        for queue, error in misfits:
+            logger.warning("%s. This queue is made again from the log", str(error).partition(":")[0])
+            queue.delete()
+            self.is_incomplete = True
 
     def delete(self, topic: str) -> None:
         """Remove a topic's queues with their files."""

@@ -56,6 +56,8 @@ class Recovery:
         else:
             replay_from = max(queues_end, self._log.min_offset)
             start = min(self._start_after_stop(queues_end), replay_from)
+        if self._queues.is_incomplete:
+            start = replay_from = self._log.min_offset
         scan = self._walk(start, replay_from)
         check_cut(self._log.files, scan.position, queues_end=queues_end, vouched_ms=safe_ms if power_cut else None)
         self._finish(scan)
@@ -69,7 +71,7 @@ class Recovery:
 
     def _walk(self, start: int, replay_from: int) -> Scan:
         """Read the log from `start` to its end, and lead the records from `replay_from` on into their queues."""
-        complete = False
+        complete = self._queues.is_incomplete
         while True:
             scan = self._log.scan(start, check_crc=self._check_crc)
             for message in scan:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder
 from pyromq.store.segment import Segment, sync_all
+
+logger = logging.getLogger(__name__)
 
 _NAME_DIGITS = 20
 
@@ -39,12 +42,13 @@ class SegmentedLog:
         self.segments: list[Segment] = []
 
     def load(self) -> None:
-        """Find the files. Raises `StoreCorrupt` naming the file that is foreign, missing or of another size."""
-        names = self._disk.names(self.folder)
-        for name in names:
-            if len(name) != _NAME_DIGITS or not name.isdecimal():
-                raise StoreCorrupt(f"{self.folder / name} is no segment file: move it out of this folder")
-        self.segments = [self._segment(int(name)) for name in names]
+        """Find the files. Raises `StoreCorrupt` naming the file that is missing or of another size."""
+        self.segments = []
+        for name in self._disk.names(self.folder):
+            if len(name) == _NAME_DIGITS and name.isdecimal():
+                self.segments.append(self._segment(int(name)))
+            else:
+                logger.warning("%s does not belong there, and is left alone", self.folder / name)
         self._remove_unfinished()
         self._check_sizes()
         self._check_order()
@@ -60,7 +64,8 @@ class SegmentedLog:
             if size != self.segment_bytes:
                 raise StoreCorrupt(
                     f"{segment.path} has {size} bytes, expected {self.segment_bytes}: open the store with the"
-                    f" {self.setting} it was made with, or restore that file from a backup"
+                    f" {self.setting} it was made with; if the file was cut short, restore it from a backup, or let"
+                    " `pyromq store repair` keep what is left"
                 )
 
     def _check_order(self) -> None:
@@ -68,7 +73,8 @@ class SegmentedLog:
             if later.base != earlier.base + self.segment_bytes:
                 raise StoreCorrupt(
                     f"{self.folder} lacks file {earlier.base + self.segment_bytes:0{_NAME_DIGITS}}: restore it, or"
-                    f" open the store with the {self.setting} it was made with (now {self.segment_bytes} bytes a file)"
+                    f" open the store with the {self.setting} it was made with (now {self.segment_bytes} bytes a file),"
+                    " or let `pyromq store repair` keep what is left"
                 )
 
     @property

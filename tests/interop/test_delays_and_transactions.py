@@ -1,4 +1,4 @@
-"""Delays and transactions: the Java client at our broker, and what either broker leaves pending in its store."""
+"""Delays and transactions: either client at the other broker, and what either broker leaves pending in its store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyromq import Message
+from pyromq import Decision, Message, StoredMessage, TransactionProducer
 
 from .clients import JavaClient, OurClient, Received, read
 from .java import Driver
@@ -75,6 +75,80 @@ def test_delays_of_the_java_client(checking: OurServers, home: Path, topic: str)
     assert keys(messages) == ["1", "2"]
     delays = {message.content.keys: message for message in messages}
     assert abs(delays["2"].store_ms - delays["1"].store_ms - 4_000) < 500
+
+
+def test_timers_of_the_java_client(checking: OurServers, home: Path, topic: str) -> None:
+    """Of 5.x: the 4.x client has none."""
+    java = JavaClient(Driver(home, checking.namesrv, major=5))
+    now_ms = time.time_ns() // 1_000_000
+    wishes = [
+        line(topic, "deliver", setDeliverTimeMs=now_ms + 9_000),
+        line(topic, "milliseconds", setDelayTimeMs=3_000),
+        line(topic, "seconds", setDelayTimeSec=2),
+        line(topic, "past", setDeliverTimeMs=now_ms - 1_000),
+    ]
+    java.driver.run("send", "sync", "timers", lines=wishes)
+    java.driver.run("send", "recalled", "timers", lines=[line(topic, "recalled", setDelayTimeMs=8_000)])
+
+    messages = read(java, topic, "reads", 4)
+
+    arrived = {message.content.keys: message.store_ms for message in messages}
+    assert set(arrived) == {"past", "seconds", "milliseconds", "deliver"}
+    assert now_ms + 2_000 <= arrived["seconds"] < arrived["past"] + 3_500  # "past" was sent behind it
+    assert now_ms + 3_000 <= arrived["milliseconds"] < arrived["past"] + 4_500
+    assert now_ms + 9_000 <= arrived["deliver"] < now_ms + 10_000
+    time.sleep(max(0.0, 2 + (now_ms + 9_000) / 1000 - time.time()))
+    assert OurClient(checking.namesrv).pull(topic, "reads") == []
+
+
+# -- our client at the genuine broker
+
+
+@pytest.fixture(scope="module")
+def genuine_checking(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenuineServers]:
+    folder = tmp_path_factory.mktemp("genuine-checking")
+    servers = GenuineServers(folder, folder / "store", **CHECKS)
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.kill()
+
+
+def test_transactions_of_our_client(genuine_checking: GenuineServers, home: Path, topic: str) -> None:
+    checked: list[str] = []
+
+    def check(half: StoredMessage) -> Decision:
+        checked.append(half.keys[0])
+        return Decision.COMMIT if half.keys[0] == "committed-on-check" else Decision.ROLLBACK
+
+    decisions = {
+        "committed": Decision.COMMIT,
+        "rolled-back": Decision.ROLLBACK,
+        "committed-on-check": Decision.UNKNOWN,
+        "rolled-back-on-check": Decision.UNKNOWN,
+    }
+    with TransactionProducer(f"tx-{topic}", genuine_checking.namesrv, check=check) as producer:
+        for key, decision in decisions.items():
+            result = producer.send_in_transaction(Message(topic, key.encode(), keys=key), lambda _, d=decision: d)
+            assert result.confirmed == (decision is not Decision.UNKNOWN)
+        java = JavaClient(Driver(home, genuine_checking.namesrv))
+        assert keys(read(java, topic, "reads", 2)) == ["committed", "committed-on-check"]
+        deadline = time.monotonic() + 20
+        while "rolled-back-on-check" not in checked and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(3)  # a round of checks
+    assert {"committed-on-check", "rolled-back-on-check"} == set(checked)
+    assert OurClient(genuine_checking.namesrv).pull(topic, "reads") == []
+
+
+def test_delays_of_our_client(genuine_checking: GenuineServers, topic: str) -> None:
+    client = OurClient(genuine_checking.namesrv)
+    client.send("sync", [Message(topic, b"x", keys=str(level), delay_level=level) for level in (2, 1)])
+    messages = read(client, topic, "reads", 2)
+    delays = {message.content.keys: message for message in messages}
+    assert sorted(delays) == ["1", "2"]
+    assert abs(delays["2"].store_ms - delays["1"].store_ms - 4_000) < 1_000
 
 
 # -- one broker's pending messages, delivered by the other

@@ -26,6 +26,12 @@ public final class Driver {
             case "transact": // GROUP SECONDS
                 Transacting.run(nameServers, rest[0], Integer.parseInt(rest[1]));
                 break;
+            case "request": // GROUP; lines are questions
+                Requesting.request(nameServers, rest[0]);
+                break;
+            case "reply": // TOPIC GROUP COUNT SECONDS
+                Requesting.reply(nameServers, rest[0], rest[1], Integer.parseInt(rest[2]), Integer.parseInt(rest[3]));
+                break;
             case "pull": // TOPIC GROUP TAGS
                 Pulling.run(nameServers, rest[0], rest[1], rest[2]);
                 break;

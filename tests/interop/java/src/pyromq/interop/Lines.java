@@ -25,6 +25,8 @@ final class Lines {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
 
+    private static final List<String> TIMER_WISHES = List.of("setDeliverTimeMs", "setDelayTimeMs", "setDelayTimeSec");
+
     private Lines() {
     }
 
@@ -53,12 +55,26 @@ final class Lines {
         if (line.has("delayLevel")) {
             message.setDelayTimeLevel(line.get("delayLevel").getAsInt());
         }
+        for (String wish : TIMER_WISHES) {
+            if (line.has(wish)) {
+                call(message, wish, line.get(wish).getAsLong());
+            }
+        }
         if (line.has("properties")) {
             for (Map.Entry<String, JsonElement> property : line.getAsJsonObject("properties").entrySet()) {
                 message.putUserProperty(property.getKey(), property.getValue().getAsString());
             }
         }
         return message;
+    }
+
+    /** Calls what messages of 5.x only have. */
+    private static void call(Message message, String method, long argument) {
+        try {
+            Message.class.getMethod(method, long.class).invoke(message, argument);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     static String text(JsonObject line, String name) {

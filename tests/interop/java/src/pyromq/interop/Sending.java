@@ -10,7 +10,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 
-/** Sends the messages of standard input in one of the client's five ways; the results come out in the same order. */
+/** Sends the messages of standard input in one of the client's ways; the results come out in the same order. */
 final class Sending {
     private final DefaultMQProducer producer;
 
@@ -35,6 +35,15 @@ final class Sending {
             case "sync":
                 for (JsonObject line : lines) {
                     Lines.sent(producer.send(Lines.message(line)));
+                }
+                break;
+            case "recalled": // by 5.x: taken back before they are due
+                for (JsonObject line : lines) {
+                    SendResult sent = producer.send(Lines.message(line));
+                    Lines.sent(sent);
+                    String handle = (String) SendResult.class.getMethod("getRecallHandle").invoke(sent);
+                    DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
+                        .invoke(producer, Lines.text(line, "topic"), handle);
                 }
                 break;
             case "async":

@@ -8,7 +8,9 @@ from random import Random
 
 from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
+from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
+from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.json_file import JsonFile
 from pyromq.store.key_index import key_hashes
 from pyromq.store.message_store import MessageStore
@@ -182,8 +184,8 @@ class Model:
         require(len(entries) == high - low, f"{queue} has {len(entries)} entries from {low} to {high}")
         for offset, entry in enumerate(entries, low):
             each = alive.pop(offset, None) or deleted.get(entry.log_offset)
-            if each is None and entry.log_offset < store.min_log_offset:
-                continue
+            if each is None and (entry.log_offset < store.min_log_offset or entry.size == FILLER_SIZE):
+                continue  # expired
             require(each is not None, f"{queue} {offset} leads to {entry}, where nothing was sent to it")
             assert each is not None
             each.is_deleted = False  # the topic is back
@@ -198,6 +200,8 @@ class Model:
         """Look up some keys: every message that has one, each once."""
         by_key: dict[tuple[str, str], set[int]] = defaultdict(set)
         for each in self.log:
+            if each.message.topic == TIMER_TOPIC:
+                continue  # parked ones are not in the index
             for key in {each.message.properties.get("UNIQ_KEY"), *each.message.keys} - {"", None}:
                 by_key[each.message.topic, key].add(each.message.log_offset)
         for topic, key in random.sample(sorted(by_key), min(KEYS_LOOKED_UP, len(by_key))):

@@ -128,21 +128,28 @@ class CommitLog:
         try:
             if self._memory is None or self.end + size > segment_end - BLANK_SIZE:
                 self._roll()
-            while self.end + size > self._room_mark:
-                self._room_mark = self._room.extend(self.files.segments[-1])
+            self._extend_to(self.end + size)
         except OSError as error:
-            raise StoreNotWritable(f"cannot extend the log in {self.files.folder}: {error.strerror}") from error
+            raise StoreNotWritable(
+                f"cannot extend the log in {self.files.folder}: {error.strerror}; make room on that disk, then messages"
+                " are taken again"
+            ) from error
         self._set_limit()
 
     def _roll(self) -> None:
         base = self.files.capacity_end
+        if self._memory is not None:
+            self._extend_to(self.end + BLANK_SIZE)
         segment = self._room.next_segment(base)
         if self._memory is not None:
             _SIZE_AND_MAGIC.pack_into(self._memory, self.end - self._base, base - self.end, BLANK_MAGIC)
         self.files.add(segment)
         self._memory = segment.memory
-        self._base = self.end = base
-        self._room_mark = self._room.start(base)
+        self._base = self.end = self._room_mark = base
+
+    def _extend_to(self, end: int) -> None:
+        while end > self._room_mark:
+            self._room_mark = self._room.extend(self.files.segments[-1], end)
 
     def _set_limit(self) -> None:
         self._limit = min(self._room_mark, self._base + self.files.segment_bytes - BLANK_SIZE)
@@ -164,8 +171,8 @@ class CommitLog:
         if segment is not None:
             self._memory = segment.memory
             self._base = segment.base
-            self._room_mark = self._room.start(end)
-            self._set_limit()
+            self._limit = self._room_mark = end  # the first append finds out whether there is room
+            self._room.begin(end)
 
     def close(self) -> None:
         """Refuse appends and end the helper's thread; views stay valid."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from pyromq.errors import StoreNotWritable
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
@@ -27,6 +28,7 @@ _ENTRY = struct.Struct(">qiq")
 _LOADED_FILES = 3  # what is walked after a crash: earlier files were flushed long ago. Source: ConsumeQueue.recover
 _WALK_ENTRIES = 1024
 _LEVELS = 4  # consumequeue, topic and queue id, in the store's folder
+_LEAST_ROOM, _MOST_ROOM = 4096, 64 << 10  # bytes taken from the disk at once
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
 _pack_into = _ENTRY.pack_into  # bound once: called for every message
@@ -48,10 +50,10 @@ class QueueEntry(NamedTuple):
 class ConsumeQueue:
     """One writer. `min_offset` is the first queue offset whose record is still there, `max_offset` the next to give.
 
-    `flushed_offset` belongs to the flusher: entries before it are on disk.
+    Entries before `reserved` find room on disk. `flushed_offset` belongs to the flusher: entries before it are on disk.
     """
 
-    __slots__ = ("_base", "_disk", "_end", "_memory", "files", "flushed_offset", "max_offset", "min_offset")
+    __slots__ = ("_base", "_disk", "_end", "_memory", "files", "flushed_offset", "max_offset", "min_offset", "reserved")
 
     def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
         self._disk = disk
@@ -61,6 +63,7 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.flushed_offset = 0
+        self.reserved = 0
         self._memory: memoryview | None = None
         self._base = self._end = 0  # queue offsets of the file that is written
 
@@ -82,23 +85,46 @@ class ConsumeQueue:
         lost_at = log_offset if self.max_offset else 0
         if self.max_offset == 0:
             self.files.delete()
+            self.reserved = 0
             per_file = self.files.segment_bytes // ENTRY_BYTES
             self.max_offset = queue_offset - queue_offset % per_file
             self.min_offset = queue_offset
         while self.max_offset < queue_offset:
             self.append(lost_at, FILLER_SIZE, 0)
 
-    def _open_file(self, offset: int) -> None:
-        """Map the file that holds entry `offset`, making it where it does not exist."""
+    def reserve(self, offset: int) -> None:
+        """Have room on disk for entry `offset`, behind the last, and some more. Raises `StoreNotWritable`.
+
+        Before a record is appended: its entry must not fail then, and writing a mapped file must not on a full disk.
+        """
         position = offset * ENTRY_BYTES
-        segment = self.files.find(position)
-        if segment is None:
+        try:
+            segment = self.files.find(position)
+            if segment is None:
+                segment = self.files.create(position - position % self.files.segment_bytes)
+                self.files.add(segment)
+            start = position - segment.base
+            size = min(max(start, _LEAST_ROOM), _MOST_ROOM)  # small queues take little
+            end = min(start + size - (start + size) % _LEAST_ROOM, segment.size)
+            segment.allocate(start, end)
+        except OSError as error:
+            raise StoreNotWritable(
+                f"cannot extend the queue in {self.files.folder}: {error.strerror}; make room on that disk, then"
+                " messages are taken again"
+            ) from error
+        self.reserved = (segment.base + end) // ENTRY_BYTES
+
+    def _open_file(self, offset: int) -> None:
+        """Map the file that holds entry `offset`, with room for it."""
+        if offset >= self.reserved:
+            self.reserve(offset)
+        segment = self.files.find(offset * ENTRY_BYTES)
+        assert segment is not None
+        if segment.base // ENTRY_BYTES != self._base:
             self.files.release()  # the full file is mapped again if it is read
-            segment = self.files.create(position - position % self.files.segment_bytes)
-            self.files.add(segment)
         self._memory = segment.memory
         self._base = segment.base // ENTRY_BYTES
-        self._end = self._base + segment.size // ENTRY_BYTES
+        self._end = min(self.reserved, self._base + segment.size // ENTRY_BYTES)
 
     def release(self) -> None:
         """Give up the mappings; they come back when used."""
@@ -111,7 +137,7 @@ class ConsumeQueue:
         self.release()
         self._disk.remove_folder(self.files.folder)
         self.files.segments.clear()
-        self.min_offset = self.max_offset = 0
+        self.min_offset = self.max_offset = self.reserved = 0
 
     # -- reading
 
@@ -198,6 +224,7 @@ class ConsumeQueue:
             self.release()
             self.files.cut(queue_offset * ENTRY_BYTES)
             self.max_offset = queue_offset
+            self.reserved = 0
             self.flushed_offset = min(self.flushed_offset, queue_offset)
 
     def cut_behind(self, log_end: int) -> None:
@@ -231,9 +258,15 @@ class ConsumeQueue:
         last = self.find((segment.base + segment.size) // ENTRY_BYTES - 1)
         return last is not None and last.log_offset < log_offset
 
+    def unflushed(self, end: int) -> list[Segment]:
+        """Return the files with entries before `end` that may not be on disk. Safe to call from any thread."""
+        return self.files.between(self.flushed_offset * ENTRY_BYTES, end * ENTRY_BYTES)
+
     def distrust(self) -> None:
         """Let the next flush write all entries from `flushed_offset` on: after a crash they may be nowhere."""
         self.files.distrust(self.flushed_offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES)
+        if self.files.segments:
+            self.files.segments[-1].is_fresh = True  # also where it has no entries yet
 
     def forget_before(self, log_offset: int) -> None:
         """Set the minimum to the first entry whose record begins at `log_offset` or later; as it is if none does.

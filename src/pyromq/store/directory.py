@@ -81,7 +81,7 @@ class Directory:
         self._disk.sync_folder(self.root)
 
     def mark_unflushed(self) -> None:
-        """A flush failed: what it lost may be seen for a while, and then be gone. The next start trusts nothing of it."""
+        """A flush failed: what it lost may be seen for a while, and then be gone. The next start does not trust it."""
         with contextlib.suppress(OSError):
             self._write_abort(_UNFLUSHED)
 

@@ -102,6 +102,9 @@ class Disk(Protocol):
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         """Make pages of a mapped file ready to be written; False where that is unsupported."""
 
+    def forget(self, memory: memoryview, position: int, size: int) -> None:
+        """Let go of the pages of a mapped file; the system keeps their content, and brings them back when touched."""
+
     def lock(self, descriptor: int) -> None:
         """Lock byte 0 for this open file alone. Raises `OSError` when somebody has it."""
 
@@ -197,6 +200,13 @@ class LocalDisk:
         start = position - position % mmap.PAGESIZE
         first = ctypes.c_char.from_buffer(memory, start)  # keeps the mapping meanwhile
         return bool(_advise(ctypes.addressof(first), position + size - start, _MADV_POPULATE_WRITE) == 0)
+
+    def forget(self, memory: memoryview, position: int, size: int) -> None:
+        first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < end:  # of a shared mapping nothing is lost, written to disk or not
+            byte = ctypes.c_char.from_buffer(memory, first)
+            _advise(ctypes.addressof(byte), end - first, mmap.MADV_DONTNEED)
 
     def lock(self, descriptor: int) -> None:
         # Bound to this open file, not to the process: two stores in one process exclude each other as well.

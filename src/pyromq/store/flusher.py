@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.clock import Clock
@@ -22,7 +23,7 @@ from pyromq.store.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.queue_table import QueueTable
-from pyromq.store.segment import Segment, sync_all
+from pyromq.store.segment import Segment, sync_all, sync_folders
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +137,10 @@ class Flusher:
             end = queue.max_offset
             dirty = (end - queue.flushed_offset) * ENTRY_BYTES
             if dirty > 0 and dirty >= least_pages * _PAGE:
-                segments += queue.files.between(queue.flushed_offset * ENTRY_BYTES, end * ENTRY_BYTES)
+                segments += queue.unflushed(end)
                 flushed.append((queue, end))
+            elif not least_pages:
+                segments += queue.files.fresh()  # without entries so far
         sync_all(segments, self._disk)
         for queue, end in flushed:
             queue.flushed_offset = end
@@ -146,6 +149,19 @@ class Flusher:
             self._queues_synced_at = self._queues_flushed_at
             self._checkpoint.queues_ms = max(self._checkpoint.queues_ms, last_store_ms)
             self._checkpoint.save()
+
+    def sync_entries(self) -> None:
+        """Have all entries of queues on disk now. Safe to call from any thread; changes nothing that `turn` knows."""
+        segments = [segment for queue in self._queues for segment in queue.unflushed(queue.max_offset)]
+        folders: dict[Path, None] = {}
+        try:
+            for segment in segments:
+                segment.sync()
+                folders.update(dict.fromkeys(segment.folders))
+            sync_folders(folders, self._disk)
+        except OSError as error:
+            self._fail(error)
+            raise
 
     def _run(self) -> None:
         while not self._stopping:
@@ -161,13 +177,16 @@ class Flusher:
         try:
             self._flush_due()
         except OSError as error:
-            self._failure = error
-            self.on_failure()
-            logger.exception("the disk refuses to store; no more messages are taken")
-            self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
-            self._answer(self._take(lambda _: True), False)
+            self._fail(error)
             return False
         return True
+
+    def _fail(self, error: OSError) -> None:
+        self._failure = error
+        self.on_failure()
+        logger.exception("the disk refuses to store; no more messages are taken")
+        self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
+        self._answer(self._take(lambda _: True), False)
 
     def _flush_due(self) -> None:
         if self._waiters or self._log_is_due():

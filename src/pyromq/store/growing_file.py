@@ -15,7 +15,7 @@ from pyromq.store.disk import LOCAL_DISK, Disk
 class GrowingFile:
     """One writer. `size` bytes count, what is not written yet included: that is `tail`, to be added to."""
 
-    __slots__ = ("_descriptor", "_disk", "_written", "path", "tail", "unsynced")
+    __slots__ = ("_descriptor", "_disk", "_failure", "_written", "path", "tail", "unsynced")
 
     def __init__(self, path: Path, size: int = 0, *, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
@@ -24,6 +24,7 @@ class GrowingFile:
         self.tail = bytearray()
         self._disk = disk
         self._descriptor: int | None = None
+        self._failure: OSError | None = None
 
     @property
     def size(self) -> int:
@@ -52,7 +53,12 @@ class GrowingFile:
             del self.tail[:written]
 
     def sync(self) -> None:
-        """Wait until what was written is on disk. Safe to call from any thread. Raises `OSError`."""
+        """Wait until what was written is on disk. Safe to call from any thread.
+
+        Raises `OSError`, and from then on always: a second try could succeed without what the first has lost.
+        """
+        if self._failure is not None:
+            raise self._failure
         if not self.unsynced:
             return
         self.unsynced = False  # before, since more may be written meanwhile
@@ -62,8 +68,9 @@ class GrowingFile:
                 self._disk.sync(descriptor)
             finally:
                 self._disk.close(descriptor)
-        except OSError:
+        except OSError as error:
             self.unsynced = True
+            self._failure = error
             raise
 
     def release(self) -> None:

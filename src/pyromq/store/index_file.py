@@ -31,6 +31,7 @@ from pyromq.store.segment import Segment
 _HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
+_ROOM_BYTES = 1 << 20  # taken from the disk at once
 _NEWEST = 64  # entries of one hash; one record has not more of them
 _EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
@@ -46,6 +47,7 @@ class IndexFile:
     __slots__ = (
         "_entries",
         "_entries_at",
+        "_room_to",
         "_slots",
         "begin_log_offset",
         "begin_ms",
@@ -64,6 +66,7 @@ class IndexFile:
         self.begin_ms = self.end_ms = self.begin_log_offset = self.end_log_offset = 0
         self.used_slots = 0
         self.next_entry = 1
+        self._room_to = 0  # position in the file up to which there is room for entries
 
     @property
     def is_full(self) -> bool:
@@ -74,8 +77,9 @@ class IndexFile:
         return self.next_entry <= 1
 
     def create(self, *, end_ms: int, end_log_offset: int) -> None:
-        """Make the file, as successor of one that ends there."""
+        """Make the file, as successor of one that ends there. Raises `OSError`."""
         self.file.create()
+        self.file.allocate(0, self._entries_at)
         self.begin_ms = self.end_ms = end_ms
         self.begin_log_offset = self.end_log_offset = end_log_offset
         self.write_header()
@@ -85,8 +89,15 @@ class IndexFile:
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
         self.next_entry = max(next_entry, 1)
 
+    def reserve(self, count: int) -> None:
+        """Have room on disk for so many entries more, as far as the file goes. Raises `OSError`."""
+        start = self._entries_at + self.next_entry * _ENTRY.size
+        if (needed := min(start + count * _ENTRY.size, self.file.size)) > self._room_to:
+            self.file.allocate(start, needed + _ROOM_BYTES)
+            self._room_to = min(needed + _ROOM_BYTES, self.file.size)
+
     def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
-        """Add an entry; the file must not be full. Called for every key of every message."""
+        """Add an entry; the file must not be full, and have room. Called for every key of every message."""
         memory = self.file.memory
         number = self.next_entry
         slot_at = _HEADER.size + key_hash % self._slots * _SLOT.size

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.clock import Clock
-from pyromq.errors import StoreCorrupt
+from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.java_hash import java_hash
 from pyromq.message import Property, SysFlag, decode_properties
 from pyromq.names import TIMER_TOPIC
@@ -51,6 +51,7 @@ class KeyIndex:
         self._entries = entries
         self._clock = clock
         self._disk = disk
+        self._complaint = ""
         self._in_doubt: int | None = None  # log offset of a record of which some keys may be there already
 
     # -- opening
@@ -117,9 +118,33 @@ class KeyIndex:
         return log.end - self.position
 
     def follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
-        """Index records until the log's end or the budget is reached; True if nothing is left."""
+        """Index records until the log's end or the budget is reached; True if nothing is left.
+
+        Raises `StoreNotWritable` where the disk has no room; what is missing is indexed later.
+        """
         if self.position >= log.end:
             return True
+        try:
+            done = self._follow(log, budget_seconds)
+        except OSError as error:
+            raise StoreNotWritable(
+                f"cannot extend the key index in {self._folder}: {error.strerror}; make room on that disk, then"
+                " messages are found by key again"
+            ) from error
+        self._complaint = ""
+        return done
+
+    def step(self, log: CommitLog, budget_seconds: float) -> bool:
+        """Like `follow`; where the disk has no room it says so once, and there is nothing left to do now."""
+        try:
+            return self.follow(log, budget_seconds)
+        except StoreNotWritable as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                logger.warning("%s", error)
+            return True
+
+    def _follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
         monotonic = self._clock.monotonic
         deadline = None if budget_seconds is None else monotonic() + budget_seconds
         for count, labels in enumerate(log.labels_from(max(self.position, log.min_offset)), 1):
@@ -138,12 +163,16 @@ class KeyIndex:
         hashes = key_hashes(labels.topic, labels.property_text)
         if labels.log_offset == self._in_doubt:
             hashes = [each for each in hashes if not self._leads_to(each, labels.log_offset)]
-            self._in_doubt = None
         file = self.files[-1] if self.files else None
+        if file is not None:
+            file.reserve(len(hashes))
         for key_hash in hashes:
             if file is None or file.is_full:
+                self._in_doubt = labels.log_offset
                 file = self._add_file()
+                file.reserve(len(hashes))
             file.put(key_hash, labels.log_offset, labels.store_ms)
+        self._in_doubt = None
         if file is not None and hashes:
             file.write_header()  # once all are in: whoever is killed before has to begin with the record again
 

@@ -66,7 +66,15 @@ class MessageStore:
             self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock, disk=disk
         )
         self._flusher.on_failure = self._directory.mark_unflushed
-        self.retention = Retention(self._log, self._queues, self._index, config=config, clock=clock, disk=disk)
+        self.retention = Retention(
+            self._log,
+            self._queues,
+            self._index,
+            config=config,
+            clock=clock,
+            disk=disk,
+            sync_entries=self._flusher.sync_entries,
+        )
         self._reading = Reading(self._log, self._queues, config)
         self.read = self._reading.read
         self._clock = clock
@@ -112,6 +120,7 @@ class MessageStore:
                 self._open = False
                 self._close_files()
         except OSError as error:
+            self._directory.mark_unflushed()
             raise StoreNotWritable(f"cannot flush the store in {self._directory.root}: {error}") from error
         finally:
             self._log.close()
@@ -154,7 +163,9 @@ class MessageStore:
             queue = self._by_topic[message.topic][message.queue_id]
         except KeyError:
             queue = self._queues.make(message.topic, message.queue_id)
-        message.queue_offset = queue.max_offset
+        offset = message.queue_offset = queue.max_offset
+        if offset >= queue.reserved:
+            queue.reserve(offset)
         message.store_address = self.store_address
         if message.sys_flag or len(message.born_address) != _IPV4_BYTES or len(self.store_address) != _IPV4_BYTES:
             _mark(message)
@@ -184,6 +195,8 @@ class MessageStore:
                 message.queue_offset = 0
             else:
                 message.queue_offset = offset = next_offsets.get(queue) or queue.max_offset
+                if offset >= queue.reserved:
+                    queue.reserve(offset)
                 next_offsets[queue] = offset + 1
         self._log.append_batch(messages)
         follow = self._follow
@@ -320,13 +333,14 @@ class MessageStore:
         return self._index.behind(self._log) if self.config.index_enabled else 0
 
     def index_step(self, budget_seconds: float) -> bool:
-        """Index for that long; True if nothing is left. Called when there is nothing else to do."""
-        return not self.config.index_enabled or self._index.follow(self._log, budget_seconds)
+        """Index for that long; True if nothing is left to do now. Called when there is nothing else to do."""
+        return not self.config.index_enabled or self._index.step(self._log, budget_seconds)
 
     def find_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> KeyMatches:
         """Return where messages with that key (or unique id) lie, newest first, stored from `begin_ms` to `end_ms`.
 
-        Indexes what is left first. Messages whose key only has an equal hash are among them: compare.
+        Indexes what is left first, and raises `StoreNotWritable` where the disk has no room for it. Messages whose key
+        only has an equal hash are among them: compare.
         """
         if self.config.index_enabled:
             self._index.follow(self._log, None)

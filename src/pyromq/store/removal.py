@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from pyromq.store.disk import Disk, Worker, worker
@@ -20,6 +20,7 @@ class Removal:
     """Deletes in the order of `add`, and never a file whose predecessor is still there: a log must not get holes."""
 
     def __init__(self, disk: Disk) -> None:
+        self.before: Callable[[], None] = lambda: None  # called by the thread before it deletes
         self._disk = disk
         self._files: deque[Segment] = deque()  # filled by the owner, emptied by the thread
         self._thread: Worker | None = None
@@ -46,6 +47,7 @@ class Removal:
         while self._files:
             file = self._files[0]
             try:
+                self.before()
                 file.delete()  # for good: a power cut could bring back a file, and not the one behind it
             except OSError as error:
                 complaint = f"{file.path} is expired and cannot be deleted: {error.strerror}; see to its permissions"

@@ -35,6 +35,7 @@ _HOUR_MS = 3_600_000
 class Retention:
     """One writer, the store's. `step` does what there is to do; nothing happens by itself.
 
+    `sync_entries` has the queues on disk: without the log before them, they alone know where their offsets go on.
     `keep_from` returns the first log offset that somebody needs; `measure` how full the disk of a path is.
     """
 
@@ -47,6 +48,7 @@ class Retention:
         config: StoreConfig,
         clock: Clock,
         disk: Disk = LOCAL_DISK,
+        sync_entries: Callable[[], None] = lambda: None,
     ) -> None:
         self.keep_from: Callable[[], int] = lambda: log.end
         self.measure = measured
@@ -56,6 +58,7 @@ class Retention:
         self._config = config
         self._clock = clock
         self._removal = Removal(disk)
+        self._removal.before = sync_entries
         self._use: DiskUse | None = None
         self._measured_at = self._round_at = float("-inf")
         self._following: Iterator[ConsumeQueue] | None = None  # queues that may lag behind the log's begin

@@ -79,21 +79,29 @@ class Segment:
         finally:
             self._disk.close(descriptor)
 
+    def allocate(self, start: int, end: int) -> None:
+        """Have room on disk for a stretch (positions in the file). Raises `OSError`."""
+        descriptor = self._disk.open(self.path)
+        try:
+            self._disk.allocate(descriptor, start, min(end, self.size) - start)
+        finally:
+            self._disk.close(descriptor)
+
     def prepare(self, start: int, end: int) -> None:
         """Have room on disk and pages in memory for a stretch (positions in the file). Raises `OSError`.
 
         Takes up to a millisecond per MiB and is for a helper's thread: appends then never wait for a page, and are
         never stopped by a full disk in the middle of a record.
         """
-        size = min(end, self.size) - start
-        if size <= 0:
-            return
-        descriptor = self._disk.open(self.path)
-        try:
-            self._disk.allocate(descriptor, start, size)
-        finally:
-            self._disk.close(descriptor)
-        self._disk.populate(self.memory, start, size)
+        end = min(end, self.size)
+        if start < end:
+            self.allocate(start, end)
+            self._disk.populate(self.memory, start, end - start)
+
+    def forget(self, start: int, end: int) -> None:
+        """Keep no pages in memory of a stretch that is hardly read any more; whoever reads it gets them back."""
+        if self._memory is not None:
+            self._disk.forget(self._memory, start, min(end, self.size) - start)
 
     def clear_from(self, position: int) -> None:
         """Make everything from `position` on zero; that is on disk when this returns."""
@@ -125,6 +133,11 @@ class Segment:
         if not self.is_fresh:
             return []
         self.is_fresh = False
+        return self.folders
+
+    @property
+    def folders(self) -> list[Path]:
+        """Those that came with the file, its own first."""
         return list(self.path.parents[: self._levels])
 
 
@@ -134,6 +147,10 @@ def sync_all(segments: Iterable[Segment], disk: Disk) -> None:
     for segment in segments:
         segment.sync()
         folders.update(dict.fromkeys(segment.take_folders()))
+    sync_folders(folders, disk)
+
+
+def sync_folders(folders: Iterable[Path], disk: Disk) -> None:
     for folder in folders:
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile, with the files
             disk.sync_folder(folder)

@@ -101,6 +101,10 @@ class SegmentedLog:
             segment for segment in list(self.segments) if segment.base < end and segment.base + segment.size > start
         ]
 
+    def fresh(self) -> list[Segment]:
+        """Return the last file if its name may not be on disk: earlier ones had to be flushed. For the flusher."""
+        return [segment for segment in self.segments[-1:] if segment.is_fresh]
+
     def create(self, base: int) -> Segment:
         """Make the file at `base` without adding it: `add` does that. Safe to call from a helper's thread."""
         self._disk.make_folder(self.folder)
@@ -126,6 +130,8 @@ class SegmentedLog:
 
     def add(self, segment: Segment) -> None:
         assert not self.segments or segment.base == self.capacity_end  # `find` computes positions
+        for full in self.segments[-1:]:
+            full.forget(0, full.size)
         self.segments.append(segment)
 
     def drop_first(self) -> Segment:

@@ -342,6 +342,9 @@ class SimulatedDisk:
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         return True
 
+    def forget(self, memory: memoryview, position: int, size: int) -> None:
+        """It has no pages."""
+
     def lock(self, descriptor: int) -> None:
         path, file = self._open[descriptor]
         if any(other is file for other in self._locks.values()):

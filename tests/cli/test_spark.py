@@ -25,7 +25,7 @@ def test_every_job_has_help(job, capsys):
 
 
 def test_a_missing_setting_is_named(capsys):
-    assert run(["spark", "archive", "--to", "/lake"]) == 1
+    assert run(["spark", "archive", "--to", "/lake"]) == 2
     assert "setting topics is missing" in capsys.readouterr().err
 
 
@@ -33,7 +33,7 @@ def test_settings_come_from_a_file_and_mistakes_in_it_are_named(tmp_path, capsys
     pytest.importorskip("yaml")
     file = tmp_path / "archive.yaml"
     file.write_text("to: /lake\ntopic: orders\n")
-    assert run(["spark", "archive", "--file", str(file)]) == 1
+    assert run(["spark", "archive", "--file", str(file)]) == 2
     assert "setting 'topic' is unknown; did you mean topics" in capsys.readouterr().err
 
 

@@ -58,7 +58,10 @@ _ENVIRONMENT = {"namesrv": "NAMESRV_ADDR"}
 
 def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
     values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
-    settings = build(JOBS[name], values)
+    try:
+        settings = build(JOBS[name], values)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
     summary = _guarded(lambda tell: run(name, settings, tell))
     show_rows(summary.rows, output, empty="no queues")
     for note in summary.notes:

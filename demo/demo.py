@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pandas
+import reminders
 import workers
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -50,6 +51,9 @@ def main() -> None:
     with ExitStack() as running:
         with step("start name server and broker"):
             namesrv = running.enter_context(serve())
+        with step("delay, cancel, commit and roll back"):
+            for line in reminders.show(namesrv):
+                console.print(f"       {line}")
         with step("load flights"):
             lanes = load_flights()
         with step("send"):

@@ -22,7 +22,7 @@ from pyromq.message import Property
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket
+from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.store.timer_files import Snapshot, TimerFiles
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ CHECKED_RECORDS = 4_000
 WRITTEN_BUCKETS = 32
 
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
-REMEMBERED = 200_000  # tickets of messages not moved yet; without them their records are read
+REMEMBERED = 150_000  # tickets of messages not moved yet; without them their records are read
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
 
 
@@ -102,21 +102,35 @@ class FiledTimers:
 
     def _move(self) -> bool:
         end = self._store.max_offset(TIMER_TOPIC, 0)
-        recent = self.recent
         if self._moved < end:
             records = self._store.records(TIMER_TOPIC, 0, self._moved, MOVED_RECORDS)
-            for queue_offset, (log_offset, record) in enumerate(records, self._moved):
-                while recent and recent[0][0] < log_offset:
-                    recent.popleft()
-                if recent and recent[0][0] == log_offset and record is not None:
-                    self._add(record, *recent.popleft(), queue_offset)
-                else:
-                    self._take(record, queue_offset)
+            self._take_all(records)
             self._moved = self._moved + len(records) if records else end
             self._news = True
         if self.refusal is not None or self._files.unwritten > UNWRITTEN_BYTES:
             self._write_some()
         return self._moved >= end
+
+    def _take_all(self, records: list[tuple[int, memoryview | None]]) -> None:
+        """File records; nearly all have tickets, and nothing else is done for so many messages in one go."""
+        recent, find_bucket, topic_hash, near = self.recent, self.buckets.get, _topic_hash, self.near
+        added: list[str] = []
+        for queue_offset, (log_offset, record) in enumerate(records, self._moved):
+            while recent and recent[0][0] < log_offset:
+                recent.popleft()
+            if not recent or recent[0][0] != log_offset or record is None:
+                self._files.pending.update(added)
+                added.clear()
+                self._take(record, queue_offset)
+                continue
+            _, due_ms, key_hash, topic = recent.popleft()[1]
+            hour = due_ms // HOUR_MS
+            bucket = find_bucket(hour) or self._files.make(hour, queue_offset)
+            self._files.touch(bucket, bucket.add(due_ms, key_hash, topic_hash(topic), log_offset, record))
+            added.append(topic)
+            if hour <= near:
+                self.unread.add(hour)
+        self._files.pending.update(added)
 
     def _take(self, record: memoryview | None, queue_offset: int) -> None:
         try:
@@ -131,15 +145,10 @@ class FiledTimers:
             for bucket, number in self.waiting(topic_name, due_ms, unique_key):
                 self._files.finish(bucket, number, topic_name)
             return
-        self._add(record, log_offset, (b"", due_ms, crc32(unique_key), topic_name), queue_offset)
-
-    def _add(self, record: memoryview, log_offset: int, ticket: Ticket, queue_offset: int) -> None:
-        _, due_ms, key_hash, topic = ticket
         hour = due_ms // HOUR_MS
         bucket = self.buckets.get(hour) or self._files.make(hour, queue_offset)
-        bucket.add(due_ms, key_hash, _topic_hash(topic), log_offset, record)
-        self._files.touch(bucket, ENTRY_BYTES + len(record))
-        self._files.pending[topic] += 1
+        self._files.touch(bucket, bucket.add(due_ms, crc32(unique_key), _topic_hash(topic_name), log_offset, record))
+        self._files.pending[topic_name] += 1
         if hour <= self.near:
             self.unread.add(hour)
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
 MOVE_SECONDS = 0.1  # how long parked messages may stay in the log alone, unless they are due
 MOVE_PAUSE_SECONDS = 0.05  # between two slices of moving while nothing is urgent: accepting comes first
-MOST_UNMOVED = 200_000  # messages; more are moved without pauses. It takes half a second when one of them is due
+MOST_UNMOVED = 100_000  # messages; more are moved without pauses. It takes half a second when one of them is due
 AHEAD_MS = 120_000  # how long before its hour a bucket's due times are read
 ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour are read
 

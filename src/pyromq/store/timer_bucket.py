@@ -100,14 +100,15 @@ class TimerBucket:
     def unwritten(self) -> int:
         return sum(len(file.tail) for file in self.files)
 
-    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, record: Buffer) -> None:
-        """Add a message. Log offsets must ascend. Called for every one."""
+    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, record: Buffer) -> int:
+        """Add a message; return how many bytes that takes. Log offsets must ascend. Called for every one."""
         size = len(record)
         self._entries.tail += _pack_entry(due_ms, key_hash, topic_hash, log_offset, self._records_size, size)
         self._records.tail += record
         self._records_size += size
         if self._finished is not None:
             self._finished.append(0)
+        return size + ENTRY_BYTES
 
     def finish(self, number: int) -> bool:
         """Note that a message was delivered or cancelled; False if that was noted before."""

@@ -53,6 +53,6 @@ def judged(messages: list[StoredMessage], due_ms: dict[str, int]) -> list[str]:
     if min(late_ms) < 0:
         raise RuntimeError(f"a reminder came {-min(late_ms)} ms early")
     return [
-        f"reminders came when due, at most {max(late_ms)} ms late; the cancelled one did not come",
-        "the committed message came, the one rolled back did not",
+        f"reminders came when due (at most {max(late_ms)} ms late), the cancelled one never",
+        "the committed message came, the one rolled back never",
     ]

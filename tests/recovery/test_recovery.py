@@ -379,3 +379,17 @@ def test_failed_open_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(StoreCorrupt, match=f"{1 << 20:020} has 0 bytes"), opened(tmp_path):
         pass
     assert files_below(tmp_path) == before
+
+
+def test_a_clock_set_back_between_two_runs_is_told_and_does_no_harm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        fill(store, 10)
+    clock.ms -= 3_600_000
+    with opened(tmp_path, clock) as store:
+        fill(store, 2, first=10)
+        assert len(bodies(store)) == 6
+        assert store.store_time_at(TOPIC, 0, 5) == NOON_MS
+    assert "stored 3600 s later than it is now by this machine's clock" in caplog.text

@@ -69,10 +69,14 @@ class Follower:
         """
         if message.sys_flag & UNQUEUED:
             return True
-        if not names_folders(message.topic, message.queue_id):
-            logger.error("record at %d is damaged, and left out: topic %r", message.log_offset, message.topic)
-            return True
-        queue = self._queues.make(message.topic, message.queue_id)
+        queue = self._queues.find(message.topic, message.queue_id)
+        if queue is None:
+            if not names_folders(message.topic, message.queue_id):
+                logger.error("record at %d is damaged, and left out: topic %r", message.log_offset, message.topic)
+                return True
+            queue = self._queues.make(message.topic, message.queue_id)
+        if message.queue_offset >= queue.max_offset and message.log_offset < queue.log_end:
+            return True  # of the topic as it was before it was deleted and made again
         if message.queue_offset > queue.max_offset:
             if queue.max_offset and not complete:
                 return False

@@ -96,7 +96,13 @@ class MessageStore:
         try:
             self._checkpoint.load()
             power_cut = directory.crashed and not directory.same_boot
-            recovery = Recovery(self._log, self._queues, self._follower, check_crc=self.config.check_crc_on_recover)
+            recovery = Recovery(
+                self._log,
+                self._queues,
+                self._follower,
+                check_crc=self.config.check_crc_on_recover,
+                clock=self._clock,
+            )
             flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_cut=power_cut)
             if self.config.index_enabled:
                 self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, in_doubt=power_cut)

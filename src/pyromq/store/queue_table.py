@@ -63,8 +63,8 @@ class QueueTable:
                         misfits.append((queue, error))
         if misfits and not is_any_sound:
             raise misfits[0][1]
-        for queue, error in misfits:
-            logger.warning("%s. This queue is made again from the log", str(error).partition(":")[0])
+        for queue, misfit in misfits:
+            logger.warning("%s. This queue is made again from the log", str(misfit).partition(":")[0])
             queue.delete()
             self.is_incomplete = True
 

@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import logging
 
+from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.store.commit_log import CommitLog, Scan
 from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.cut_guard import check_cut
 from pyromq.store.follower import Follower
+from pyromq.store.progress_line import ProgressLine
 from pyromq.store.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
 
 _VERIFIED_BYTES = 1 << 20  # of the log's end after a clean stop
+_CLOCK_TOLERANCE_MS = 1_000
 _RECOVERED_FILES = 3  # walked after a clean stop where no queue tells more. Source: CommitLog.recoverNormally
 
 
 class Recovery:
     """One start. Loads, verifies, cuts and mends; the log accepts appends afterwards."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, follower: Follower, *, check_crc: bool) -> None:
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, follower: Follower, *, check_crc: bool, clock: Clock
+    ) -> None:
+        self._clock = clock
         self._log = log
         self._queues = queues
         self._follower = follower
@@ -74,7 +80,9 @@ class Recovery:
         complete = self._queues.is_incomplete
         while True:
             scan = self._log.scan(start, check_crc=self._check_crc)
+            progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
             for message in scan:
+                progress.passed(message.log_offset)
                 if message.log_offset >= replay_from and not self._follower.replay(message, complete=complete):
                     break
             else:
@@ -90,6 +98,13 @@ class Recovery:
             queue.forget_before(self._log.min_offset)
         self._queues.release()
         self._log.resume(end, scan.last_store_ms)
+        ahead_ms = scan.last_store_ms - self._clock.now_ms()
+        if ahead_ms > _CLOCK_TOLERANCE_MS:
+            logger.warning(
+                "the newest message was stored %d s later than it is now by this machine's clock: until then new ones"
+                " get that time too; correct the clock if it is wrong",
+                ahead_ms / 1000,
+            )
 
     def _start_after_stop(self, queues_end: int) -> int:
         """Return a record's begin, about `_VERIFIED_BYTES` before the log's end."""

@@ -5,7 +5,16 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from pyromq import IllegalMessage, Message, NotRunning, Producer, Unavailable, UsageError
+from pyromq import (
+    AsyncTransactionProducer,
+    Decision,
+    IllegalMessage,
+    Message,
+    NotRunning,
+    Producer,
+    Unavailable,
+    UsageError,
+)
 from pyromq.client.delayed_messages import AsyncDelayedMessages
 from pyromq.errors import CodeNotSupported, MessageRefused, RecallRefused, TopicNotFound
 from pyromq.remoting.recall_handle import decode_handle
@@ -126,6 +135,12 @@ async def test_beyond_the_limit_the_error_names_limit_and_setting(producer):
 async def test_a_batch_cannot_wait(producer, wish):
     with pytest.raises(IllegalMessage, match="cannot be sent in a batch"):
         await producer.send_batch([Message("orders", b"1"), Message("orders", b"2", **wish)])
+
+
+async def test_a_half_message_cannot_wait_for_a_time(cluster):
+    async with AsyncTransactionProducer("p", cluster.namesrv, check=lambda _: Decision.UNKNOWN) as producer:
+        with pytest.raises(IllegalMessage, match="have no time of delivery"):
+            await producer.send_half(Message("orders", b"1", delay=5))
 
 
 # -- cancelling

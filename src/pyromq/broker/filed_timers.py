@@ -33,7 +33,7 @@ CHECKED_RECORDS = 4_000
 WRITTEN_BUCKETS = 32
 
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
-REMEMBERED = 150_000  # tickets of messages not moved yet; without them their records are read
+REMEMBERED = 110_000  # tickets of messages not moved yet; without them their records are read
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
 
 

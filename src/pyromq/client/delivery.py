@@ -83,6 +83,8 @@ def prepare(
     properties = message.all_properties()
     sys_flag = 0
     if half_of is not None:
+        if message.is_timed:
+            raise IllegalMessage("half messages have no time of delivery: send the message when its time has come")
         properties.pop(Property.DELAY, None)  # a half message has no delay. Source: sendMessageInTransaction
         properties |= {Property.TRANSACTION: "true", Property.PRODUCER_GROUP: half_of}
         sys_flag = SysFlag.HALF

@@ -65,6 +65,11 @@ def test_a_record_without_properties_has_nulls_and_empty_lists():
     assert row == {"uniqKey": None, "tags": None, "keys": [], "properties": []}
 
 
+def test_a_value_may_begin_with_a_line_break():
+    (row,) = rows(record(text="a\x01\nb"), ["properties"])
+    assert row["properties"] == [("a", "\nb")]
+
+
 def test_broken_pairs_are_dropped_and_the_last_of_equal_names_stays():
     text = "a\x011\x02broken\x02\x02\x01x\x02b\x01\x02a\x012\x02"
     (row,) = rows(record(text=text), ["properties"])

@@ -100,10 +100,16 @@ class Records:
         return pa.array(_gather(self._bytes, self._starts + position, ">i8") * 1000, type=pa.int64()).cast(TIMESTAMP)
 
     def broker_column(self) -> pa.Array:
-        return pa.array([self._broker_name], pa.string()).take(pa.array(np.zeros(len(self), np.int64)))
+        return _repeated(self._broker_name, len(self))
 
     def topic_column(self) -> pa.Array:
-        return _texts(self._bytes, self._topic_at + 1, self._topic_size)
+        """Records of one pull have one topic: where all bytes are equal, one text is repeated."""
+        sizes = self._topic_size
+        if len(self) and (sizes == sizes[0]).all():
+            names = _block(self._bytes, self._topic_at + 1, int(sizes[0]))
+            if (names == names[0]).all():
+                return _repeated(names[0].tobytes().decode(), len(self))
+        return _texts(self._bytes, self._topic_at + 1, sizes)
 
     def body_column(self) -> pa.Array:
         bodies = _slices(self._bytes, self._starts + _BODY, self._body_size)
@@ -186,7 +192,8 @@ def _split_pairs(texts: pa.Array) -> _Pairs:
     """Split `name 01 value 02 name 01 value`; broken pairs are dropped, of equal names the last one stays."""
     lists = pc.split_pattern(texts, "\x02")
     pairs = pc.list_flatten(lists)
-    whole = pc.match_substring_regex(pairs, "^[^\x01]+\x01.")
+    middle = pc.find_substring(pairs, "\x01")
+    whole = pc.and_(pc.greater(middle, 0), pc.greater(pc.binary_length(pairs), pc.add(middle, 1)))
     rows = pc.list_parent_indices(lists).to_numpy()[whole.to_numpy(zero_copy_only=False)]
     parts = pc.list_flatten(pc.split_pattern(pairs.filter(whole), "\x01", max_splits=1))
     count = len(parts) // 2
@@ -297,6 +304,10 @@ def _slices(data: npt.NDArray[np.uint8], at: Ints, sizes: Ints) -> pa.Array:
 
 def _texts(data: npt.NDArray[np.uint8], at: Ints, sizes: Ints) -> pa.Array:
     return _slices(data, at, sizes).cast(pa.string())
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def _offsets(rows: Ints, count: int) -> pa.Array:

@@ -34,19 +34,19 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
         yield to_batch(raw, broker_name, columns, system_properties=options.system_properties, tags=tags)
 
 
-def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, bytes]]) -> Iterator[tuple[str, bytes]]:
+def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, bytes]]) -> Iterator[tuple[str, bytes]]:
     """Join pulls of one broker until a batch is full: batches of a small pull would cost Spark three times as much."""
     parts: list[bytes] = []
     rows = size = 0
     broker_name = ""
-    for queue, raw in pulled:
+    for queue, found, raw in pulled:
         full = rows >= options.arrow_rows or size >= options.arrow_bytes
         if parts and (full or queue.broker_name != broker_name):
             yield broker_name, _whole(parts)
             parts, rows, size = [], 0, 0
         parts.append(raw)
         broker_name = queue.broker_name
-        rows += count_records(raw)
+        rows += found
         size += len(raw)
     if parts:
         yield broker_name, _whole(parts)
@@ -66,8 +66,10 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
             yield item  # type: ignore[misc]  # it is not the end
 
 
-def _pulls(options: ReadOptions, client: QueueReader, ranges: list[QueueRange]) -> Iterator[tuple[MessageQueue, bytes]]:
-    """Yield the records of each range as pulled.
+def _pulls(
+    options: ReadOptions, client: QueueReader, ranges: list[QueueRange]
+) -> Iterator[tuple[MessageQueue, int, bytes]]:
+    """Yield the records of each range as pulled, with how many there are.
 
     A range ends by offset, never by count: filtered or deleted messages leave gaps.
     """
@@ -77,9 +79,9 @@ def _pulls(options: ReadOptions, client: QueueReader, ranges: list[QueueRange]) 
             found = _pull(options, client, range_, offset)
             if not _is_whole(options, found, offset, range_):
                 break
-            offset = found.next_offset
+            count, offset = found.next_offset - offset, found.next_offset
             if found.raw and (raw := _before(found, range_.end)):
-                yield range_.queue, raw
+                yield range_.queue, count_records(raw) if options.tag_filter != "*" else count, raw
 
 
 def _pull(options: ReadOptions, client: QueueReader, range_: QueueRange, offset: int) -> PullResult:

@@ -104,7 +104,7 @@ class KeyIndex:
     def _is_sound(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:
         if trusted_ms is not None and (file.end_ms > trusted_ms or not file.is_full):
             return False
-        return file.end_log_offset < log.end or file.is_empty
+        return file.end_log_offset < log.end and not file.is_empty
 
     # -- following the log
 

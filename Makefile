@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: help install demo test check bench interop soak crashes
+.PHONY: help install demo test check bench interop soak crash kill crashes
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -37,6 +37,9 @@ soak: $(INSTALLED)  ## random schedules of members that come, go and break; minu
 
 crashes: $(INSTALLED)  ## a broker killed at every write of a random schedule; minutes (CRASH_SEED, CRASH_RUNS)
 	@exec $(PYTEST) -rA -m soak tests/crashes
+
+crash: $(INSTALLED)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
+	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))
 
 bench: $(INSTALLED)  ## one table: speed and memory beside a C server and the genuine broker
 	@$(VENV)/bin/python benchmarks/end_to_end.py

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -408,7 +407,9 @@ class Life:
                 require(found is not None, f"delayed message at {parked.log_offset} was not delivered")
                 assert found is not None
                 due = parked.store_ms + LEVELS_MS[parked.queue_id]
-                require(found.store_ms >= due or self.is_clock_set, f"delayed message at {parked.log_offset} came too early")
+                require(
+                    found.store_ms >= due or self.is_clock_set, f"delayed message at {parked.log_offset} came too early"
+                )
 
     def check_transactions(self, log: list[StoredMessage]) -> None:
         seen = Counter(message.stored_body for message in log if message.topic in TOPICS)
@@ -439,15 +440,3 @@ WORKS: dict[Callable[[Life], None], int] = {
     Life.commit_offsets: 2,
     Life.save: 3,
 }
-
-
-def run_seed(seed: int) -> Life | None:
-    """Return what happened if it went wrong."""
-    life = Life(seed)
-    try:
-        life.run()
-    except Exception:
-        life.note("here it goes wrong")
-        logging.getLogger(__name__).exception("seed %d: %s", seed, "\n  ".join(life.story))
-        return life
-    return None

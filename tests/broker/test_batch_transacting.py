@@ -421,6 +421,21 @@ async def test_clean_stops_keep_everything(config, clock, batches_of):
     await restarted(config, clock, batches_of, check)
 
 
+async def test_a_name_decided_anew_has_its_new_decision_after_a_kill(batches, config, clock, batches_of):
+    await batches.run(["1"])
+    await batches.commit({"a": 1})
+    clock.jump(LEDGER + 1)
+    await clock.advance(TIMEOUT * 0.6)
+    await batches.run(["2"], token="b")
+    await batches.commit({"b": 1})
+
+    async def check(batches, broker):
+        assert await batches.visible() == ["1", "2"]
+        assert [attempt.token for attempt in (await batches.find()).attempts] == ["b"]
+
+    await restarted(kill(config), clock, batches_of, check)
+
+
 async def test_a_rollback_outlives_a_kill(batches, config, clock, batches_of):
     await batches.run(["1"])
     await batches.roll_back("a")

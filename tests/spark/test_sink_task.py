@@ -1,5 +1,6 @@
 """What a task of a write does, against a real broker and without Spark: rows arrive, once or at least once."""
 
+import asyncio
 from itertools import count
 from uuid import uuid4
 
@@ -10,11 +11,13 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from pyromq import Admin, PullConsumer
+from pyromq.clock import SystemClock
 from pyromq.errors import MessageRefused, TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.sink_clients import sink_client
 from pyromq.spark.sink_options import sink_options
 from pyromq.spark.sink_task import SinkTask, TaskName
+from pyromq.testing import Cluster
 
 names = count()
 
@@ -169,9 +172,12 @@ def test_what_rows_bring_may_fail_half_way_and_nothing_is_seen(namesrv, topic, s
     assert seen(topic) == []
 
 
-def test_a_topic_that_nobody_creates_is_an_error(namesrv):
-    with pytest.raises((TopicNotFound, UsageError)):
-        sink_client(options_of(namesrv, "x")).queues("%illegal topic%")
+async def test_a_topic_that_nobody_creates_is_an_error():
+    async with Cluster(clock=SystemClock(), auto_create_topic=False) as cluster:
+        client = await asyncio.to_thread(sink_client, options_of(cluster.namesrv, "absent"))
+        with pytest.raises(TopicNotFound, match="'absent' does not exist"):
+            await asyncio.to_thread(client.queues, "absent")
+        await asyncio.to_thread(client.close)
 
 
 def test_queues_are_named_with_their_broker(namesrv, topic, seen):

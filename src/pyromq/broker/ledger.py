@@ -59,8 +59,8 @@ class Ledger:
         """Read the decisions from a queue offset on."""
         for record in self._records(ENTRIES, first):
             entry = decode_body(LedgerEntry, record.stored_body)
-            if entry.transaction not in self._decisions:
-                self._enter(entry, record)
+            self._decisions.pop(entry.transaction, None)  # decided anew, when it was forgotten
+            self._enter(entry, record)
 
     def notes(self, first: int) -> Iterator[tuple[StoredMessage, LedgerNote]]:
         """Yield the notes from a queue offset on, with their records."""

@@ -11,7 +11,8 @@ from pyromq.broker.broker import Broker
 from pyromq.message import StoredMessage
 from pyromq.testing import FakeClock
 
-from .clients import COMMIT, QUEUES, ROLLBACK, TOPIC, History, Kind, Producer
+from .batches import TOKENS, TOPIC
+from .clients import COMMIT, QUEUES, ROLLBACK, History, Kind, Producer
 from .disk import restore
 from .life import CHECKS, Moment, Recorder, broker_at
 
@@ -49,6 +50,7 @@ class Afterlife:
         producer = await Producer.connect(broker.address, self._history, clock)
         try:
             await self._take_back(producer)
+            await self._commit_again(producer)
             for seconds in [0.06] * (CHECKS + 2):
                 await clock.advance(seconds)
                 await producer.answered_all()
@@ -66,6 +68,15 @@ class Afterlife:
                 response = await producer.ask(sent.end(ROLLBACK if sent.wanted == COMMIT else COMMIT))
                 if response.code == 0:
                     self.faults.append(f"{sent.key}: decided twice")
+
+    async def _commit_again(self, producer: Producer) -> None:
+        """Repeat the commits that were not confirmed; where one was, commit the other attempt, which must not win."""
+        for batch in self._history.batches:
+            if self._is_past(batch.begun):
+                loser = TOKENS[TOKENS[0] == batch.winner]
+                token = loser if self._is_past(batch.committed) else batch.winner
+                if not batch.is_won(response := await producer.ask(*batch.commit(token))):
+                    self.faults.append(f"{batch}: {response.code} {response.remark} {response.body!r}")
 
     def _look(self, broker: Broker, *, at_last: bool) -> None:
         """Note what is broken; `at_last`: what has not come by now is lost."""
@@ -96,6 +107,9 @@ class Afterlife:
         sent = self._history.sent[key]
         if (sent.kind is Kind.HALF and sent.wanted != COMMIT) or self._is_past(sent.cancelled):
             return 0, 0
+        if sent.batch is not None:
+            count = int(self._is_past(sent.batch.begun) and sent.batch.winner == sent.token)
+            return count, count
         least = int(self._is_past(sent.confirmed) and not self._is_past(sent.cancel_begun))
         # As with upstream, levels deliver again what they had delivered shortly before a crash.
         return least, 3 if sent.kind is Kind.LEVEL else 1

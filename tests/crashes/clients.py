@@ -27,7 +27,8 @@ from pyromq.remoting.headers import (
 from pyromq.store.config import DELAY_LEVELS_MS
 from pyromq.testing import FakeClock
 
-TOPIC = "orders"
+from .batches import TOKENS, TOPIC, Batch, run_of
+
 QUEUES = 2
 GROUP = "p"
 COMMIT, ROLLBACK, UNKNOWN = SysFlag.COMMIT, SysFlag.ROLLBACK, 0
@@ -40,6 +41,7 @@ class Kind(Enum):
     TIMER = "timer"
     LEVEL = "level"
     HALF = "half"
+    RUN = "run"
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class Sent:
     queue_offset: int = 0
     log_offset: int = 0
     decided: int | None = None
+    batch: Batch | None = None  # of a message in a run
+    token: str = ""
 
     def end(self, decision: int, *, checked: bool = False) -> EndTransaction:
         return EndTransaction(
@@ -76,6 +80,7 @@ class History:
 
     step: int = 0
     sent: dict[str, Sent] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
 
     def next_step(self) -> int:
         self.step += 1
@@ -154,8 +159,8 @@ class Clients:
 
     async def act(self) -> None:
         acts = [self._send_timer, self._send_level, self._send_half, self._send_plain]
-        acts += [self._cancel, self._decide, self._decide_otherwise]
-        chosen = self._chance.choices(acts, [8, 2, 6, 1, 4, 6, 1], k=self._chance.choice([1, 1, 2, 4]))
+        acts += [self._cancel, self._decide, self._decide_otherwise, self._send_batch]
+        chosen = self._chance.choices(acts, [8, 2, 6, 1, 4, 6, 1, 1], k=self._chance.choice([1, 1, 2, 4]))
         self.operations += len(chosen)
         await asyncio.gather(*(act() for act in chosen))
 
@@ -194,6 +199,29 @@ class Clients:
         sent.wanted = self._chance.choice([COMMIT, COMMIT, ROLLBACK, ROLLBACK, UNKNOWN])
         properties = {"TRAN_MSG": "true", Property.PRODUCER_GROUP: GROUP}
         await self._send(sent, properties, SysFlag.HALF)
+
+    async def _send_batch(self) -> None:
+        """Send both attempts, and have one win, or none."""
+        batch = Batch(f"batch-{len(self.history.batches)}")
+        self.history.batches.append(batch)
+        for token in TOKENS:
+            for number in range(self._chance.randrange(1, QUEUES + 1)):
+                await self._send_run(batch, token, number)
+        end = self._chance.choice([*TOKENS, *TOKENS, "roll back", "leave open"])
+        if end in TOKENS:
+            batch.winner = end
+            batch.begun = self.history.next_step()
+            assert batch.is_won(await self._producer.ask(*batch.commit(end)))
+            batch.committed = self.history.next_step()
+        elif end == "roll back":
+            (await self._producer.ask(*batch.roll_back())).check()
+
+    async def _send_run(self, batch: Batch, token: str, number: int) -> None:
+        members = [self._new(Kind.RUN) for _ in range(self._chance.randrange(1, 4))]
+        for sent in members:
+            sent.batch, sent.token = batch, token
+        (await self._producer.ask(*run_of(batch, token, number, [sent.key for sent in members]))).check()
+        batch.messages[token] += len(members)
 
     async def _cancel(self) -> None:
         waiting = self.history.some(lambda each: bool(each.handle) and each.cancel_begun is None)

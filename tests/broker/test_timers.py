@@ -412,6 +412,14 @@ async def test_all_copies_of_a_message_sent_repeatedly_are_cancelled(orders, clo
     assert await bodies(orders) == []
 
 
+async def test_a_unique_key_with_spaces_is_cancelled_and_no_other(orders, clock):
+    await timed(orders, clock, 5, b"a", key="a")
+    both = await timed(orders, clock, 5, b"a b", key="a b")
+    await cancel(orders, both.recall_handle)
+    await clock.advance(5)
+    assert await bodies(orders) == [b"a"]
+
+
 async def test_one_without_a_unique_key_has_no_handle(orders, clock):
     assert (await timed(orders, clock, 5)).recall_handle is None
 

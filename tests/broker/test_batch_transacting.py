@@ -18,6 +18,7 @@ from pyromq.remoting.headers import (
     CommitBatch,
     FindBatch,
     HalfRunStored,
+    ListBatches,
     PullMessage,
     RollBackBatch,
     SendHalfRun,
@@ -303,6 +304,18 @@ async def test_a_full_disk_holds_up_what_is_decided_and_loses_nothing(batches, b
 
 def refuse(messages):
     raise StoreNotWritable("no room")
+
+
+async def test_what_is_undecided_is_listed(batches, clock):
+    await batches.run(["1", "2"], token="a")
+    await batches.run(["3"], token="b")
+    await batches.run(["4"], name="u")
+    await batches.commit({"a": 1}, name="u")
+    await clock.advance(7)
+    found = decode_body(ListBatches.reply_body, (await batches.caller.ask(ListBatches())).body)
+    (batch,) = found.batches
+    assert (batch.transaction, batch.silent_ms, found.count) == ("t", 7000, 1)
+    assert [(attempt.token, attempt.messages) for attempt in batch.attempts] == [("a", 2), ("b", 1)]
 
 
 # -- time

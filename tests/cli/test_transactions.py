@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pyromq import AsyncTransactionProducer, Decision, Message
+from pyromq import AsyncBatchTransactions, AsyncTransactionProducer, Decision, Message
 
 
 async def leave(cluster, group, messages):
@@ -94,3 +94,30 @@ def test_one_that_cannot_be_decided_makes_the_exit_code_1_and_does_not_stop_the_
 
 def test_deciding_needs_an_id(cli, served):
     assert cli("transaction", "commit").code == 2
+
+
+async def attempt(cluster, name, *bodies, commit=False):
+    async with AsyncBatchTransactions("cli", cluster.namesrv) as batches:
+        async with batches.attempt(name) as attempt:
+            await attempt.send([Message("batches", body) for body in bodies])
+        if commit:
+            await batches.commit(name, [attempt.result])
+
+
+def test_undecided_batches_are_listed(cli, served, group):
+    served.do(attempt(served.cluster, group, b"1", b"2"))
+    found = json.loads(cli("transaction", "batches", "-o", "json").out)
+    (batch,) = [each for each in found if each["transaction"] == group]
+    assert (batch["broker"], batch["attempts"], batch["messages"]) == ("broker-a", 1, 2)
+
+
+def test_a_decided_batch_is_shown(cli, served, group):
+    served.do(attempt(served.cluster, group, b"1", b"2", commit=True))
+    shown = json.loads(cli("transaction", "batch", group, "-o", "json").out)
+    assert (shown["messages"], len(shown["tokens"])) == (2, 1)
+
+
+def test_a_batch_that_is_not_decided_is_an_error(cli, served):
+    done = cli("transaction", "batch", "nothing")
+    assert done.code != 0
+    assert "batch transaction 'nothing' is not decided" in done.err

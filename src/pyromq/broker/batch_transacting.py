@@ -17,11 +17,12 @@ from pyromq.record import batch_labels
 from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, RollBackBatch, SendHalfRun
+from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
+MOST_LISTED = 200
 _SURELY_SHORT = 4096  # characters of properties that fit a record, whatever they are and the cluster is called
 
 
@@ -95,6 +96,11 @@ class BatchTransacting:
         if decision is None:
             raise QueryNotFound(f"transaction {header.transaction!r} is not decided here, or too long ago")
         return self._flushed(Reply(body=encode_body(_told(decision))))
+
+    @answers(ListBatches)
+    def list(self, header: ListBatches, call: Call) -> Reply:
+        """What nobody has decided on."""
+        return Reply(body=encode_body(self._batches.undecided(MOST_LISTED)))
 
     def _flushed(self, reply: Reply) -> Reply | Future[Reply]:
         """Answer, where flushing is synchronous as soon as all is on disk."""

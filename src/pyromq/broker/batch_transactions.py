@@ -28,7 +28,7 @@ from pyromq.errors import BatchDecided
 from pyromq.message import StoredMessage, decode_properties, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.record import decode_labels
-from pyromq.remoting.bodies import BatchAttempt, LedgerNote
+from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -163,6 +163,10 @@ class BatchTransactions:
             note = self._ledger.note(LedgerNote(transaction, end, tokens=known))
             self._store.append(note)
             self._notes.append((note.queue_offset, end))
+
+    def undecided(self, most: int) -> UndecidedBatches:
+        """Return the oldest ones that nobody has decided on, and how many there are."""
+        return UndecidedBatches(self._runs.listed(most), len(self._runs))
 
     # -- work
 

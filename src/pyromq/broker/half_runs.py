@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from pyromq.clock import Clock
 from pyromq.errors import BatchIncomplete
 from pyromq.message import Property, StoredMessage
-from pyromq.remoting.bodies import BatchAttempt
+from pyromq.remoting.bodies import BatchAttempt, UndecidedBatch
 
 NAME, TOKEN, NUMBER, COUNT, DECIDER = "TRAN_NAME", "TRAN_TOKEN", "TRAN_RUN", "TRAN_COUNT", "TRAN_LEDGER"
 # How long a run waits for a decision that another broker makes: as long as upstream waits for any producer.
@@ -75,7 +76,7 @@ class HalfRuns:
         undecided = self._open.get(transaction)
         for attempt in attempts:
             runs = undecided.attempts.get(attempt.token, {}) if undecided is not None else {}
-            held = sum(run.messages for run in runs.values())
+            held = _count(runs.values())
             if held != attempt.messages:
                 raise BatchIncomplete(
                     f"transaction {transaction!r}: attempt {attempt.token!r} has {held} messages here, not the"
@@ -110,6 +111,18 @@ class HalfRuns:
             if (now - undecided.touched) * 1000 > (ELSEWHERE_MS if undecided.elsewhere else timeout_ms)
         ]
 
+    def listed(self, most: int) -> list[UndecidedBatch]:
+        """Return the oldest ones as administrators are told of them."""
+        now = self._clock.monotonic()
+        return [
+            UndecidedBatch(
+                transaction,
+                [BatchAttempt(token, _count(runs.values())) for token, runs in undecided.attempts.items()],
+                round((now - undecided.touched) * 1000),
+            )
+            for transaction, undecided in islice(self._open.items(), most)
+        ]
+
     def first_needed(self, end: int) -> int:
         """Return the queue offset of the oldest run that is kept; `end` without any."""
         firsts = (
@@ -118,6 +131,10 @@ class HalfRuns:
             for runs in undecided.attempts.values()
         )
         return min(firsts, default=end)
+
+
+def _count(runs: Iterable[Run]) -> int:
+    return sum(run.messages for run in runs)
 
 
 def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Run | None:

@@ -12,9 +12,13 @@ import click
 
 from pyromq.cli.consume import as_record
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
+from pyromq.client.batch_transactions import AsyncBatchTransactions
 from pyromq.client.half_messages import AsyncHalfMessages, HalfMessage
 from pyromq.client.transactions import Decision
-from pyromq.errors import MQError
+from pyromq.errors import MQError, QueryNotFound
+
+OPERATOR = "pyromq-transaction"  # the group in whose name brokers are asked
+PATIENCE_SECONDS = 5.0
 
 
 @click.group()
@@ -74,6 +78,24 @@ def rollback(message_ids: tuple[str, ...], namesrv: str, output: str) -> int:
     return asyncio.run(_decide(namesrv, message_ids, Decision.ROLLBACK, output=output))
 
 
+@transaction.command()
+@namesrv_option
+@output_option
+def batches(namesrv: str, output: str) -> None:
+    """List batch transactions that nobody has decided on: brokers roll them back in time."""
+    rows = asyncio.run(_undecided_batches(namesrv))
+    show_rows(rows, output, empty="no batch transaction is undecided")
+
+
+@transaction.command()
+@click.argument("name")
+@namesrv_option
+@output_option
+def batch(name: str, namesrv: str, output: str) -> None:
+    """Show what is decided on a batch transaction: which attempts count, when that was, whether all can be seen."""
+    show_record(asyncio.run(_decided_batch(namesrv, name)), output)
+
+
 _DONE = {Decision.COMMIT: "committed", Decision.ROLLBACK: "rolled back"}
 
 
@@ -83,6 +105,34 @@ async def _undecided(namesrv: str, group: str | None, topic: str | None) -> list
         aclosing(half_messages.undecided(group, topic)) as undecided,
     ):
         return [half async for half in undecided]
+
+
+async def _undecided_batches(namesrv: str) -> list[dict[str, Any]]:
+    async with AsyncBatchTransactions(OPERATOR, namesrv, timeout=PATIENCE_SECONDS) as transactions:
+        return [
+            {
+                "transaction": each.transaction,
+                "broker": each.broker_name,
+                "attempts": len(each.messages),
+                "messages": sum(each.messages.values()),
+                "silent_seconds": round(each.silent_seconds),
+            }
+            for each in await transactions.undecided()
+        ]
+
+
+async def _decided_batch(namesrv: str, name: str) -> dict[str, Any]:
+    async with AsyncBatchTransactions(OPERATOR, namesrv, timeout=PATIENCE_SECONDS) as transactions:
+        outcome = await transactions.lookup(name)
+    if outcome is None:
+        raise QueryNotFound(f"batch transaction {name!r} is not decided, or was decided too long ago")
+    return {
+        "transaction": name,
+        "decided": local_time(outcome.decided_ms),
+        "messages": outcome.messages,
+        "visible": outcome.visible,
+        "tokens": sorted(outcome.tokens),
+    }
 
 
 async def _shown(namesrv: str, message_id: str) -> dict[str, Any]:

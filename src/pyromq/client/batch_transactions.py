@@ -21,10 +21,17 @@ from pyromq.client.runs import AsyncRunProducer, check_ledger
 from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue
-from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
+from pyromq.remoting.bodies import (
+    BatchAttempt,
+    BatchAttempts,
+    BatchDecision,
+    UndecidedBatches,
+    decode_body,
+    encode_body,
+)
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
-from pyromq.remoting.headers import CommitBatch, FindBatch, RollBackBatch, SendHalfRun
+from pyromq.remoting.headers import CommitBatch, FindBatch, ListBatches, RollBackBatch, SendHalfRun
 
 RUN_BYTES = 1 << 20  # of messages sent as one run
 MESSAGE_OVERHEAD = 256  # guessed bytes of a message's properties
@@ -52,6 +59,16 @@ class BatchOutcome:
     decided_ms: int
     by_this: bool
     visible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedAttempts:
+    """Attempts at one transaction that a broker holds: messages by token, and since when (seconds) nothing came."""
+
+    broker_name: str
+    transaction: str
+    messages: dict[str, int]
+    silent_seconds: float
 
 
 class Attempt:
@@ -225,6 +242,16 @@ class AsyncBatchTransactions:
         body = encode_body(BatchAttempts([BatchAttempt(attempt.token) for attempt in attempts]))
         for broker in sorted({name for attempt in attempts for name in attempt.messages}):
             await self._ask_until(broker, RollBackBatch(transaction=transaction), body)
+
+    async def undecided(self) -> list[UndecidedAttempts]:
+        """Return what nobody has decided on: of each broker at most 200 transactions, oldest first."""
+        found = []
+        for broker in await self.runs.masters():
+            answer = decode_body(UndecidedBatches, (await self._ask_until(broker, ListBatches(), b"")).body)
+            for batch in answer.batches:
+                tokens = {attempt.token: attempt.messages for attempt in batch.attempts}
+                found.append(UndecidedAttempts(broker, batch.transaction, tokens, batch.silent_ms / 1000))
+        return found
 
     async def _commit_at(self, broker: str, transaction: str, attempts: list[BatchAttempt]) -> BatchDecision:
         return await self._ask(broker, CommitBatch(transaction=transaction), encode_body(BatchAttempts(attempts)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from pyromq.client.batch_transactions import AsyncBatchTransactions, AttemptResult, BatchOutcome
+from pyromq.client.batch_transactions import AsyncBatchTransactions, AttemptResult, BatchOutcome, UndecidedAttempts
 from pyromq.client.batch_transactions import Attempt as AsyncAttempt
 from pyromq.client.config import ProducerConfig
 from pyromq.client.portal import Portal
@@ -157,3 +157,7 @@ class BatchTransactions:
     def rollback(self, transaction: str, attempts: Sequence[AttemptResult]) -> None:
         """Let brokers forget these attempts, unless the transaction is decided."""
         self._portal.run(self._async.rollback, transaction, attempts)
+
+    def undecided(self) -> list[UndecidedAttempts]:
+        """Return what nobody has decided on: of each broker at most 200 transactions, oldest first."""
+        return self._portal.run(self._async.undecided)

@@ -147,8 +147,9 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     LIST_HALF_MESSAGES = 100_323  # ours
-    SEND_HALF_RUN = 100_330  # ours, as the next three
+    SEND_HALF_RUN = 100_330  # ours, as the next four
     COMMIT_BATCH = 100_331
     ROLL_BACK_BATCH = 100_332
     FIND_BATCH = 100_333
+    LIST_BATCHES = 100_334
     LIST_TIMERS = 100_370  # ours

@@ -31,6 +31,21 @@ class BatchDecision(Body):
     by_this: bool = False
 
 
+class UndecidedBatch(Body):
+    """A transaction that nobody has decided on; `silent_ms` since the last run of an attempt."""
+
+    transaction: str
+    attempts: list[BatchAttempt]
+    silent_ms: int
+
+
+class UndecidedBatches(Body):
+    """Those of one broker, oldest first, and how many there are."""
+
+    batches: list[UndecidedBatch] = field(default_factory=list)
+    count: int = 0
+
+
 class LedgerEntry(Body):
     """The commit point: a record in queue 0 of the ledger's topic."""
 

@@ -59,3 +59,10 @@ class FindBatch(Header):
     code = RequestCode.FIND_BATCH
     reply_body = bodies.BatchDecision
     transaction: str
+
+
+class ListBatches(Header):
+    """The undecided ones, at most 200."""
+
+    code = RequestCode.LIST_BATCHES
+    reply_body = bodies.UndecidedBatches

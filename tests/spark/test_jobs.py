@@ -213,6 +213,19 @@ class TestMirror:
         assert not summary.failed
         assert [(row["topic"], row["rows"]) for row in summary.rows] == [(topic, 15)] * 4
 
+    def test_offsets_of_groups_are_carried_over(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(40))
+        copy, group = f"{topic}-copy", f"group-{topic}"
+        with Admin(namesrv) as admin:
+            admin.create_topic(copy, 4)
+            for number in range(4):
+                admin.commit_offset(group, MessageQueue(topic, "broker-a", number), 3 + number)
+        mirror = {"to_namesrv": namesrv, "to_topic": copy, "groups": group}
+        summary = job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
+        assert summary.notes[-1] == f"offsets of 1 groups of {topic} carried over to {copy}"
+        with Admin(namesrv) as admin:
+            assert [each.consumer_offset for each in admin.group_progress(group, copy)] == [3, 4, 5, 6]
+
     def test_copies_are_not_mirrored_back(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(8))
         there, back = f"{topic}-there", f"{topic}-back"

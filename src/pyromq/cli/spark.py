@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import output_option, show_rows
+from pyromq.cli.render import namesrv_option, output_option, show_rows
 from pyromq.errors import MQError, UsageError
 from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, run
 
@@ -107,9 +107,7 @@ def _cause(error: Exception) -> Exception:
 
 @spark.command()
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "-n", "--namesrv", envvar="NAMESRV_ADDR", default="127.0.0.1:9876", show_default=True, help="Name servers."
-)
+@namesrv_option
 @click.option(
     "--reset", metavar="PLACE", help='Let the query go on at earliest, latest, or {"orders":{"broker-a":{"0":23}}}.'
 )
@@ -128,6 +126,21 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
             click.confirm(f"set the query of {checkpoint} to {reset}?", abort=True, err=True)
         reset_to(checkpoint, namesrv, reset)
     show_rows(described(read_checkpoint(checkpoint), namesrv), output, empty="the query has not begun yet")
+
+
+@spark.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--topic", required=True, metavar="TOPIC", help="The topic that the pipeline begins with.")
+@namesrv_option
+def init(folder: Path, topic: str, namesrv: str) -> None:
+    """Write a project for Spark's Declarative Pipelines into a new FOLDER: a topic into a table, a view over it."""
+    from pyromq.names import check_topic
+    from pyromq.spark.template import write_project
+
+    check_topic(topic)
+    for path in write_project(folder, topic=topic, namesrv=namesrv):
+        click.echo(path)
+    click.echo(f"run it with {folder / 'run'}", err=True)
 
 
 for _name, _job in JOBS.items():

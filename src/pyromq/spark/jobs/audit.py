@@ -13,7 +13,7 @@ from pyromq.client.queue_reader import QueueReader
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.jobs.running import Tell
-from pyromq.spark.jobs.session import ORIGIN, open_session, read_archive
+from pyromq.spark.jobs.session import open_session, read_archive, read_copies
 from pyromq.spark.jobs.settings import Audit, Summary
 
 PLACE = ["topic", "brokerName", "queueId"]
@@ -119,19 +119,7 @@ def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: A
 def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
     """Compare by the ORIGIN that a mirror gives its copies: TOPIC/BROKER/QUEUE/OFFSET at the source."""
     topic = settings.mirror
-    copies = _topic(spark, settings.session.namesrv, topic).select(
-        F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/").alias("place"),
-        F.struct("brokerName", "queueId").alias("at"),
-        "queueOffset",
-    )
-    copies = copies.where("place is not null").select(
-        F.col("place")[0].alias("topic"),
-        F.col("place")[1].alias("brokerName"),
-        F.col("place")[2].cast("int").alias("queueId"),
-        F.col("place")[3].cast("long").alias("origin"),
-        "at",
-        "queueOffset",
-    )
+    copies = read_copies(spark, settings.session.namesrv, topic)
     by_copy = Window.partitionBy(*PLACE, "at").orderBy("queueOffset")
     backwards = F.coalesce(F.col("origin") < F.lag("origin").over(by_copy), F.lit(False))
     counted = {
@@ -147,8 +135,3 @@ def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
         _row(queue, counted.get(queue), bounds.get(queue, (0, 0)), settings)
         for queue in sorted(counted.keys() | bounds.keys())
     ]
-
-
-def _topic(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
-    reader = spark.read.format("rocketmq").option("namesrvAddr", namesrv).option("subscribe", topic)
-    return reader.option("columns", "brokerName,queueId,queueOffset,properties").load()

@@ -9,6 +9,7 @@ from pyromq.errors import UsageError
 from pyromq.spark.jobs.running import Tell, run_stream
 from pyromq.spark.jobs.session import ORIGIN, open_session, open_stream, origin_of, own_properties, with_property
 from pyromq.spark.jobs.settings import Mirror, Summary
+from pyromq.spark.jobs.translation import carry_over
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:
@@ -24,7 +25,12 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery}
     writer = frame.writeStream.format("rocketmq").options(**options).queryName("mirror")
-    return run_stream(spark, writer, session=settings.session, stream=settings.stream, tell=tell)
+    summary = run_stream(spark, writer, session=settings.session, stream=settings.stream, tell=tell)
+    groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
+    if not groups:
+        return summary
+    notes = [carry_over(spark, settings, topic, groups) for topic in topics]
+    return Summary(summary.rows, (*summary.notes, *notes))
 
 
 def copies(messages: DataFrame, settings: Mirror) -> DataFrame:

@@ -87,6 +87,24 @@ def origin_of(cluster: str) -> Column:
     return F.concat(F.lit(f"{cluster}:"), place)
 
 
+def read_copies(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
+    """Return a mirrored topic by what its messages say of their origin.
+
+    Columns: topic, brokerName, queueId, origin (a queue offset) there; at (brokerName, queueId), queueOffset here.
+    """
+    options = {"namesrvAddr": namesrv, "subscribe": topic, "columns": "brokerName,queueId,queueOffset,properties"}
+    place = F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/")
+    copies = spark.read.format("rocketmq").options(**options).load().withColumn("place", place)
+    return copies.where("place is not null").select(
+        F.col("place")[0].alias("topic"),
+        F.col("place")[1].alias("brokerName"),
+        F.col("place")[2].cast("int").alias("queueId"),
+        F.col("place")[3].cast("long").alias("origin"),
+        F.struct("brokerName", "queueId").alias("at"),
+        "queueOffset",
+    )
+
+
 def write_options(settings: Any, **more: str) -> dict[str, str]:
     """Return the sink's options of a batch job that has a delivery and a name."""
     options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | more

@@ -130,6 +130,7 @@ class Mirror:
     to_cluster: str = setting("Name of the other cluster.", "b")
     to_topic: str = setting("Topic there; default: the same name.", "")
     delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce")
+    groups: str = setting("Groups whose offsets are carried over when the job ends, separated by commas.", "")
     stream: Stream = field(default_factory=Stream)
     session: Session = field(default_factory=Session)
 

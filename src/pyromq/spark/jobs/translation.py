@@ -1,0 +1,53 @@
+"""Groups' offsets of a mirrored topic, at the other cluster: so that consumers can go on there after a failover."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pyromq.client.queue_reader import QueueReader
+from pyromq.message import MessageQueue
+from pyromq.spark.jobs.session import read_copies
+from pyromq.spark.jobs.settings import Mirror
+
+READER = "pyromq-spark-mirror"
+SCHEMA = "topic string, brokerName string, queueId int, group string, stored long"
+
+
+def carry_over(spark: SparkSession, settings: Mirror, topic: str, groups: list[str]) -> str:
+    """Store each group's offsets at the other cluster; return a line about it.
+
+    A group goes on at the first copy of a message that it has not consumed; what other source queues have put behind
+    that in the same queue comes again. Where all copies are consumed, it goes on at the queue's end.
+    """
+    copy = settings.to_topic or topic
+    stored = _stored(settings.session.namesrv, topic, groups)
+    with QueueReader(READER, settings.to_namesrv) as reader:
+        ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
+        waiting = _first_waiting(spark, settings, copy, stored)
+        for group in sorted({group for *_, group, _ in stored}):
+            reader.commit({queue: waiting.get((group, queue), end) for queue, end in ends.items()}, group)
+    return f"offsets of {len({group for *_, group, _ in stored})} groups of {topic} carried over to {copy}"
+
+
+def _stored(namesrv: str, topic: str, groups: list[str]) -> list[tuple[str, str, int, str, int]]:
+    """Return the groups' offsets at the source; nothing of groups that have stored none."""
+    found = []
+    with QueueReader(READER, namesrv) as reader:
+        queues = reader.queues(topic)
+        for group in groups:
+            offsets = reader.committed(queues, group)
+            if any(offset is not None for offset in offsets.values()):
+                found += [(*queue, group, offset or 0) for queue, offset in offsets.items()]
+    return found
+
+
+def _first_waiting(
+    spark: SparkSession, settings: Mirror, copy: str, stored: list[tuple[str, str, int, str, int]]
+) -> dict[tuple[str, MessageQueue], int]:
+    """Return the first offset of each queue of copies that a group has not consumed."""
+    table = spark.createDataFrame(stored, SCHEMA)
+    copies = read_copies(spark, settings.to_namesrv, copy)
+    waiting = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
+    rows = waiting.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
+    return {(row.group, MessageQueue(copy, row.at.brokerName, row.at.queueId)): row.first for row in rows}

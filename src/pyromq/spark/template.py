@@ -1,0 +1,86 @@
+"""The project that `pyromq spark init` writes: Spark Declarative Pipelines over topics. No Spark here.
+
+It guards against losses of Spark 4.3: tables forgotten between runs (an in-memory catalog), a full refresh that
+reads what brokers have no more, two flows into one table, and partitioned tables that a full refresh breaks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyromq.errors import UsageError
+
+SPEC = """\
+name: {name}
+storage: file://{folder}/storage   # checkpoints; a place that all nodes see, on a cluster
+catalog: spark_catalog
+database: default
+configuration:
+  spark.sql.shuffle.partitions: "2"
+libraries:
+  - glob: {{include: transformations/**}}
+"""
+
+MESSAGES = '''\
+"""Topic {topic} into a table, message by message."""
+
+from pyspark import pipelines as dp
+
+# The broker keeps messages for some days only, this table for ever: a full refresh must not empty it.
+# One flow into a table, since two of them lose rows silently: read several topics with `subscribe` or a union.
+# No partition_cols: a full refresh of a partitioned table loses what comes later.
+
+
+@dp.table(table_properties={{"pipelines.reset.allowed": "false"}})
+def {table}():
+    return (
+        spark.readStream.format("rocketmq")  # noqa: F821  Spark puts `spark` here
+        .option("namesrvAddr", "{namesrv}")
+        .option("subscribe", "{topic}")
+        .option("startingOffsets", "earliest")
+        .option("group", "pipeline-{name}")
+        .option("maxOffsetsPerTrigger", "1000000")
+        .load()
+    )
+'''
+
+PER_HOUR = '''\
+"""Messages by hour and tag. A materialized view reads tables: over a topic it would fail."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import functions as F
+
+
+@dp.materialized_view
+def {table}_per_hour():
+    hour = F.date_trunc("hour", "storeTimestamp").alias("hour")
+    return spark.read.table("{table}").groupBy(hour, "tags").count()  # noqa: F821
+'''
+
+RUN = """\
+#!/bin/sh
+# Each run does what is there and ends. The catalog must outlive it, so it is Hive's, in this folder: one run at a time.
+cd "$(dirname "$0")" && exec spark-pipelines run --conf spark.sql.catalogImplementation=hive "$@"
+"""
+
+
+def write_project(folder: Path, *, topic: str, namesrv: str) -> list[Path]:
+    """Write the project into a new folder, named after it; return its files. Raises `UsageError` for an old one."""
+    if folder.exists():
+        raise UsageError(f"{folder} exists already; choose another name")
+    folder = folder.absolute()
+    table = "".join(character if character.isalnum() else "_" for character in topic).lower()
+    values = {"name": folder.name, "folder": folder, "topic": topic, "namesrv": namesrv, "table": table}
+    files = {
+        folder / "spark-pipeline.yml": SPEC,
+        folder / "transformations" / f"{table}.py": MESSAGES,
+        folder / "transformations" / f"{table}_per_hour.py": PER_HOUR,
+    }
+    (folder / "transformations").mkdir(parents=True)
+    (folder / "storage").mkdir()
+    for path, text in files.items():
+        path.write_text(text.format(**values))
+    run = folder / "run"
+    run.write_text(RUN)
+    run.chmod(0o755)
+    return [*files, run]

@@ -169,6 +169,7 @@ class CommitLog:
         self._refusal = ""
         segment = self.files.find(end)
         if segment is not None:
+            segment.sync()  # else new records could come on disk, and behind them old ones that were cut off
             self._memory = segment.memory
             self._base = segment.base
             self._limit = self._room_mark = end  # the first append finds out whether there is room

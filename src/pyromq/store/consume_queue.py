@@ -227,6 +227,18 @@ class ConsumeQueue:
             self.reserved = 0
             self.flushed_offset = min(self.flushed_offset, queue_offset)
 
+    def forget_from(self, queue_offset: int) -> None:
+        """Let the queue end there; what is on disk stays until `cut_forgotten`."""
+        self.max_offset = queue_offset
+        self.flushed_offset = min(self.flushed_offset, queue_offset)
+        self.release()
+
+    def cut_forgotten(self) -> None:
+        """Drop from the disk what lies behind the maximum."""
+        self.release()
+        self.files.cut(self.max_offset * ENTRY_BYTES)
+        self.reserved = 0
+
     def cut_behind(self, log_end: int) -> None:
         """Drop entries of records that begin at `log_end` or later; a file left without entries is deleted."""
         offset = self.max_offset

@@ -178,7 +178,8 @@ class LocalDisk:
         # Written, not cut off and added again: a kill between the two would leave a file of another size.
         while (position := _next_data(descriptor, position)) < end:
             size = min(_PIECE - position % _PIECE, end - position)
-            os.pwrite(descriptor, bytes(size), position)
+            if os.pread(descriptor, size, position).strip(b"\0"):
+                os.pwrite(descriptor, bytes(size), position)
             position += size
 
     def sync(self, descriptor: int) -> None:

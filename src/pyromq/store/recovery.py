@@ -66,7 +66,7 @@ class Recovery:
             start = replay_from = self._log.min_offset
         scan = self._walk(start, replay_from)
         check_cut(self._log.files, scan.position, queues_end=queues_end, vouched_ms=safe_ms if power_cut else None)
-        self._finish(scan)
+        self._finish(scan, crashed=crashed)
         if not crashed:
             return scan.position
         logger.warning("recovered after a crash: the log ends at %d, read from %d on", scan.position, start)
@@ -91,9 +91,11 @@ class Recovery:
             start = replay_from = self._log.min_offset
             complete = True
 
-    def _finish(self, scan: Scan) -> None:
+    def _finish(self, scan: Scan, *, crashed: bool) -> None:
         end = scan.position
         for queue in self._queues:
+            if crashed:
+                queue.cut_forgotten()
             queue.cut_behind(end)
             queue.forget_before(self._log.min_offset)
         self._queues.release()
@@ -121,17 +123,19 @@ class Recovery:
         begin = self._log.min_offset
         if not self._queues.by_topic:
             return begin  # the queues are made again
+        unsafe: dict[ConsumeQueue, int] = {}
         for segment in reversed(self._log.files.segments):
             if self._is_safe(segment.base, safe_ms) and self._log.is_sound(segment.base):
                 begin = segment.base
                 break
         for queue in self._queues:
             first_unsafe = queue.first(lambda entry: not self._is_safe_entry(entry, safe_ms))
+            unsafe[queue] = first_unsafe
             known = self._record_of(queue, first_unsafe - 1)
-            if known > begin and not self._log.is_sound(known):  # torn, and so its time may be any
-                known = first_unsafe = 0
-            queue.flushed_offset = min(queue.flushed_offset, first_unsafe)
-            begin = max(begin, known)
+            if known > begin and self._log.is_sound(known):  # else it is torn, and so its time may be any
+                begin = known
+        for queue, first_unsafe in unsafe.items():
+            queue.forget_from(_entries_before(queue, first_unsafe, begin))  # the walk leads to them again
         return begin
 
     def _is_safe_entry(self, entry: QueueEntry, safe_ms: int) -> bool:
@@ -150,3 +154,16 @@ class Recovery:
         if entry is None or entry.size == FILLER_SIZE:
             return 0
         return entry.log_offset if self._log.record_at(entry.log_offset) is not None else 0
+
+
+def _entries_before(queue: ConsumeQueue, count: int, log_offset: int) -> int:
+    """Return how many of the first `count` entries lead to records before `log_offset`; torn ones at their end do not.
+
+    A torn one may lead anywhere, also to where its predecessors come from.
+    """
+    while (entry := queue.find(count - 1)) is not None:
+        before = queue.find(count - 2)
+        if entry.log_offset < log_offset and (before is None or before.log_offset <= entry.log_offset):
+            break
+        count -= 1
+    return count

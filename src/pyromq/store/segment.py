@@ -104,12 +104,10 @@ class Segment:
             self._disk.forget(self._memory, start, min(end, self.size) - start)
 
     def clear_from(self, position: int) -> None:
-        """Make everything from `position` on zero; that is on disk when this returns."""
+        """Make everything from `position` on zero."""
         descriptor = self._disk.open(self.path)
         try:
             self._disk.clear(descriptor, position, self.size)
-            # Else records appended later could be on disk, and behind them the old ones still.
-            self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
 

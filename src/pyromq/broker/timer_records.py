@@ -37,9 +37,11 @@ _IPV6_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _FIXED = 88 + 1 + len(TIMER_TOPIC) + 2  # bytes of a parked record before its properties, besides the body
 
 _DELIVER = f"{PAIRS}{Property.TIMER_DELIVER_MS}{NAME_VALUE}"
+_DELIVER_LENGTH = len(_DELIVER)
 _DUE = f"{PAIRS}{Property.TIMER_OUT_MS}{NAME_VALUE}".encode()
 _TOPIC = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
 _KEY = f"{PAIRS}{Property.UNIQUE_KEY}{NAME_VALUE}"
+_KEY_LENGTH = len(_KEY)
 _KEY_BYTES = _KEY.encode()
 _CANCELS = f"{PAIRS}{Property.TIMER_CANCELS}{NAME_VALUE}".encode()
 _PAIRS = PAIRS.encode()
@@ -62,8 +64,9 @@ def wished_ms(text: str, now_ms: int) -> int | None:
     """
     place = text.find(_DELIVER)
     if place >= 0 and text.count("TIMER_") == 1:  # nearly always; searched, not parsed
-        value = text[place + len(_DELIVER) : text.find(PAIRS, place + 1)]
-        if value.isdecimal() and value.isascii() and len(value) < 20:
+        place += _DELIVER_LENGTH
+        value = text[place : text.find(PAIRS, place)]
+        if len(value) < 20 and value.isascii() and value.isdecimal():
             return int(value)
     properties = decode_properties(text)
     if Property.TIMER_OUT_MS in properties:
@@ -95,7 +98,8 @@ def unique_key_of(text: str) -> str:
     """Return the unique key among properties as text, which end with a pair of another name; "" without one."""
     place = text.rfind(_KEY)
     if place >= 0:  # nearly always; searched, not parsed
-        key = text[place + len(_KEY) : text.find(PAIRS, place + 1)]
+        place += _KEY_LENGTH
+        key = text[place : text.find(PAIRS, place)]
         if key:
             return key
     return decode_properties(text).get(Property.UNIQUE_KEY, "")

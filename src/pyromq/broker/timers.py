@@ -76,8 +76,8 @@ class Timers:
         One whose time has come does not. When it is appended, `parked` should be told log offset and ticket. Raises
         `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be filed.
         """
-        now = self._clock.now_ms()
-        due = wished_ms(message.property_text, now)
+        now, text = self._clock.now_ms(), message.property_text
+        due = wished_ms(text, now)
         if due is None or due <= now or message.sys_flag & SysFlag.HALF:  # half messages and rolled back ones
             return None
         limit = self._config.timer_max_delay_seconds
@@ -93,10 +93,9 @@ class Timers:
             self.on_parked((self._next_step_ms - now) / 1000)
         if due < self._unmoved_due_ms:
             self._unmoved_due_ms = due
-        topic, key = message.topic, unique_key_of(message.property_text)
+        topic, key = message.topic, unique_key_of(text).encode()
         park(message, due)
-        handle = encode_handle(topic, self._config.name, due, key) if key else b""
-        return handle, due, crc32(key.encode()), topic
+        return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key), topic
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> StoredMessage:
         """Cancel what waits for the handle's time under its key; return the record that says so, stored.

@@ -93,9 +93,9 @@ class Timers:
             self.on_parked((self._next_step_ms - now) / 1000)
         if due < self._unmoved_due_ms:
             self._unmoved_due_ms = due
-        topic, key = message.topic, unique_key_of(text).encode()
+        topic, key = message.topic, unique_key_of(text)
         park(message, due)
-        return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key), topic
+        return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> StoredMessage:
         """Cancel what waits for the handle's time under its key; return the record that says so, stored.

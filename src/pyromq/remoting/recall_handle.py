@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from binascii import b2a_base64
-from functools import lru_cache
 from typing import NamedTuple
 
 from pyromq.errors import RecallRefused
@@ -26,18 +25,13 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        return encode_handle(self.topic, self.broker_name, self.due_ms, self.unique_key.encode()).decode()
+        return encode_handle(self.topic, self.broker_name, self.due_ms, self.unique_key).decode()
 
 
-def encode_handle(topic: str, broker_name: str, due_ms: int, unique_key: bytes) -> bytes:
+def encode_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> bytes:
     """Return a handle as text in ASCII. Called for every message that waits for its time."""
-    text = b2a_base64(b"%b%d %b" % (_start(topic, broker_name), due_ms, unique_key), newline=False)
-    return text.translate(_URL_SAFE) if b"+" in text or b"/" in text else text
-
-
-@lru_cache(maxsize=1024)
-def _start(topic: str, broker_name: str) -> bytes:
-    return f"{_VERSION} {topic} {broker_name} ".encode()
+    words = f"{_VERSION} {topic} {broker_name} {due_ms} {unique_key}"
+    return b2a_base64(words.encode(), newline=False).translate(_URL_SAFE)
 
 
 def decode_handle(text: str) -> RecallHandle:

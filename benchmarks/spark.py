@@ -69,14 +69,14 @@ def main() -> None:
     arguments = _arguments()
     sizes = dict(tuple(map(int, each.split(":"))) for each in arguments.rows.split(","))
     with our_server() as server:
-        spark = _session()
+        spark = open_session()
         spark.dataSource.register(MemorySource)
         print(f"| {'read':<8} | body | queues | system | thousand rows/s | broker CPU us a row |")
         print("|---|---|---|---|---|---|")
         for size, rows in sizes.items():
             for queues in map(int, arguments.queues.split(",")):
                 topic = f"bench-{size}-{queues}"
-                _fill(server, topic, queues, rows=rows, body=b"x" * size)
+                fill(server, topic, queues, rows=rows, body=b"x" * size)
                 for read in arguments.reads.split(","):
                     _compare(spark, server, topic, read=read, rows=rows, size=size, rounds=arguments.rounds)
         spark.stop()
@@ -91,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _session() -> SparkSession:
+def open_session() -> SparkSession:
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     settings = {
         "spark.driver.memory": "2g",
@@ -106,7 +106,7 @@ def _session() -> SparkSession:
     return builder.getOrCreate()
 
 
-def _fill(server: Server, topic: str, queues: int, *, rows: int, body: bytes) -> None:
+def fill(server: Server, topic: str, queues: int, *, rows: int, body: bytes) -> None:
     assert server.namesrv is not None
     with Admin(server.namesrv) as admin, Producer("bench-spark", server.namesrv) as producer:
         admin.create_topic(topic, queues)

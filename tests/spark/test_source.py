@@ -1,6 +1,8 @@
 """`spark.read.format("rocketmq")` against a real broker."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -128,3 +130,12 @@ class TestInSpark:
         reader = spark.read.format("rocketmq").schema("tag string")
         with pytest.raises(Exception, match="column 'tag' does not exist"):
             reader.options(namesrvAddr=namesrv, subscribe=TOPIC).load().count()
+
+
+def test_the_connector_is_found_without_loading_pyarrow():
+    code = (
+        "import sys, pyspark.sql.datasource, pyspark.sql.types; assert 'pyarrow' not in sys.modules; "
+        "import pyspark_rocketmq; assert pyspark_rocketmq.DefaultSource.name() == 'rocketmq'; "
+        "sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

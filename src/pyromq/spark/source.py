@@ -1,6 +1,12 @@
-"""`format("rocketmq")`: options, schema and readers of the data source."""
+"""`format("rocketmq")`: options, schema, readers and writers of the data source.
+
+Spark loads this module in a process of its own to learn the name, whenever any source is looked up: so what reads and
+writes, and pyarrow with it, is loaded when it is needed.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
@@ -18,10 +24,11 @@ from pyspark.sql.types import (
 
 from pyromq.errors import UsageError
 from pyromq.spark.options import BATCH, STREAM, ReadOptions, read_options
-from pyromq.spark.reader import RocketMQReader, RocketMQStreamReader
-from pyromq.spark.sink_columns import check_columns
 from pyromq.spark.sink_options import SinkOptions, sink_options
-from pyromq.spark.writer import RocketMQStreamWriter, RocketMQWriter
+
+if TYPE_CHECKING:
+    from pyromq.spark.reader import RocketMQReader, RocketMQStreamReader
+    from pyromq.spark.writer import RocketMQStreamWriter, RocketMQWriter
 
 COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
@@ -62,19 +69,29 @@ class RocketMQDataSource(DataSource):
         return StructType([StructField(name, _type(name)) for name in names])
 
     def reader(self, schema: StructType) -> RocketMQReader:
+        from pyromq.spark.reader import RocketMQReader
+
         return RocketMQReader(self._read_options(BATCH), _columns(schema))
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:
+        from pyromq.spark.reader import RocketMQStreamReader
+
         return RocketMQStreamReader(self._read_options(STREAM), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
+        from pyromq.spark.writer import RocketMQWriter
+
         return RocketMQWriter(self._sink_options(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
+        from pyromq.spark.writer import RocketMQStreamWriter
+
         return RocketMQStreamWriter(self._sink_options(schema, overwrite))
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
         """Return the options checked, also against the columns. Raises `UsageError`."""
+        from pyromq.spark.sink_columns import check_columns
+
         if overwrite:
             raise UsageError("a topic cannot be overwritten; write with mode append")
         given = {name: value for name, value in self.options.items() if name not in _OF_SPARK}

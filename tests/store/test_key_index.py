@@ -115,12 +115,33 @@ def test_index_can_be_switched_off(tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize(("name", "size"), [("notes.txt", 10), ("20260101000000000", 10)])
-def test_foreign_index_file_is_named(tmp_path: Path, name: str, size: int) -> None:
+def test_index_files_of_another_size_are_named(tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
-    (tmp_path / "index" / name).write_bytes(bytes(size))
-    with pytest.raises(StoreCorrupt, match=name), opened(tmp_path):
+    (tmp_path / "index" / "20260101000000000").write_bytes(bytes(10))
+    with pytest.raises(StoreCorrupt, match="20260101000000000 has 10 bytes"), opened(tmp_path):
         pass
+
+
+def test_a_foreign_file_in_the_index_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "notes.txt").write_text("what is this")
+    with opened(tmp_path) as store:
+        fill(store, 5)
+        assert found(store, "k3") == [b"body 3"]
+    assert "notes.txt does not belong there" in caplog.text
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_from_an_index_file_that_was_cut_on_the_index_is_made_again(tmp_path: Path, place: int) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 60)
+    before = contents(tmp_path)
+    path = sorted((tmp_path / "index").iterdir())[place]
+    path.write_bytes(path.read_bytes()[:100])
+    with opened(tmp_path) as store:
+        assert found(store, "k3") == [b"body 3"]
+        assert found(store, "k59") == [b"body 59"]
+    assert contents(tmp_path) == before
 
 
 def test_rolled_back_messages_have_no_keys(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ class IndexFile:
     def reserve(self, count: int) -> None:
         """Have room on disk for so many entries more, as far as the file goes. Raises `OSError`."""
         start = self._entries_at + self.next_entry * _ENTRY.size
-        if (needed := min(start + count * _ENTRY.size, self.file.size)) > self._room_to:
+        needed = min(start + count * _ENTRY.size, self.file.size)
+        if needed > max(start, self._room_to):  # a full file needs none
             self.file.allocate(start, needed + _ROOM_BYTES)
             self._room_to = min(needed + _ROOM_BYTES, self.file.size)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -61,10 +62,10 @@ class KeyIndex:
 
         `in_doubt`, after a power cut: files that are not full, or have records stored after `flushed_ms`, may be
         incomplete, and are deleted and made again from the log. Else the full ones of these are flushed again, since
-        a killed process may not have. Raises `StoreCorrupt` for a file of another size.
+        a killed process may not have. Files from the first one of another size on are made again, too. Raises
+        `StoreCorrupt` where all have another size.
         """
-        for name in self._disk.names(self._folder):
-            self._load_file(self._folder / name)
+        self._load_files()
         while self.files and not self._is_sound(self.files[-1], log, flushed_ms if in_doubt else None):
             self.files.pop().file.delete()
         for file in self.files:
@@ -84,21 +85,33 @@ class KeyIndex:
         self.position = last.log_offset if missing else last.log_offset + last.size
         self._in_doubt = last.log_offset
 
-    def _load_file(self, path: Path) -> None:
-        if not _NAME.match(path.name):
-            raise StoreCorrupt(f"{path} is no index file: move it out of this folder")
-        size, expected = self._disk.size(path), index_file_bytes(self._slots, self._entries)
-        if size == 0:  # a crash came between making the file and giving it its size
-            self._disk.remove(path)
-            return
-        if size != expected:
+    def _load_files(self) -> None:
+        expected = index_file_bytes(self._slots, self._entries)
+        sizes = {path: self._disk.size(path) for path in self._own_files()}
+        misfit = next((path for path, size in sizes.items() if size not in (0, expected)), None)
+        if misfit is not None and expected not in sizes.values():
             raise StoreCorrupt(
-                f"{path} has {size} bytes, expected {expected}: open the store with the index_slots (maxHashSlotNum)"
-                " and index_entries (maxIndexNum) it was made with, or delete the index folder: it is made again"
+                f"{misfit} has {sizes[misfit]} bytes, expected {expected}: open the store with the index_slots"
+                " (maxHashSlotNum) and index_entries (maxIndexNum) it was made with, or delete the index folder: it is"
+                " made again"
             )
-        file = IndexFile(path, self._slots, self._entries, self._disk)
-        file.load()
-        self.files.append(file)
+        for path, size in sizes.items():
+            if misfit is not None and path >= misfit:
+                logger.warning("%s: the index is made again from here on, as %s has been cut", path, misfit.name)
+                self._disk.remove(path)
+            elif size == 0:  # a crash came between making the file and giving it its size
+                self._disk.remove(path)
+            else:
+                file = IndexFile(path, self._slots, self._entries, self._disk)
+                file.load()
+                self.files.append(file)
+
+    def _own_files(self) -> Iterator[Path]:
+        for name in self._disk.names(self._folder):
+            if _NAME.match(name):
+                yield self._folder / name
+            else:
+                logger.warning("%s does not belong there, and is left alone", self._folder / name)
 
     @staticmethod
     def _is_sound(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:

@@ -4,7 +4,7 @@ import pytest
 
 from pyromq.client.admin import AsyncAdmin
 from pyromq.client.queue_reader import AsyncQueueReader
-from pyromq.errors import TopicNotFound
+from pyromq.errors import NoPermission, TopicNotFound
 from pyromq.message import Message, MessageQueue
 from pyromq.names import retry_topic
 
@@ -40,6 +40,13 @@ async def test_a_queue_that_can_only_be_read_has_bounds_too(cluster, reader):
 async def test_a_topic_that_does_not_exist_is_named(reader):
     with pytest.raises(TopicNotFound, match="nowhere"):
         await reader.bounds(["nowhere"])
+
+
+async def test_a_topic_that_may_not_be_read_is_named(cluster, reader):
+    async with AsyncAdmin(cluster.namesrv) as admin:
+        await admin.create_topic("secret", 2, permission="w")
+    with pytest.raises(NoPermission, match="'secret' has no queue that may be read"):
+        await reader.bounds(["secret"])
 
 
 async def test_a_large_pull_brings_more_than_32_messages(cluster, reader):

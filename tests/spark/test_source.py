@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyromq import Admin, Message, Producer
+from pyromq.errors import NoNameServer, TopicNotFound
 from pyromq.message import MessageQueue
 from pyromq.spark.clients import client_of
 from pyromq.spark.offsets import DataLoss
@@ -90,6 +91,16 @@ def test_a_task_whose_messages_are_gone_says_so(namesrv, topic):
     part.ranges[0] = type(part.ranges[0])(part.ranges[0].queue, 0, 10_000)
     with pytest.raises(DataLoss, match=r"offsets 125 to 9999 are not there any more, 9875 in all.*failOnDataLoss"):
         list(reader.read(part))
+
+
+def test_a_name_server_that_is_not_there_is_named_at_once():
+    with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1\b"):
+        reader_of("127.0.0.1:1").partitions()
+
+
+def test_a_topic_that_is_not_there_is_named(namesrv):
+    with pytest.raises(TopicNotFound, match="nowhere"):
+        reader_of(namesrv, subscribe="nowhere").partitions()
 
 
 def test_the_store_time_of_a_message_is_known(namesrv, topic):

@@ -17,7 +17,7 @@ from pyromq.client.portal import Portal
 from pyromq.client.pulling import PullRequest, PullResult, pull
 from pyromq.client.routes import Route
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import TopicNotFound
+from pyromq.errors import NoPermission, TopicNotFound
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC, check_group, check_topic, retry_topic
 from pyromq.remoting.bodies import TopicList, TopicStats, decode_body
@@ -74,7 +74,10 @@ class AsyncQueueReader:
         return list((await self._route(topic)).readable)
 
     async def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
-        """Return the bounds of every queue of these topics, in order: one request a broker. Raises `TopicNotFound`."""
+        """Return the bounds of every queue of these topics, in order: one request a broker.
+
+        Raises `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
+        """
         found = await asyncio.gather(*(self._topic_bounds(topic) for topic in topics))
         return dict(sorted((queue, bounds) for each in found for queue, bounds in each.items()))
 
@@ -147,6 +150,8 @@ class AsyncQueueReader:
 
     async def _topic_bounds(self, topic: str) -> dict[MessageQueue, Bounds]:
         route = await self._route(topic)
+        if not route.readable:
+            raise NoPermission(f"topic {topic!r} has no queue that may be read; see `pyromq topic show {topic}`")
         found: dict[MessageQueue, Bounds] = {}
         for name in sorted({queue.broker_name for queue in route.readable}):
             anyone = next(queue for queue in route.readable if queue.broker_name == name)

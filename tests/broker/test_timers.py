@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pyromq.broker import filed_timers, timers
+from pyromq.broker import filed_timers, recalling, timers
 from pyromq.broker.broker import Broker
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.timers import LONGEST_WAIT, Timers
@@ -512,6 +512,20 @@ async def test_lists_page_by_page_in_order_of_delivery(orders, clock):
     await cancel(orders, found[-1].recall_handle)
     page = await orders.body(ListTimers(topic="orders", count=100, begin_ms=now + DAY * 1000))
     assert [each.message_id for each in page.timers] == ["K2"]
+
+
+async def test_a_page_ends_when_enough_was_looked_through(orders, clock, monkeypatch):
+    monkeypatch.setattr(recalling, "LOOKED_THROUGH", 2)
+    await orders.create_topic("payments")
+    for hours in range(1, 8):
+        await orders.send("payments", properties=f"TIMER_DELAY_SEC\x01{hours * 3600}")
+    await timed(orders, clock, 8 * 3600, key="K1")
+    pages, place = [], (0, -1)
+    while place[0] is not None:
+        page = await orders.body(ListTimers(topic="orders", count=9, begin_ms=place[0], after=place[1]))
+        pages.append([each.message_id for each in page.timers])
+        place = (page.next_ms, page.next_after)
+    assert pages == [[], [], [], ["K1"]]
 
 
 async def test_nothing_waits_in_an_unknown_topic(orders):

@@ -128,10 +128,16 @@ class TimerBucket:
     def record(self, entry: TimerEntry) -> bytes:
         return self._records.read(entry.position, entry.size)
 
-    def entries(self) -> Iterator[TimerEntry]:
-        """Yield all entries in order of arrival: the first has number 0."""
+    def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[tuple[int, int]]:
+        """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later."""
+        flags = self._flags()
         for first in range(0, self.count, _READ_ENTRIES):
-            yield from map(TimerEntry._make, _ENTRY.iter_unpack(self._content(first, _READ_ENTRIES)))
+            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _READ_ENTRIES)), first)
+            yield from [
+                (due_ms, number)
+                for number, (due_ms, _, topic, _, _, _) in fields
+                if topic == topic_hash and due_ms >= first_ms and not flags[number]
+            ]
 
     def due_times(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield due time and number of those of `count` entries that wait."""

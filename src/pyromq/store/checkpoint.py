@@ -4,19 +4,26 @@
     0      long   store time (ms) of the last record flushed to the commit log
     8      long   store time up to which consume queues are flushed
     16     long   end store time of the last index file flushed
+    480    3 x 8  ours: the same times again, of our own last writing
+    504    uint   ours: CRC-32 of these
 
-The file has 4,096 bytes. Source: RocketMQ 4.9.8, StoreCheckpoint.
+The file has 4,096 bytes. A time that damage made later would let a start trust what is not there; so of each time the
+earlier one counts, as far as the copy is whole. Java brokers write the first three only, and keep the rest.
+Source: RocketMQ 4.9.8, StoreCheckpoint.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk, read_file
 
 _FILE_BYTES = 4096
 _TIMES = struct.Struct(">qqq")
+_COPY = struct.Struct(">24sI")
+_COPY_AT = 480  # in the first sector: a disk writes it as a whole
 _SAFETY_MS = 3_000  # times of neighbouring records may be out of order by less than this
 
 
@@ -39,14 +46,20 @@ class Checkpoint:
         """Read the times; a missing or short file means that nothing is known."""
         content = read_file(self._disk, self._path)
         if content is not None and len(content) >= _TIMES.size:
-            self.log_ms, self.queues_ms, self.index_ms = _TIMES.unpack_from(content)
+            times: tuple[int, ...] = _TIMES.unpack_from(content)
+            if len(content) >= _COPY_AT + _COPY.size:
+                copy, crc = _COPY.unpack_from(content, _COPY_AT)
+                if zlib.crc32(copy) == crc:
+                    times = tuple(map(min, times, _TIMES.unpack(copy)))
+            self.log_ms, self.queues_ms, self.index_ms = times
 
     def save(self) -> None:
         """Write the times; they are on disk when this returns. What they speak of must be there before."""
         descriptor = self._disk.open(self._path, create=True)
         try:
             self._disk.resize(descriptor, _FILE_BYTES)
-            self._disk.write(descriptor, _TIMES.pack(self.log_ms, self.queues_ms, self.index_ms), 0)
+            times = _TIMES.pack(self.log_ms, self.queues_ms, self.index_ms)
+            self._disk.write(descriptor, times.ljust(_COPY_AT, b"\0") + _COPY.pack(times, zlib.crc32(times)), 0)
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)

@@ -1,0 +1,55 @@
+"""Damage must not make the checkpoint vouch for more than is there."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from pyromq.store.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    saved = Checkpoint(tmp_path / "checkpoint")
+    saved.log_ms, saved.queues_ms, saved.index_ms = 1_700_000_000_000, 1_600_000_000_000, 1_500_000_000_000
+    saved.save()
+    return tmp_path / "checkpoint"
+
+
+def times(path: Path) -> tuple[int, int, int]:
+    loaded = Checkpoint(path)
+    loaded.load()
+    return loaded.log_ms, loaded.queues_ms, loaded.index_ms
+
+
+def test_times_come_back(path: Path) -> None:
+    assert times(path) == (1_700_000_000_000, 1_600_000_000_000, 1_500_000_000_000)
+    assert path.stat().st_size == 4096
+
+
+@pytest.mark.parametrize("byte", [*range(24), *range(480, 508)])
+def test_a_flipped_bit_makes_no_time_later(path: Path, byte: int) -> None:
+    before = times(path)
+    content = bytearray(path.read_bytes())
+    for bit in range(8):
+        content[byte] ^= 1 << bit
+        path.write_bytes(content)
+        assert all(after <= time for after, time in zip(times(path), before, strict=True))
+        content[byte] ^= 1 << bit
+
+
+def test_of_a_java_broker_s_times_the_earlier_count(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(struct.pack(">qqq", 1_800_000_000_000, 1_550_000_000_000, 0) + content[24:])
+    assert times(path) == (1_700_000_000_000, 1_550_000_000_000, 0)
+    path.write_bytes(struct.pack(">qqq", 1_800_000_000_000, 1_550_000_000_000, 0).ljust(4096, b"\0"))
+    assert times(path) == (1_800_000_000_000, 1_550_000_000_000, 0)
+
+
+@pytest.mark.parametrize("size", [0, 23, 24, 100, 507])
+def test_a_file_cut_short_makes_no_time_later(path: Path, size: int) -> None:
+    before = times(path)
+    path.write_bytes(path.read_bytes()[:size])
+    assert all(after <= time for after, time in zip(times(path), before, strict=True))

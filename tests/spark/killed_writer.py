@@ -1,6 +1,6 @@
-"""A driver that writes a stream exactly once and is killed at a given point; run by test_writer_kills.
+"""A driver that copies one topic into another exactly once and is killed at a given point; run by test_writer_kills.
 
-python killed_writer.py NAMESRV TOPIC FILES CHECKPOINT POINT BATCH
+python killed_writer.py NAMESRV SOURCE TOPIC CHECKPOINT POINT BATCH
 
 At POINT of micro-batch BATCH the Java process and this one get SIGKILL: `in a task`, `before the commit`,
 `after the commit`, or `never`.
@@ -56,7 +56,7 @@ class KilledSource(RocketMQDataSource):
 
 
 def main():
-    namesrv, topic, files, checkpoint, point, batch = sys.argv[1:]
+    namesrv, source, topic, checkpoint, point, batch = sys.argv[1:]
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # the workers know these classes by their module
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -67,8 +67,9 @@ def main():
     import killed_writer
 
     spark.dataSource.register(killed_writer.KilledSource)
-    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(files).repartition(2).selectExpr("value as body")
-    writer = lines.writeStream.format("killed").options(namesrvAddr=namesrv, topic=topic, delivery="exactlyOnce")
+    reader = spark.readStream.format("rocketmq").options(namesrvAddr=namesrv, subscribe=source)
+    rows = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger=40).load().select("body")
+    writer = rows.writeStream.format("killed").options(namesrvAddr=namesrv, topic=topic, delivery="exactlyOnce")
     writer = writer.options(point=point, batch=batch, pids=str(pids), checkpointLocation=checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     spark.stop()

@@ -26,8 +26,8 @@ from .model import Model, require
 from .parts import ADDRESS, LEVELS_MS, Parts, Time
 
 TOPICS = ("orders", "bills", "a-topic-of-some-length-" + "x" * 60)
-LIVES = 3
-OPERATIONS = 24
+LIVES = 4
+OPERATIONS = 40
 TRACED = ("pyromq/store/", "pyromq/broker/")
 
 
@@ -57,6 +57,7 @@ class Life:
         self.story: list[str] = []  # what happened, for who has to understand it
         self.power_cut = False
         self.is_clock_set = False
+        self.is_full = False
         self.is_refused = False  # the disk has failed at a flush: nothing more is taken
 
     def run(self) -> None:
@@ -92,7 +93,7 @@ class Life:
         store = self.parts.store
         self.model.check(store, self.random, power_cut=self.power_cut)
         for table in self.parts.tables:
-            self.model.check_table(table)
+            self.model.check_table(table, power_cut=self.power_cut)
             self.model.watch_table(table)
         self.note(f"opened: log from {store.min_log_offset} to {store.max_log_offset}")
         self.power_cut = False
@@ -105,7 +106,10 @@ class Life:
         disk = self.disk
         disk.refuse = lambda kind, path: None
         disk.while_syncing = lambda path: None
+        self.is_full = False
         self.note_confirmed()
+        unplaced = disk.written_without_room()
+        require(unplaced is None, f"{unplaced} was written where a full disk would have had no room")
         if not disk.is_killed and self.random.random() < 0.3:
             self.close()
         self.next_disk(self.random.random() < 0.6)
@@ -151,7 +155,13 @@ class Life:
             self.disk.kill_at = self.disk.operations + self.random.randint(1, 150)
         elif died < 0.6:
             self.disk.refuse = self.failing_flush(self.random.randint(1, 20))
+        full = range(0) if not 0.6 < died < 0.75 else range(self.random.randint(0, last), last - 2)
         for turn in range(last):
+            self.is_full = turn in full
+            if full:
+                self.disk.refuse = self.full if self.is_full else lambda kind, path: None
+            if turn == full.stop:
+                self.run_timers()  # they find out that there is room again
             work = self.random.choices(works, weights)[0]
             self.note(work.__name__)
             if died > 0.75 and turn == last - 1:
@@ -169,8 +179,10 @@ class Life:
         except MessageRefused as error:
             require("bytes in the log" in str(error), f"refused: {error}")
         except StoreNotWritable as error:
-            require(self.is_refused, f"refused without a reason: {error}")
-            require("Input/output error" in str(error), f"the reason is missing: {error}")
+            require(self.is_refused or self.is_full, f"refused without a reason: {error}")
+            reason = "No space left on device" if self.is_full else "Input/output error"
+            require(reason in str(error), f"the reason is missing: {error}")
+            self.note(f"refused: {error}")
 
     def die_inside(self, work: Callable[[Life], None]) -> None:
         """Be killed between two lines of the program."""
@@ -193,6 +205,12 @@ class Life:
             self.attempt(work)
         finally:
             sys.settrace(before)
+
+    @staticmethod
+    def full(kind: str, path: Path) -> int | None:
+        """What a full disk has no room for; files made before can be written where they have some."""
+        takes_room = kind in ("create", "make_folder", "allocate") or (kind == "write" and path.name != "checkpoint")
+        return errno.ENOSPC if takes_room else None
 
     def failing_flush(self, after: int) -> Callable[[str, Path], int | None]:
         """Let one flush fail; as with a real disk, the next ones succeed without having written what that one lost."""
@@ -330,7 +348,9 @@ class Life:
         self.parts.store.append(message)
 
     def decide(self) -> None:
+        begin = self.parts.store.min_log_offset
         copies = [each.message for each in self.model.log if each.message.topic == HALF_TOPIC and each.done]
+        copies = [copy for copy in copies if copy.log_offset >= begin]
         if copies:
             self.decide_on(self.random.choice(copies))
 

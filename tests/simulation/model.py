@@ -119,12 +119,13 @@ class Model:
         self._check_queues(store)
         self._check_keys(store, random)
 
-    def check_table(self, file: JsonFile) -> None:
+    def check_table(self, file: JsonFile, *, power_cut: bool) -> None:
         name = str(file.path)
         if name in self.tables:
             found = file.load()
             require(found in self.tables[name], f"table {name} holds {found!r}, saved was {self.tables[name]}")
-            self.tables[name] = (found, found)
+            # What a killed process was saving may be seen, and still go with a power cut.
+            self.tables[name] = (found if power_cut else self.tables[name][0], found)
 
     def _check_log(self, store: MessageStore, *, power_cut: bool) -> None:
         begin, end = store.min_log_offset, store.max_log_offset
@@ -165,7 +166,9 @@ class Model:
                 deleted[each.message.log_offset] = each
             elif each.is_queued:
                 alive[each.queue][each.message.queue_offset] = each
-        expired = {each.queue: each.message.queue_offset + 1 for each in self.dropped if not each.is_deleted}
+        expired = {
+            each.queue: each.message.queue_offset + 1 for each in self.dropped if each.is_queued and not each.is_deleted
+        }
         self.next_offsets = defaultdict(int)
         for topic in store.topics():
             for queue_id in store.queue_ids(topic):

@@ -36,8 +36,7 @@ class RoomAhead:
         The thread is to prepare what lies behind it.
         """
         asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.result()
+        if asked is not None and asked.exception() is None:  # else it is tried again here: there may be room now
             self._sure_to += self._stretch
         if self._sure_to < needed:
             self._prepare(segment, self._sure_to, needed + FIRST_STRETCH)
@@ -59,7 +58,7 @@ class RoomAhead:
         """Return the file at `base`, made here or ahead. Raises `OSError`."""
         prepared, self._next = self._next, None
         self._asked = None
-        if prepared is not None and prepared.result().base == base:
+        if prepared is not None and prepared.exception() is None and prepared.result().base == base:
             self._sure_to = base + self._stretch
             return prepared.result()
         segment = self._log.create_lasting(base)

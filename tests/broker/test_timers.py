@@ -23,6 +23,7 @@ from pyromq.remoting.headers import (
     RecallMessage,
     RecallMessageResponse,
     SendBatchMessage,
+    SendMessageV2,
 )
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
 from pyromq.store.config import FlushMode
@@ -72,6 +73,20 @@ async def timed(caller, clock, seconds, body=b"hello", *, key=None, queue_id=0):
     if key:
         properties["UNIQ_KEY"] = key
     return await caller.send("orders", body, queue_id=queue_id, properties=encode_properties(properties))
+
+
+def send_header(properties):
+    return SendMessageV2(
+        producer_group="p",
+        topic="orders",
+        default_topic="TBW102",
+        default_topic_queue_count=4,
+        queue_id=0,
+        sys_flag=0,
+        born_ms=1,
+        flag=0,
+        properties=properties,
+    )
 
 
 async def cancel(caller, handle, *, code=0, topic="orders"):
@@ -228,6 +243,21 @@ def test_due_messages_leave_in_due_order_and_equal_ones_as_they_came(alone, cloc
     assert delivered(alone) == [b"1", b"3", b"8", b"2", b"7", b"0", b"5", b"4", b"6"]
 
 
+def test_midnight_is_no_border(alone, clock):
+    midnight = (clock.now_ms() // (DAY * 1000) + 1) * DAY * 1000
+    for ms in (1, 0, -1, 0, -HOUR_MS, HOUR_MS):
+        park(alone, midnight + ms, b"%d" % ms)
+    clock.jump((midnight - clock.now_ms()) / 1000 - 0.001)
+    work(alone)
+    assert delivered(alone) == [b"%d" % -HOUR_MS, b"-1"]
+    clock.jump(0.001)
+    work(alone)
+    assert delivered(alone)[2:] == [b"0", b"0"]
+    clock.jump(2 * 3600)
+    work(alone)
+    assert delivered(alone)[4:] == [b"1", b"%d" % HOUR_MS]
+
+
 def test_one_that_comes_later_and_is_due_earlier_goes_first(alone, clock):
     now = clock.now_ms()
     park(alone, now + 100, b"late")
@@ -356,6 +386,25 @@ async def test_beyond_the_limit_is_refused_with_limit_and_setting(orders, clock)
     assert "would wait 2592001 s; the limit is 2592000 s, broker setting timerMaxDelaySec" in text
     assert "timerMaxDelaySec" in await refused(orders, "TIMER_DELIVER_MS\x01" + "9" * 30)
     await orders.send("orders", properties=f"TIMER_DELAY_SEC\x01{30 * DAY}")
+
+
+@pytest.mark.parametrize("wish", ["TIMER_DELAY_SEC\x01soon", "TIMER_DELAY_SEC\x0199999999"])
+async def test_bad_times_are_answered_with_the_code_of_illegal_messages(orders, wish):
+    header = send_header(wish)
+    assert (await orders.ask(header, b"x", code=13)).remark
+    assert await bodies(orders) == []
+
+
+async def test_a_full_timer_disk_is_answered_with_its_code_and_others_are_taken(orders, broker, clock):
+    handle = (await timed(orders, clock, 5, b"before", key="K1")).recall_handle
+    broker.timers.filed.refusal = "cannot write timers to there: No space left on device"
+    answer = await orders.ask(send_header("TIMER_DELAY_SEC\x015"), b"x", code=14)
+    assert "No space left on device" in answer.remark
+    await orders.send("orders", b"plain")
+    assert await bodies(orders) == [b"plain"]
+    await clock.advance(5)
+    assert await bodies(orders) == [b"plain", b"before"]
+    await cancel(orders, handle, code=604)
 
 
 def test_the_limit_may_be_a_year(alone_in, config, clock):

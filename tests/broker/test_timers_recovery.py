@@ -1,5 +1,6 @@
 """Times of delivery over restarts and crashes: nothing confirmed is lost, early, late without end, or there twice."""
 
+import asyncio
 import random
 import shutil
 from dataclasses import dataclass, replace
@@ -142,6 +143,29 @@ async def test_a_broker_that_was_killed_goes_on(config, clock, caller_to):
         assert broker.store.max_offset("orders", 0) == 1
         await clock.advance(3)
         assert broker.store.max_offset("orders", 0) == 2
+
+
+async def test_what_became_due_during_a_stop_comes_at_once_in_order_and_lets_others_through(
+    config, clock, caller_to, monkeypatch
+):
+    monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 2)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders")
+        for number in range(400):
+            due = clock.now_ms() + 1000 + (number * 7919 % 400) * 60_000
+            await caller.send("orders", b"%d" % due, properties=f"TIMER_DELIVER_MS\x01{due}")
+    clock.jump(86_400)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("other")
+        await caller.send("other")  # answered between the batches
+        assert 0 < broker.store.max_offset("orders", 0) < 400
+        while broker.store.max_offset("orders", 0) < 400:
+            await asyncio.sleep(0)
+        entries = broker.store.entries("orders", 0, 0, 1000)
+        bodies = [int(broker.store.message_at(entry.log_offset).body) for entry in entries]
+        assert bodies == sorted(bodies)
 
 
 async def test_a_broker_saves_its_progress_while_it_runs(config, clock, caller_to):

@@ -68,8 +68,7 @@ def main() -> None:
             counts["consumed"] = consume(namesrv, counts["sent"])
         without_spark = why_no_spark()
         if without_spark is None:
-            with step("archive with Spark"):
-                counts["archived"] = archive(namesrv)
+            run_pipeline(namesrv, counts)
         else:
             console.print(f"[yellow]going on without Spark:[/] {without_spark}")
     report(counts, time.monotonic() - started)
@@ -216,45 +215,35 @@ def why_no_spark() -> str | None:
     return None
 
 
-def archive(namesrv: str) -> int:
-    """Archive the topic to Parquet and compute delays by carrier and hour from the archive."""
-    from pyspark.sql import SparkSession
-    from pyspark.sql import functions as F
+def run_pipeline(namesrv: str, counts: dict[str, int]) -> None:
+    """Stream the topic into an archive, count it in windows, audit the archive, and compute delays from it."""
+    from pipeline import Pipeline
 
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("pyromq demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    spark = Pipeline(namesrv, TOPIC, OUTPUT)
     try:
-        path = str((OUTPUT / "archive").resolve())
-        source = spark.read.format("rocketmq").option("namesrvAddr", namesrv).option("subscribe", TOPIC).load()
-        source.write.parquet(path)
-        archived = spark.read.parquet(path)
-        flight = F.from_json(F.col("body").cast("string"), "carrier string, hour int, dep_delay double")
-        delays = (
-            archived.select(flight.alias("f"))
-            .where("f.dep_delay is not null")
-            .groupBy("f.carrier", "f.hour")
-            .agg(
-                F.count("*").alias("flights"),
-                F.avg("f.dep_delay").alias("mean_delay"),
-                F.avg((F.col("f.dep_delay") > 15).cast("int")).alias("late_share"),
-            )
-            .toPandas()
-        )
-        count = archived.select("brokerName", "queueId", "queueOffset").distinct().count()
+        with step("stream into an archive with Spark"):
+            counts["archived"] = spark.archive()
+        with step("count in windows, exactly once"):
+            counts["in windows"] = spark.windows()
+        with step("audit the archive"):
+            show_audit(spark.audit())
+        with step("compute delays"):
+            delays = spark.delays()
     finally:
-        spark.stop()
+        spark.close()
     delays.sort_values(["carrier", "hour"]).to_csv(OUTPUT / "delays.csv", index=False)
     show_delays(delays)
-    return count
+
+
+def show_audit(summary: Any) -> None:
+    """Print the archive's queues; a loss, a repeat or a disorder ends the demo."""
+    names = ("queue", "first", "last", "rows", "lost", "repeated", "disordered")
+    table = Table(*names, title="archive, queue by queue")
+    for row in summary.rows:
+        table.add_row(*(f"{row[name]:,}" for name in names))
+    console.print(table)
+    if summary.failed:
+        raise RuntimeError(f"the archive is not what the broker has: {summary.notes[0]}")
 
 
 def show_delays(delays: Any) -> None:

@@ -30,7 +30,7 @@ def test_a_folder_that_exists_is_left_alone(tmp_path):
         write_project(tmp_path, topic="x", namesrv="a:1")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.skipif(shutil.which("java") is None and not os.environ.get("JAVA_HOME"), reason="no Java")
 @pytest.mark.skipif(not (PROGRAMS / "spark-pipelines").exists(), reason="no spark-pipelines")

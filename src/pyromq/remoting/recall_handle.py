@@ -31,7 +31,9 @@ class RecallHandle(NamedTuple):
 def encode_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> bytes:
     """Return a handle as text in ASCII. Called for every message that waits for its time."""
     words = f"{_VERSION} {topic} {broker_name} {due_ms} {unique_key}"
-    return b2a_base64(words.encode(), newline=False).translate(_URL_SAFE)
+    text = b2a_base64(words.encode(), newline=False)
+    # "+" and "/" come of ">", "?", "~" and what is no ASCII; names of topics and brokers have none of these.
+    return text if unique_key.isascii() and unique_key.isalnum() else text.translate(_URL_SAFE)
 
 
 def decode_handle(text: str) -> RecallHandle:

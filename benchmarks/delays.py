@@ -271,6 +271,8 @@ def fill(folder: Path, pending: int) -> None:
         answered, passed = load(server.port, frames_of("bench", "TIMER_DELIVER_MS", within_a_month()), count=pending)
         print(f"filled with {answered:,} in {passed:.0f} s: {answered / passed:,.0f} a second")
         memory(server, f"{pending:,} pending")
+        lateness(server, "while the last of them are filed")
+        cpu_when_idle(server)
         lateness(server, f"{pending} pending")
         burst(server, random_order=True)
         burst(server, random_order=False)

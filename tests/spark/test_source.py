@@ -150,3 +150,9 @@ def test_the_connector_is_found_without_loading_pyarrow():
         "sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_task_without_a_name_server_fails_after_its_deadline(namesrv, topic):
+    (part, *_) = reader_of(namesrv).partitions()
+    with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1\b"):
+        list(reader_of("127.0.0.1:1", deadlineMs="1").read(part))

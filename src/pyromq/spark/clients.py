@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pyromq.client.queue_reader import QueueReader
-from pyromq.errors import MQError, NoNameServer
+from pyromq.errors import MQError
 from pyromq.spark.options import ReadOptions
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def patiently(options: ReadOptions, call: Callable[[], T]) -> T:
         try:
             return call()
         except MQError as error:
-            if not error.retriable or isinstance(error, NoNameServer) or time.monotonic() >= give_up:
+            if not error.retriable or time.monotonic() >= give_up:
                 raise
         time.sleep(RETRY_SECONDS)
 

@@ -28,7 +28,8 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
     `deadlineMs`.
     """
     tags = parse_tags(options.tag_filter).tags
-    for broker_name, raw in _joined(options, _ahead(_pulls(options, client_of(options), ranges))):
+    client = patiently(options, lambda: client_of(options))
+    for broker_name, raw in _joined(options, _ahead(_pulls(options, client, ranges))):
         if options.verify_crc:
             check_bodies(raw)
         yield to_batch(raw, broker_name, columns, system_properties=options.system_properties, tags=tags)

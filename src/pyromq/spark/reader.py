@@ -39,7 +39,8 @@ class RocketMQReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        return _partitions(options, patiently(options, lambda: plan_ranges(options, client_of(options))))
+        client = client_of(options)  # a name server that is not there is told at once, not after a deadline
+        return _partitions(options, patiently(options, lambda: plan_ranges(options, client)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the partition's messages as Arrow batches; Spark gives no partition when nothing is to be read."""
@@ -59,10 +60,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
 
     def initialOffset(self) -> dict[str, Any]:
-        return patiently(self._options, lambda: self._planning.first()).as_json()
+        return patiently(self._options, self._planning.first).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        patiently(self._options, lambda: self._planning.end_here())
+        patiently(self._options, self._planning.end_here)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         reached = read_stream_offset(start)

@@ -17,17 +17,20 @@ import tempfile
 import time
 from pathlib import Path
 
+from disk_load import Readers, closed_loop, paced
 from pyromq.clock import SystemClock
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.record import BLANK_MAGIC, encode
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
+from servers import our_server
 
 GIB = 1 << 30
 RECORDS_A_SEGMENT = 4_000
 REBUILT_MESSAGES = 2_000_000
 QUEUES = 8
 BATCH = 500
+COLD_BYTES = 2 << 30
 
 
 def opened(root: Path) -> MessageStore:
@@ -106,7 +109,9 @@ def recovery(root: Path) -> None:
         here = Path(__file__).parent
         subprocess.run([sys.executable, "-c", _KILLED, str(root), str(here), str(batches)], check=False)
         seconds, cpu, size = timed_open(root)
-        print(f"start after a kill, {size / GIB:.1f} GiB of log, {batches * 500} messages since the checkpoint:", end=" ")
+        print(
+            f"start after a kill, {size / GIB:.1f} GiB of log, {batches * 500} messages since the checkpoint:", end=" "
+        )
         print(f"{seconds:.2f} s ({cpu:.2f} s of CPU)")
 
 
@@ -121,7 +126,73 @@ def rebuild(root: Path) -> None:
     print(f"{REBUILT_MESSAGES / seconds:,.0f} a second, {REBUILT_MESSAGES / cpu:,.0f} a CPU second")
 
 
-PARTS = {"recovery": recovery, "rebuild": rebuild}
+def settle(data: Path, **settings: object) -> None:
+    """Write settings where a broker finds them."""
+    (data / "config").mkdir(parents=True, exist_ok=True)
+    lines = [f"{name}={value}\n" for name, value in settings.items()]
+    (data / "config" / "broker.properties").write_text("".join(lines))
+
+
+def sync(root: Path) -> None:
+    rates: dict[str, list[float]] = {"ASYNC_FLUSH": [], "SYNC_FLUSH": []}
+    for number in range(3):
+        for flush, found in rates.items():
+            data = root / f"{flush}{number}"
+            settle(data, flushDiskType=flush)
+            with our_server(data) as server:
+                closed_loop(server, connections=64, size=128, seconds=0.5)
+                outcome = closed_loop(server, connections=64, size=128, seconds=3)
+            print(f"{flush}, 64 x 1, 128 B: {outcome}")
+            found.append(outcome.rate)
+            shutil.rmtree(data)
+    ratios = [slow / fast for fast, slow in zip(*rates.values(), strict=True)]
+    print(f"ratios {', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))}")
+
+
+def cold(root: Path) -> None:
+    """Send at a steady rate alone, then beside readers of what is on disk only."""
+    data = root / "data"
+    with our_server(data) as server:
+        while sum(path.stat().st_blocks for path in (data / "commitlog").glob("*")) * 512 < COLD_BYTES:
+            closed_loop(server, connections=64, size=4096, seconds=2)
+    for number in range(3):
+        with our_server(data) as server:
+            alone = paced(server, rate=1000, size=1024, seconds=5)
+            with Readers(server, 2) as warm_readers:
+                warm = paced(server, rate=1000, size=1024, seconds=5)
+        forget(data)
+        with our_server(data) as server, Readers(server, 2) as cold_readers:
+            chilled = paced(server, rate=1000, size=1024, seconds=5)
+        print(f"round {number + 1}, 1,000 sends a second of 1 KiB")
+        print(f"  alone: {alone}")
+        print(f"  beside readers of what is in memory ({warm_readers.messages:,} messages of 4 KiB): {warm}")
+        print(f"  beside readers of what is not ({cold_readers.messages:,}): {chilled}")
+
+
+def forget(folder: Path) -> None:
+    """Have files in no memory."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fdatasync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def rolls(root: Path) -> None:
+    """Send at a steady rate into files of 1 GiB, then into ones that are full every second."""
+    for number in range(3):
+        for megabytes in (1024, 8):
+            data = root / f"{megabytes}-{number}"
+            settle(data, mappedFileSizeCommitLog=megabytes << 20)
+            with our_server(data) as server:
+                paced(server, rate=1000, size=1024, seconds=1)
+                outcome = paced(server, rate=8000, size=1024, seconds=8)
+            count = len(list((data / "commitlog").iterdir()))
+            print(f"8,000 sends a second, files of {megabytes} MiB, {count - 1} rolls: {outcome}")
+            shutil.rmtree(data)
+
+
+PARTS = {"recovery": recovery, "rebuild": rebuild, "sync": sync, "cold": cold, "rolls": rolls}
 
 
 def main() -> None:

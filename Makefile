@@ -41,5 +41,8 @@ crashes: $(INSTALLED)  ## a broker killed at every write of a random schedule; m
 crash: $(INSTALLED)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
 	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))
 
+kill: $(INSTALLED)  ## a real server killed with SIGKILL N times (N=50) under load: every confirmed message is consumed
+	@exec $(VENV)/bin/python -m tests.kills.run $(or $(N),50) $(if $(SEED),--seed $(SEED))
+
 bench: $(INSTALLED)  ## one table: speed and memory beside a C server and the genuine broker
 	@$(VENV)/bin/python benchmarks/end_to_end.py

@@ -138,7 +138,7 @@ class Model:
             self._same(found, expected[count].message)
             count += 1
         for each in expected[count:]:
-            must = each.end <= self.confirmed_to if power_cut else each.done
+            must = each.done and (each.end <= self.confirmed_to or not power_cut)
             require(
                 not (must and each.message.log_offset >= 0),
                 f"record at {each.message.log_offset} is lost: the log ends at {end},"

@@ -152,6 +152,8 @@ class Flusher:
 
     def sync_entries(self) -> None:
         """Have all entries of queues on disk now. Safe to call from any thread; changes nothing that `turn` knows."""
+        if self._failure is not None:
+            raise self._failure  # a second try could succeed without what the first has lost
         segments = [segment for queue in self._queues for segment in queue.unflushed(queue.max_offset)]
         folders: dict[Path, None] = {}
         try:

@@ -25,7 +25,7 @@ from pyromq.store.disk import Content
 
 SECTOR = 512  # what a disk writes whole
 BLOCK = 4096  # what a file system gives to a file
-_TORN = 0.03  # how many of the sectors kept hold an earlier state in their second part
+_TORN = 0.03  # how many of a mapped file's sectors kept hold an earlier state in their second part
 
 
 class Killed(BaseException):
@@ -44,11 +44,12 @@ class Loss(Enum):
 class _File:
     """`content` may be longer than the file: behind `size` it is zero. `lasting` is what the disk holds."""
 
-    __slots__ = ("blocks", "content", "lasting", "neglected", "size")
+    __slots__ = ("blocks", "content", "is_mapped", "lasting", "neglected", "size")
 
     def __init__(self, content: bytes = b"", blocks: frozenset[int] = frozenset()) -> None:
         self.content = bytearray(content)
         self.size = len(content)
+        self.is_mapped = False  # and so may be written to disk in the middle of a change
         self.lasting = bytes(content)
         self.neglected: dict[int, bytes] = {}  # sectors that count as written since their write failed
         self.blocks = set(blocks)  # that the file system has given
@@ -94,7 +95,7 @@ class _File:
             kept = [at for at in changed if random.random() < share]
         for at in kept:
             end = min(at + SECTOR, size)
-            if random.random() < _TORN:
+            if self.is_mapped and random.random() < _TORN:
                 end = random.randint(at, end)
             content[at:end] = new[at:end].ljust(end - at, b"\0")
         return bytes(content)
@@ -152,6 +153,7 @@ class SimulatedDisk:
             if id(file) not in copies:
                 copy = copies[id(file)] = _File(bytes(file.content[: file.size]), frozenset(file.blocks))
                 copy.lasting = file.lasting
+                copy.is_mapped = file.is_mapped
                 copy.neglected = dict(file.neglected)
             return copies[id(file)]
 
@@ -337,6 +339,7 @@ class SimulatedDisk:
         self._begin("map", path)
         if file.size < size:
             raise _error(errno.EINVAL, path)
+        file.is_mapped = True
         return memoryview(file.content)[:size]
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:

@@ -437,12 +437,18 @@ async def test_a_queue_the_topic_does_not_have_is_refused_for_batches_too(orders
 
 
 class Disk:
-    """Lets fdatasync hang until it is told to go on."""
+    """Lets the flusher's fdatasync hang until it is told to go on; tables are saved by the loop."""
 
     def __init__(self, monkeypatch):
         self.works = threading.Event()
         genuine = os.fdatasync
-        monkeypatch.setattr(os, "fdatasync", lambda descriptor: (self.works.wait(30), genuine(descriptor)))
+
+        def fdatasync(descriptor):
+            if threading.current_thread() is not threading.main_thread():
+                self.works.wait(30)
+            genuine(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
 
 
 @pytest.fixture

@@ -181,6 +181,21 @@ async def test_a_closed_client_says_so(cluster):
         await batches.lookup("t")
 
 
+async def test_an_attempt_whose_client_is_closed_is_not_whole():
+    async with Cluster(linked=True) as cluster:
+        batches = AsyncBatchTransactions("etl", cluster.namesrv)
+        await batches.start()
+        attempt = batches.attempt("t")
+        await attempt.send(messages("0"))
+        cluster.links[0].answers.pause()
+        await attempt.send(messages("1", "2"))
+        finishing = asyncio.create_task(attempt.finish())
+        await asyncio.sleep(0)
+        await batches.close()
+        with pytest.raises(Unavailable, match="messages were not acknowledged"):
+            await finishing
+
+
 async def test_the_blocking_client_does_the_same(cluster):
     def work():
         with BatchTransactions("etl", cluster.namesrv) as batches:

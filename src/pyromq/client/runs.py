@@ -22,7 +22,7 @@ from pyromq.errors import MQError, Unavailable, UsageError, from_response
 from pyromq.message import MessageQueue, SendStatus
 from pyromq.message_id import UniqueIds
 from pyromq.names import check_group
-from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, decode_body
+from pyromq.remoting.bodies import ClusterTable, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import Cluster, SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
@@ -61,6 +61,7 @@ class RunStream:
         self._running: set[asyncio.Task[None]] = set()
         self._failure: MQError | None = None
         self._count = 0
+        self._messages = 0
 
     async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
         """Begin to send a run; waits while too many are under way. `header` replaces the stream's own kind."""
@@ -71,6 +72,7 @@ class RunStream:
             raise self._failure
         header = header or self._make_header(queue, self._count)
         self._count += 1
+        self._messages += messages
         work = self._deliver(queue, body, messages, header)
         task = self._membership.tasks.start(work, name=f"run {self._count} to {queue}")
         self._running.add(task)
@@ -82,6 +84,9 @@ class RunStream:
             await asyncio.wait(self._running)
         if self._failure is not None:
             raise self._failure
+        done = sum(each.messages for each in self.acknowledged.values())
+        if done != self._messages:  # the client was closed meanwhile, or a task of ours died
+            raise Unavailable(f"{self._messages - done} of {self._messages} messages were not acknowledged")
         return self.acknowledged
 
     async def abandon(self) -> None:
@@ -162,8 +167,7 @@ class AsyncRunProducer:
         self.timeout = timeout
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
-        # No heartbeats: nobody asks those who send runs anything.
-        self.membership = Membership(namesrv, self._clock, announce=lambda client_id: HeartbeatBody(client_id))
+        self.membership = Membership(namesrv, self._clock)  # no heartbeats: nobody asks those who send runs anything
         self.ids: UniqueIds
 
     async def start(self) -> None:

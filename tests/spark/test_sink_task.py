@@ -184,3 +184,8 @@ def test_queues_are_named_with_their_broker(namesrv, topic, seen):
     columns = {"queueId": pa.array([2], pa.int32()), "brokerName": ["broker-a"]}
     report = run(options_of(namesrv, topic), batch("1", **columns))
     assert list(report.queues) == [MessageQueue(topic, "broker-a", 2)]
+
+
+def test_driver_and_tasks_share_a_client(namesrv, topic):
+    options = options_of(namesrv, topic)
+    assert sink_client(options) is sink_client(options, "broker-a")

@@ -8,6 +8,7 @@ import os
 from pyromq.client.blocking_batch_transactions import BatchTransactions
 from pyromq.spark.sink_options import SinkOptions
 
+# A client is here by the ledger it was asked for, and by the one it has found: driver and tasks share it.
 _clients: dict[tuple[int, str, str, str | None, int, int], BatchTransactions] = {}
 
 
@@ -16,19 +17,23 @@ def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransac
 
     Raises `NoNameServer` at once when no name server can be reached, `UsageError` for a ledger that is not there.
     """
-    ledger = ledger or options.ledger
-    key = os.getpid(), options.namesrv, options.group, ledger, options.deadline_ms, options.in_flight
-    if key not in _clients:
-        client = BatchTransactions(
-            options.group,
-            options.namesrv,
-            ledger=ledger,
-            timeout=options.deadline_ms / 1000,
-            in_flight=options.in_flight,
-        )
-        client.start()
-        _clients[key] = client
-    return _clients[key]
+    wanted = ledger or options.ledger
+    if (found := _clients.get(_key(options, wanted))) is not None:
+        return found
+    client = BatchTransactions(
+        options.group,
+        options.namesrv,
+        ledger=wanted,
+        timeout=options.deadline_ms / 1000,
+        in_flight=options.in_flight,
+    )
+    client.start()
+    _clients[_key(options, wanted)] = _clients[_key(options, client.ledger)] = client
+    return client
+
+
+def _key(options: SinkOptions, ledger: str | None) -> tuple[int, str, str, str | None, int, int]:
+    return os.getpid(), options.namesrv, options.group, ledger, options.deadline_ms, options.in_flight
 
 
 @atexit.register

@@ -75,16 +75,21 @@ def restore(image: Image, folder: Path) -> None:
 
 
 def torn(before: Image, after: Image, chance: random.Random) -> Image | None:
-    """Return what is there when a write into a mapped file is cut short at any byte; None where nothing changed."""
-    mapped = [name for name in after if name.startswith(MAPPED_FOLDERS) and name in before]
-    changed = [name for name in mapped if before[name] != after[name]]
+    """Return what is there when a write into mapped files is cut short at any byte; None where nothing changed.
+
+    A write that goes over two files of the log ends the first one, named before the other, first.
+    """
+    empty = {name: file_of(bytes(file.size)) for name, file in after.items() if name not in before}
+    left = {**empty, **before}
+    changed = sorted(name for name in after if name.startswith(MAPPED_FOLDERS) and left[name] != after[name])
     if not changed:
         return None
     name = chance.choice(changed)
-    old, new = before[name].content(), after[name].content()
+    left |= {earlier: after[earlier] for earlier in changed[: changed.index(name)]}
+    old, new = left[name].content(), after[name].content()
     differing = [place for place in range(0, len(new), 8) if old[place : place + 8] != new[place : place + 8]]
     cut = chance.choice(differing) + chance.randrange(8)
-    return {**before, name: file_of(new[:cut] + old[cut:])}
+    return {**left, name: file_of(new[:cut] + old[cut:])}
 
 
 class Disk:

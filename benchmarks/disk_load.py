@@ -50,6 +50,8 @@ class Outcome:
 
 
 def _outcome(waits: list[float], seconds: float) -> Outcome:
+    if not waits:
+        raise SystemExit("the server did not answer in time")
     waits.sort()
     p50, p99 = (1000 * waits[int(len(waits) * part)] for part in (0.5, 0.99))
     return Outcome(len(waits) / seconds, p50, p99, 1000 * waits[-1])

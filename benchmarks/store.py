@@ -154,7 +154,7 @@ def cold(root: Path) -> None:
     data = root / "data"
     with our_server(data) as server:
         while sum(path.stat().st_blocks for path in (data / "commitlog").glob("*")) * 512 < COLD_BYTES:
-            closed_loop(server, connections=64, size=4096, seconds=2)
+            closed_loop(server, connections=64, size=4096, seconds=5)
     for number in range(3):
         with our_server(data) as server:
             alone = paced(server, rate=1000, size=1024, seconds=5)

@@ -11,6 +11,7 @@ from typing import Self
 from pyromq.broker.administering import Administering
 from pyromq.broker.batch_transacting import BatchTransacting
 from pyromq.broker.batch_transactions import BatchTransactions
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.configuring import Configuring, load_changes
 from pyromq.broker.connections import Connections
@@ -82,6 +83,7 @@ class Broker:
         self.connections = Connections(self.config, self._clock)
         self.statistics = Statistics(self.config.cluster, self._clock)
         self.long_polls = LongPolls(self._clock)
+        self._cold_reads = ColdReads(self.store)
         self.queue_locks = QueueLocks(self._clock)
         self.delay_levels = DelayLevels(
             self.store, JsonFile(folder / "delayOffset.json"), statistics=self.statistics, clock=self._clock
@@ -149,6 +151,7 @@ class Broker:
                 connections=connections,
                 offsets=offsets,
                 long_polls=self.long_polls,
+                cold_reads=self._cold_reads,
                 statistics=statistics,
                 config=config,
             ),
@@ -207,6 +210,7 @@ class Broker:
         await self.registering.stop()
         self.long_polls.answer_all()
         await self._server.close(DRAIN_SECONDS)
+        self._cold_reads.close()
         await self._tasks.stop()
         await self.saved()
         self.offsets.persist()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.connections import Connections
 from pyromq.broker.groups import Groups
@@ -27,7 +28,7 @@ from pyromq.remoting.codes import Permission, PullFlag
 from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
-from pyromq.store.message_store import MessageStore, ReadStatus
+from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -71,6 +72,7 @@ class Pulling:
         connections: Connections,
         offsets: Offsets,
         long_polls: LongPolls,
+        cold_reads: ColdReads,
         statistics: Statistics,
         config: BrokerConfig,
     ) -> None:
@@ -80,6 +82,7 @@ class Pulling:
         self._connections = connections
         self._offsets = offsets
         self._long_polls = long_polls
+        self._cold_reads = cold_reads
         self._statistics = statistics
         self._config = config
 
@@ -90,7 +93,10 @@ class Pulling:
         accepts = self._subscription(header)
         if flags & PullFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        reply = self._read(header, accepts)
+        found = self._find(header, accepts)
+        reply = self._reply(header, found)
+        if found.is_past and found.records and not self._store.disk.is_loaded(found.records):
+            return self._cold_reads.when_loaded(found.records, reply)
         if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, accepts, call)
         return reply
@@ -137,8 +143,8 @@ class Pulling:
         if expression_type not in (None, "", "TAG"):
             raise BrokerError(f"The broker does not support consumer to filter message by {expression_type}")
 
-    def _read(self, header: PullMessage, accepts: Accepts) -> FilledReply:
-        found = self._store.read(
+    def _find(self, header: PullMessage, accepts: Accepts) -> ReadResult:
+        return self._store.read(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -146,6 +152,8 @@ class Pulling:
             max_bytes=header.max_bytes,
             accepts=accepts,
         )
+
+    def _reply(self, header: PullMessage, found: ReadResult) -> FilledReply:
         values = (found.next_offset, found.min_offset, found.max_offset)
         if found.status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
@@ -169,7 +177,7 @@ class Pulling:
         """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
         if not call.peer.closed:
             self._check(header, call)
-        return self._read(header, accepts)
+        return self._reply(header, self._find(header, accepts))
 
 
 def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:

@@ -17,17 +17,19 @@ import os
 import shutil
 import struct
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 Content = bytes | bytearray | memoryview
 
+_MADV_POPULATE_READ = 22  # as the next
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
 _FAILED = ctypes.c_void_p(-1).value
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_STRETCH_BYTES = 1 << 20  # of memory that is loaded in one go, what lies between records included
 _PIECE = 1 << 20  # bytes copied or cleared at once
 _libc = ctypes.CDLL(None, use_errno=True)
 _map = _libc.mmap
@@ -37,6 +39,8 @@ _unmap = _libc.munmap
 _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _advise = _libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_in_core = _libc.mincore
+_in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class Disk(Protocol):
@@ -104,6 +108,12 @@ class Disk(Protocol):
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:
         """Let go of the pages of a mapped file; the system keeps their content, and brings them back when touched."""
+
+    def is_loaded(self, views: Sequence[memoryview]) -> bool:
+        """Whether all pages of these views of mapped files are in memory, as far as that can be told. Quick."""
+
+    def load(self, views: Sequence[memoryview]) -> None:
+        """Have the pages of these views in memory; may take as long as a disk does, and holds nobody up meanwhile."""
 
     def lock(self, descriptor: int) -> None:
         """Lock byte 0 for this open file alone. Raises `OSError` when somebody has it."""
@@ -209,6 +219,13 @@ class LocalDisk:
             byte = ctypes.c_char.from_buffer(memory, first)
             _advise(ctypes.addressof(byte), end - first, mmap.MADV_DONTNEED)
 
+    def is_loaded(self, views: Sequence[memoryview]) -> bool:
+        return all(_is_resident(start, size) for start, size in _stretches(views))
+
+    def load(self, views: Sequence[memoryview]) -> None:
+        for start, size in _stretches(views):
+            _advise(start, size, _MADV_POPULATE_READ)  # where it is unsupported, pages come when they are touched
+
     def lock(self, descriptor: int) -> None:
         # Bound to this open file, not to the process: two stores in one process exclude each other as well.
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
@@ -311,6 +328,29 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
             disk.write(descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)
     finally:
         disk.close(descriptor)
+
+
+def _stretches(views: Sequence[memoryview]) -> list[tuple[int, int]]:
+    """Return address and size of the pages that hold these views: in one piece if they are neighbours."""
+    start = _address(views[0])
+    size = _address(views[-1]) + len(views[-1]) - start
+    if 0 < size <= _STRETCH_BYTES:
+        return [_pages(start, size)]
+    return [_pages(_address(view), len(view)) for view in views]
+
+
+def _address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def _pages(start: int, size: int) -> tuple[int, int]:
+    before = start % mmap.PAGESIZE
+    return start - before, size + before
+
+
+def _is_resident(start: int, size: int) -> bool:
+    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    return bool(_in_core(start, size, pages) != 0 or 0 not in bytes(pages))
 
 
 def _next_data(descriptor: int, position: int) -> int:

@@ -18,6 +18,7 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from pyromq.store.queue_table import QueueTable
 
+_RECENT_BYTES = 64 << 20  # of the log's end: still in memory, since they were written a moment ago
 SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
 _unpack_entries = struct.Struct(">qiq").iter_unpack
 
@@ -45,7 +46,8 @@ class ReadStatus(Enum):
 class ReadResult(msgspec.Struct, frozen=True):
     """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
 
-    `next_offset` is the queue offset to ask for next.
+    `next_offset` is the queue offset to ask for next. `is_past`: they were not written just now, and may have to come
+    from the disk when they are touched.
     """
 
     status: ReadStatus
@@ -55,6 +57,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     records: list[memoryview]
     count: int
     size: int
+    is_past: bool = False
 
 
 _Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries looked at; the rest as in `ReadResult`
@@ -120,7 +123,9 @@ class Reading:
         if found is None:
             found = self._picked(content, max_count, max_bytes, accepts)
         scanned, status, records, count, total = found
-        return ReadResult(status, queue_offset + scanned, queue.min_offset, queue.max_offset, records, count, total)
+        low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
+        is_past = first < self._log.end - _RECENT_BYTES
+        return ReadResult(status, after, low, high, records, count, total, is_past)
 
     def _allowed(self, asked_bytes: int | None, cold: bool) -> tuple[int, int]:
         """Return the most bytes and messages of a read. One that begins among cold records is cold to its end."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from random import Random
@@ -344,6 +344,12 @@ class SimulatedDisk:
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         return True
+
+    def is_loaded(self, views: Sequence[memoryview]) -> bool:
+        return True
+
+    def load(self, views: Sequence[memoryview]) -> None:
+        """It is in memory."""
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:
         """It has no pages."""

@@ -1,0 +1,70 @@
+"""Pulls of records that are on disk only: answered all the same, and nobody waits for them."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.record import decode_all
+from pyromq.remoting.headers import PullMessage
+from pyromq.store import reading
+from pyromq.store.disk import LOCAL_DISK
+
+
+@pytest.fixture
+def config(config):
+    return replace(config, store=replace(config.store, segment_bytes=1 << 20))
+
+
+def forget(folder):
+    """Have the files of a folder in no memory, as far as the file system does that."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def pull(queue_offset=0):
+    return PullMessage(
+        consumer_group="c",
+        topic="orders",
+        queue_id=0,
+        queue_offset=queue_offset,
+        max_count=32,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_ms=0,
+        subscription_version=0,
+    )
+
+
+async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to, monkeypatch):
+    monkeypatch.setattr(reading, "_RECENT_BYTES", 0)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        for number in range(200):
+            await caller.send("orders", b"%04d" % number * 1000)
+    forget(config.data / "commitlog")
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        found = []
+        while len(found) < 200:
+            response = await caller.channel.call(pull(len(found)), timeout=5)
+            found += [message.body[:4] for message in decode_all(response.body)]
+        assert found == [b"%04d" % number for number in range(200)]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["neighbours", "far apart"])
+def test_pages_are_in_memory_once_they_are_loaded(tmp_path, shared):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20) * (1 if shared else 40))
+    descriptor = LOCAL_DISK.open(path)
+    memory = LOCAL_DISK.map(descriptor, path.stat().st_size, scattered=False)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    LOCAL_DISK.close(descriptor)
+    views = [memory[5000:9000], memory[-70_000:]]
+    LOCAL_DISK.load(views)
+    assert LOCAL_DISK.is_loaded(views)

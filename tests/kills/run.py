@@ -117,10 +117,10 @@ async def kill_again_and_again(folder: Path, kills: int, seed: int, *, settings:
 
 
 async def produce(namesrv: str, counts: Counts, chance: random.Random) -> None:
-    async with AsyncProducer("p", namesrv, config=ProducerConfig(retries=0, timeout=1.0)) as producer:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(SENDERS):
-                group.create_task(send(producer, counts, chance))
+    config = ProducerConfig(retries=0, timeout=1.0)
+    async with AsyncProducer("p", namesrv, config=config) as producer, asyncio.TaskGroup() as group:
+        for _ in range(SENDERS):
+            group.create_task(send(producer, counts, chance))
 
 
 async def consume(namesrv: str, counts: Counts, stop: asyncio.Event) -> None:

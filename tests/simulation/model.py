@@ -35,7 +35,7 @@ class Append:
     def __init__(self, message: StoredMessage) -> None:
         self.message = message
         self.done = False
-        self.is_deleted = False  # its topic was
+        self.is_deleted = False  # its topic was: a crash may bring it back, and the next one take it again
 
     @property
     def end(self) -> int:
@@ -191,7 +191,6 @@ class Model:
                 continue  # expired
             require(each is not None, f"{queue} {offset} leads to {entry}, where nothing was sent to it")
             assert each is not None
-            each.is_deleted = False  # the topic is back
             wanted = (each.message.log_offset, each.message.size)
             require(entry[:2] == wanted, f"{queue} {offset} leads to {entry}, the message is at {wanted}")
             require(entry.tags_code == store._follower.tags_code(each.message), f"{queue} {offset} has other tags")

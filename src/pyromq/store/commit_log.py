@@ -22,7 +22,7 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Labels, decode, decode_labels, encode
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.room_ahead import RoomAhead
-from pyromq.store.segment import Segment
+from pyromq.store.segment import Segment, sync_all
 from pyromq.store.segmented_log import SegmentedLog
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class CommitLog:
         self, folder: Path, segment_bytes: int, *, clock: Clock, max_record_bytes: int, disk: Disk = LOCAL_DISK
     ) -> None:
         self.files = SegmentedLog(folder, segment_bytes, "segment_bytes (mappedFileSizeCommitLog)", disk=disk)
+        self._disk = disk
         self.end = 0
         self.last_store_ms = 0
         self._now_ms = clock.now_ms
@@ -169,7 +170,9 @@ class CommitLog:
         self._refusal = ""
         segment = self.files.find(end)
         if segment is not None:
-            segment.sync()  # else new records could come on disk, and behind them old ones that were cut off
+            # Else new records could come on disk, and behind them old ones that were cut off; or a file without name.
+            segment.is_fresh = True
+            sync_all([segment], self._disk)
             self._memory = segment.memory
             self._base = segment.base
             self._limit = self._room_mark = end  # the first append finds out whether there is room

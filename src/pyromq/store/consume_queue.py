@@ -186,17 +186,17 @@ class ConsumeQueue:
 
     # -- opening
 
-    def load(self, *, crashed: bool) -> None:
-        """Find files and maximum. Raises `StoreCorrupt`.
+    def load(self, *, crashed: bool) -> bool:
+        """Find files and maximum; False if entries are missing, nobody knows how many. Raises `StoreCorrupt`.
 
         After a clean stop entries fill the last file up to one place. After a crash there may be holes: the last
         files are walked, and what lies behind the first hole is dropped.
         """
-        self.files.load()
+        is_whole = self.files.load(remade=crashed)
         first = self.files.base // ENTRY_BYTES
         self.min_offset = self.max_offset = first
         if not self.files.segments:
-            return
+            return is_whole
         if crashed:
             self._walk()
             self.files.cut(self.max_offset * ENTRY_BYTES)
@@ -205,6 +205,7 @@ class ConsumeQueue:
             start = self.files.segments[-1].base // ENTRY_BYTES
             self.max_offset = self.first(lambda entry: entry.size <= 0 or entry.log_offset < 0, start=start)
         self.flushed_offset = self.max_offset
+        return is_whole
 
     def _walk(self) -> None:
         """Set the maximum behind the last entry before the first hole."""

@@ -103,10 +103,8 @@ class IndexFile:
         number = self.next_entry
         slot_at = _HEADER.size + key_hash % self._slots * _SLOT.size
         previous = _SLOT.unpack_from(memory, slot_at)[0]
-        while number <= previous < self._entries:  # a killed process had put it, and not counted it
-            newer, previous = previous, _ENTRY.unpack_from(memory, self._entries_at + previous * _ENTRY.size)[3]
-            if previous >= newer:
-                previous = 0
+        if previous >= number:
+            previous = self._counted(previous)
         if not 0 < previous < number:
             previous = 0
             self.used_slots += 1
@@ -119,6 +117,14 @@ class IndexFile:
         self.end_ms = store_ms
         self.end_log_offset = log_offset
         self.next_entry = number + 1
+
+    def _counted(self, number: int) -> int:
+        """Return the first entry of a chain that counts: a killed process may have put others before it."""
+        while self.next_entry <= number < self._entries:
+            newer, number = number, _ENTRY.unpack_from(self.file.memory, self._entries_at + number * _ENTRY.size)[3]
+            if number >= newer:
+                return 0
+        return number
 
     def write_header(self) -> None:
         _HEADER.pack_into(
@@ -144,7 +150,7 @@ class IndexFile:
         """Return log offsets of records whose key has that hash, newest first."""
         found: list[int] = []
         memory = self.file.memory
-        number = _SLOT.unpack_from(memory, _HEADER.size + key_hash % self._slots * _SLOT.size)[0]
+        number = self._counted(_SLOT.unpack_from(memory, _HEADER.size + key_hash % self._slots * _SLOT.size)[0])
         while 0 < number < self.next_entry and len(found) < max_count:
             entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(
                 memory, self._entries_at + number * _ENTRY.size

@@ -68,6 +68,8 @@ class KeyIndex:
         self._load_files()
         while self.files and not self._is_sound(self.files[-1], log, flushed_ms if in_doubt else None):
             self.files.pop().file.delete()
+        while in_doubt and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
+            self.files.pop().file.delete()  # of files that end at the same time the first one was flushed, perhaps
         for file in self.files:
             if file.end_ms > flushed_ms or not file.is_full:
                 file.file.is_fresh = True

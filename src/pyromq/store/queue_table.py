@@ -57,7 +57,9 @@ class QueueTable:
                 if name.isdecimal() and self._disk.is_folder(self._folder / topic / name):
                     queue = self.make(topic, int(name))
                     try:
-                        queue.load(crashed=crashed)
+                        if not queue.load(crashed=crashed):
+                            logger.warning("%s lacks files. This queue is made again from the log", queue.files.folder)
+                            self.is_incomplete = True
                         is_any_sound = is_any_sound or queue.max_offset > 0
                     except StoreCorrupt as error:
                         misfits.append((queue, error))

@@ -41,8 +41,12 @@ class SegmentedLog:
         self._disk = disk
         self.segments: list[Segment] = []
 
-    def load(self) -> None:
-        """Find the files. Raises `StoreCorrupt` naming the file that is missing or of another size."""
+    def load(self, *, remade: bool = False) -> bool:
+        """Find the files. Raises `StoreCorrupt` naming the file that is missing or of another size.
+
+        `remade`: after a crash, of what is made again anyway, files behind one that never was on disk are deleted.
+        False if behind one that is missing: then nobody knows how much is.
+        """
         self.segments = []
         for name in self._disk.names(self.folder):
             if len(name) == _NAME_DIGITS and name.isdecimal():
@@ -50,8 +54,19 @@ class SegmentedLog:
             else:
                 logger.warning("%s does not belong there, and is left alone", self.folder / name)
         self._remove_unfinished()
+        is_whole = not remade or self._drop_behind_crash()
         self._check_sizes()
         self._check_order()
+        return is_whole
+
+    def _drop_behind_crash(self) -> bool:
+        for number, segment in enumerate(self.segments):
+            is_missing = number > 0 and segment.base != self.segments[number - 1].base + self.segment_bytes
+            if is_missing or self._disk.size(segment.path) == 0:
+                while len(self.segments) > number:
+                    self.segments.pop().delete()
+                return not is_missing
+        return True
 
     def _remove_unfinished(self) -> None:
         # A crash between making a file and giving it its size leaves an empty one, and only as the last.

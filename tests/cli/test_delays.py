@@ -162,7 +162,7 @@ def test_cancelled_messages_never_come(cli, served, topic, send_later):
     assert done.code == 0
     assert [line.split()[-1] for line in done.lines] == ["cancelled", "cancelled"]
     assert [message["recall_handle"] for message in waiting(cli, topic)] == [second]
-    served.pass_time(60_000)
+    served.pass_time(61_000)
     assert consumed(cli, topic) == ["2"]
 
 

@@ -25,10 +25,10 @@ def test_messages_are_found_by_key_newest_first(cli, served):
 def test_messages_are_found_by_time_of_storing(cli, served):
     for body in ("1", "2", "3"):
         cli("send", "message-times", body, "--keys", "k")
-        served.pass_time(1000)
+        served.pass_time(10_000)
 
     now = served.now_ms()
-    chosen = ("--begin", str(now - 2_500), "--end", str(now - 1_500))
+    chosen = ("--begin", str(now - 25_000), "--end", str(now - 15_000))
     rows = json.loads(cli("message", "find", "message-times", "--key", "k", *chosen, "-o", "json").out)
     assert [row["body"] for row in rows] == ["2"]
 

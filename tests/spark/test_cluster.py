@@ -39,22 +39,27 @@ def java():
     return program or pytest.skip("no Java")
 
 
-@contextlib.contextmanager
-def process(*arguments, ready):
-    """Run a class of Spark; yield the line that says it is ready."""
-    environment = os.environ | ENVIRONMENT
-    command = [java(), "-Xmx256m", "-cp", f"{HOME}/jars/*", *arguments]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
-        try:
-            line = next((line for line in running.stderr if ready in line), None)
-            assert line is not None, f"{arguments[0]} ended at once"
-            rest = Thread(target=lambda: [None for _ in running.stderr])  # else it would wait for a reader
-            rest.start()
-            yield line
-        finally:
-            running.terminate()
-            running.wait(30)
-            rest.join()
+class Running:
+    """A class of Spark as a process; `wait_for` reads what it says until a line says that it is ready."""
+
+    def __init__(self, *arguments):
+        small = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        command = [java(), *small, "-cp", f"{HOME}/jars/*", *arguments]
+        self._process = subprocess.Popen(command, env=os.environ | ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+        self._rest = Thread(target=lambda: [None for _ in self._process.stderr])  # else it would wait for a reader
+
+    def wait_for(self, text):
+        line = next((line for line in self._process.stderr if text in line), None)
+        assert line is not None, f"{self._process.args[-1]} ended at once"
+        self._rest.start()
+        return line
+
+    def close(self):
+        self._process.terminate()
+        self._process.wait(30)
+        if self._rest.is_alive():
+            self._rest.join()
+        self._process.stderr.close()
 
 
 @pytest.fixture
@@ -63,14 +68,15 @@ def master(tmp_path):
     deploy = "org.apache.spark.deploy"
     host = ("--host", "127.0.0.1", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
-        line = stack.enter_context(
-            process(f"{deploy}.master.Master", *host, "--port", "0", ready="Starting Spark master at")
-        )
-        url = line.rpartition(" ")[2].strip()
+        first = stack.enter_context(contextlib.closing(Running(f"{deploy}.master.Master", *host, "--port", "0")))
+        url = first.wait_for("Starting Spark master at").rpartition(" ")[2].strip()
+        workers = []
         for number in range(2):
-            folder = str(tmp_path / f"worker-{number}")
-            worker = (f"{deploy}.worker.Worker", *host, "--cores", "1", "--memory", "1g", "--work-dir", folder, url)
-            stack.enter_context(process(*worker, ready="Successfully registered with master"))
+            place = ("--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"worker-{number}"))
+            worker = Running(f"{deploy}.worker.Worker", *host, *place, url)
+            workers.append(stack.enter_context(contextlib.closing(worker)))
+        for worker in workers:
+            worker.wait_for("Successfully registered with master")
         yield url
 
 

@@ -154,7 +154,8 @@ class StoppedStore:
         self.crashed = abort.exists()
         # As `Directory` sees it: without a power cut everything that was written is there.
         words = abort.read_bytes().split() if self.crashed else []
-        self.power_cut = self.crashed and (len(words) < 2 or words[1] != LOCAL_DISK.boot_id().encode())
+        same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode()
+        self.power_cut = self.crashed and (not same_boot or b"unflushed" in words)
 
     @property
     def log_begin(self) -> int:

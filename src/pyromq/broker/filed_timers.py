@@ -48,7 +48,7 @@ class FiledTimers:
         self._store = store
         self._files = TimerFiles(folder, store.disk)
         self.buckets = self._files.buckets  # by hour, counted from 1970
-        self._moved = 0  # queue offset, in the timer topic, of the next message to move
+        self.moved = 0  # queue offset, in the timer topic, of the next message to move
         self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint
         self._loaded = False
         self._news = False  # since the last snapshot
@@ -69,11 +69,11 @@ class FiledTimers:
         self._latest = saved = self._files.saved
         store = self._store
         first, end = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
-        self._moved = min(max(saved.moved, first), end)
-        if known and self._moved != saved.moved:
+        self.moved = min(max(saved.moved, first), end)
+        if known and self.moved != saved.moved:
             logger.error("timers are filed up to %d; the log has those from %d to %d", saved.moved, first, end)
         start = max(saved.log_end, store.min_log_offset)
-        if (self.buckets or self._moved < end) and start < store.max_log_offset:
+        if (self.buckets or self.moved < end) and start < store.max_log_offset:
             self._unchecked = self._stored_before(start, store.max_log_offset)
         self._loaded = True
 
@@ -93,7 +93,17 @@ class FiledTimers:
     @property
     def unmoved(self) -> int:
         """How many messages are in the log alone."""
-        return self._store.max_offset(TIMER_TOPIC, 0) - self._moved
+        return self.end - self.moved
+
+    @property
+    def end(self) -> int:
+        """The queue offset, in the timer topic, of the next message that comes."""
+        return self._store.max_offset(TIMER_TOPIC, 0)
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether, after a crash, something filed may have been delivered without a note of it."""
+        return self._unchecked is not None
 
     def catch_up(self) -> None:
         """Do all there is to do. For questions, which are rare; usually there is next to nothing."""
@@ -102,20 +112,20 @@ class FiledTimers:
 
     def _move(self) -> bool:
         end = self._store.max_offset(TIMER_TOPIC, 0)
-        if self._moved < end:
-            records = self._store.records(TIMER_TOPIC, 0, self._moved, MOVED_RECORDS)
+        if self.moved < end:
+            records = self._store.records(TIMER_TOPIC, 0, self.moved, MOVED_RECORDS)
             self._take_all(records)
-            self._moved = self._moved + len(records) if records else end
+            self.moved = self.moved + len(records) if records else end
             self._news = True
         if self.refusal is not None or self._files.unwritten > UNWRITTEN_BYTES:
             self._write_some()
-        return self._moved >= end
+        return self.moved >= end
 
     def _take_all(self, records: list[tuple[int, memoryview | None]]) -> None:
         """File records; nearly all have tickets, and nothing else is done for so many messages in one go."""
         recent, find_bucket, topic_hash, near = self.recent, self.buckets.get, _topic_hash, self.near
         added: list[str] = []
-        for queue_offset, (log_offset, record) in enumerate(records, self._moved):
+        for queue_offset, (log_offset, record) in enumerate(records, self.moved):
             while recent and recent[0][0] < log_offset:
                 recent.popleft()
             if not recent or recent[0][0] != log_offset or record is None:
@@ -234,12 +244,10 @@ class FiledTimers:
         """Return the snapshot of this moment; everything must be written."""
         end = self._store.max_log_offset if self._unchecked is None else self._files.saved.log_end
         self._news = False
-        unmoved = self._store.entries(TIMER_TOPIC, 0, self._moved, 1)
+        unmoved = self._store.entries(TIMER_TOPIC, 0, self.moved, 1)
         needed_from = min(end, unmoved[0].log_offset) if unmoved else end
         # Of hours before those in memory nothing more will come, unless the clock is set back: then a new bucket.
-        snapshot = self._files.snapshot(
-            moved=self._moved, log_end=end, needed_from=needed_from, closed_before=self.near
-        )
+        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=needed_from, closed_before=self.near)
         self._latest = snapshot.checkpoint
         return snapshot
 
@@ -253,7 +261,7 @@ class FiledTimers:
     @property
     def _has_news(self) -> bool:
         stale = self._store.max_log_offset - self._files.saved.log_end > REFRESH_BYTES
-        unmoved = self._moved < self._store.max_offset(TIMER_TOPIC, 0)
+        unmoved = self.moved < self._store.max_offset(TIMER_TOPIC, 0)
         return self._news or unmoved or (stale and bool(self.buckets))
 
     def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
@@ -276,7 +284,7 @@ class FiledTimers:
         """Save everything. Called when the store is closed: all of it is on disk. Raises `StoreNotWritable`."""
         if not self._loaded:
             return
-        if self.buckets or self._moved != self._files.saved.moved:
+        if self.buckets or self.moved != self._files.saved.moved:
             self._files.write_some(len(self.buckets))
             self._files.save(self._taken())
         self._files.release()

@@ -32,6 +32,7 @@ LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may h
 MOVE_SECONDS = 0.1  # how long parked messages may stay in the log alone, unless they are due
 MOVE_PAUSE_SECONDS = 0.05  # between two slices of moving while nothing is urgent: accepting comes first
 MOST_UNMOVED = 100_000  # messages; more are moved without pauses. It takes half a second when one of them is due
+FULL = MOST_UNMOVED + 5_000  # from here on whoever sends another one has to wait until some are moved
 AHEAD_MS = 120_000  # how long before its hour a bucket's due times are read
 ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour are read
 
@@ -62,11 +63,13 @@ class Timers:
         self._config = config
         self._clock = clock
         self._times = DueTimes()
-        self._unmoved_due_ms = 0  # no message that is in the log alone is due before; 0: unknown
+        # No message that is in the log alone is due before the smaller of these; 0: unknown. The first speaks of those
+        # before that offset in the timer topic, the second of those behind it.
+        self._old_due_ms, self._new_due_ms = 0, LATEST_MS
+        self._old_until: int | None = None
         self._next_step_ms = LATEST_MS  # `step` runs then or before, as far as `on_parked` was told
         self.load = self.filed.load
         self.persist = self.filed.persist
-        self.parked = self.filed.recent.append
 
     # -- taking in
 
@@ -91,11 +94,18 @@ class Timers:
         if due < self._next_step_ms:
             self._next_step_ms = min(due, now + round(MOVE_SECONDS * 1000))
             self.on_parked((self._next_step_ms - now) / 1000)
-        if due < self._unmoved_due_ms:
-            self._unmoved_due_ms = due
+        if due < self._new_due_ms:
+            self._new_due_ms = due
         topic, key = message.topic, unique_key_of(text)
         park(message, due)
         return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
+
+    def parked(self, log_offset: int, ticket: Ticket) -> None:
+        """Note that a message which waits is in the log. Called for every one."""
+        recent = self.filed.recent
+        recent.append((log_offset, ticket))
+        if len(recent) > FULL:
+            self.filed.follow()
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> StoredMessage:
         """Cancel what waits for the handle's time under its key; return the record that says so, stored.
@@ -128,18 +138,29 @@ class Timers:
         self._next_step_ms = LATEST_MS
         self._look_ahead(now)
         pause = 0.0 if self.filed.follow() else MOVE_PAUSE_SECONDS
-        if not pause:
-            self._unmoved_due_ms = LATEST_MS
-        elif self._unmoved_due_ms <= now or self.filed.unmoved > MOST_UNMOVED:
-            return 0.0
-        known_before = self._read_ahead(now)
+        unmoved_due = self._unmoved_due()
+        known_before = min(self._read_ahead(now), unmoved_due)
         if self._deliver(min(now, known_before - 1)) or self.filed.unread:
+            return 0.0
+        if pause and (unmoved_due <= now or self.filed.unmoved > MOST_UNMOVED):
             return 0.0
         if not self.filed.buckets and not pause:
             return None
         first = self._times.first()
         wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
         return min(max(wait, 0.0), pause or LONGEST_WAIT)
+
+    def _unmoved_due(self) -> int:
+        """Return a time (ms) before which nothing that is in the log alone is due."""
+        filed = self.filed
+        if self._old_until is None:  # the first step
+            self._old_until = filed.end
+        if filed.moved >= self._old_until and not filed.is_recovering:
+            self._old_due_ms, self._new_due_ms = self._new_due_ms, LATEST_MS
+            self._old_until = filed.end
+            if filed.moved == filed.end:
+                self._old_due_ms = LATEST_MS
+        return min(self._old_due_ms, self._new_due_ms)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Let the buckets whose hour comes closer be read; none is let go when the clock is set back."""

@@ -16,89 +16,16 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from pyromq.store.disk import Content
-
-SECTOR = 512  # what a disk writes whole
-BLOCK = 4096  # what a file system gives to a file
-_TORN = 0.03  # how many of a mapped file's sectors kept hold an earlier state in their second part
+from pyromq.testing.simulated_file import BLOCK, SECTOR, Loss, SimulatedFile
 
 
 class Killed(BaseException):
     """The process ends here. No `except` of the store's takes it, and nothing it does afterwards has an effect."""
-
-
-class Loss(Enum):
-    """What a power cut takes of what was not flushed."""
-
-    ALL = auto()
-    NOTHING = auto()
-    BACK = auto()  # of each file and folder the latter part
-    ANY = auto()  # sector by sector, name by name
-
-
-class _File:
-    """`content` may be longer than the file: behind `size` it is zero. `lasting` is what the disk holds."""
-
-    __slots__ = ("blocks", "content", "is_mapped", "lasting", "neglected", "size")
-
-    def __init__(self, content: bytes = b"", blocks: frozenset[int] = frozenset()) -> None:
-        self.content = bytearray(content)
-        self.size = len(content)
-        self.is_mapped = False  # and so may be written to disk in the middle of a change
-        self.lasting = bytes(content)
-        self.neglected: dict[int, bytes] = {}  # sectors that count as written since their write failed
-        self.blocks = set(blocks)  # that the file system has given
-
-    def resize(self, size: int) -> None:
-        self.content[size : self.size] = bytes(max(0, self.size - size))
-        if size > len(self.content):
-            self.content = self.content + bytes(size - len(self.content))  # views of the old one are of a shorter file
-        self.size = size
-
-    def unwritten(self) -> list[int]:
-        """Return the sectors that differ from those on disk."""
-        now, then = self.content, self.lasting
-        if now == then:
-            return []
-        return [
-            at for at in range(0, self.size, SECTOR) if now[at : min(at + SECTOR, self.size)] != then[at : at + SECTOR]
-        ]
-
-    def flushed(self) -> bytes:
-        """Return what the disk holds after a flush of what there is now."""
-        content = bytearray(self.content[: self.size])
-        for at, neglected in self.neglected.items():
-            if content[at : at + SECTOR] == neglected:
-                content[at : at + SECTOR] = self.lasting[at : at + SECTOR].ljust(len(neglected), b"\0")
-        return bytes(content)
-
-    def left(self, loss: Loss, random: Random) -> bytes:
-        """Return what is left by a power cut."""
-        new = self.flushed()
-        old = self.lasting
-        if loss is Loss.ALL or new == old:
-            return old
-        if loss is Loss.NOTHING:
-            return new
-        size = len(new) if random.random() < 0.5 else len(old)
-        content = bytearray(old[:size].ljust(size, b"\0"))
-        changed = [at for at in self.unwritten() if at < size]
-        if loss is Loss.BACK:
-            kept = changed[: random.randint(0, len(changed))]
-        else:
-            share = random.random()
-            kept = [at for at in changed if random.random() < share]
-        for at in kept:
-            end = min(at + SECTOR, size)
-            if self.is_mapped and random.random() < _TORN:
-                end = random.randint(at, end)
-            content[at:end] = new[at:end].ljust(end - at, b"\0")
-        return bytes(content)
 
 
 class _Change(NamedTuple):
@@ -106,7 +33,7 @@ class _Change(NamedTuple):
 
     folders: tuple[Path, ...]
     given: Path | None
-    file: _File | None
+    file: SimulatedFile | None
     taken: Path | None
 
 
@@ -127,11 +54,11 @@ class SimulatedDisk:
         self.refuse: Callable[[str, Path], int | None] = lambda kind, path: None
         self.while_syncing: Callable[[Path], None] = lambda path: None
         self._random = Random(seed)
-        self._files: dict[Path, _File | None] = {Path("/"): None}  # None: a folder
-        self._lasting: dict[Path, _File | None] = {Path("/"): None}
+        self._files: dict[Path, SimulatedFile | None] = {Path("/"): None}  # None: a folder
+        self._lasting: dict[Path, SimulatedFile | None] = {Path("/"): None}
         self._changes: list[_Change] = []  # of names, not on disk for certain
-        self._open: dict[int, tuple[Path, _File]] = {}
-        self._locks: dict[int, _File] = {}
+        self._open: dict[int, tuple[Path, SimulatedFile]] = {}
+        self._locks: dict[int, SimulatedFile] = {}
         self._next_descriptor = 3
         self._boot = 1
 
@@ -145,13 +72,13 @@ class SimulatedDisk:
     def after_kill(self) -> SimulatedDisk:
         """Return the disk as the next process finds it: with everything, flushed or not."""
         other = SimulatedDisk(seed=self._random.randrange(1 << 30))
-        copies: dict[int, _File] = {}
+        copies: dict[int, SimulatedFile] = {}
 
-        def copied(file: _File | None) -> _File | None:
+        def copied(file: SimulatedFile | None) -> SimulatedFile | None:
             if file is None:
                 return None
             if id(file) not in copies:
-                copy = copies[id(file)] = _File(bytes(file.content[: file.size]), frozenset(file.blocks))
+                copy = copies[id(file)] = SimulatedFile(bytes(file.content[: file.size]), frozenset(file.blocks))
                 copy.lasting = file.lasting
                 copy.is_mapped = file.is_mapped
                 copy.neglected = dict(file.neglected)
@@ -168,20 +95,20 @@ class SimulatedDisk:
         loss = loss or random.choice(list(Loss))
         other = SimulatedDisk(seed=random.randrange(1 << 30))
         names = self._names_left(loss, random)
-        left: dict[int, _File] = {}
+        left: dict[int, SimulatedFile] = {}
         for path in sorted(names):
             if path.parent not in names:
                 continue  # its folder never was on disk
             file = names[path]
             if file is not None and id(file) not in left:
-                left[id(file)] = _File(file.left(loss, random), frozenset(file.blocks))
+                left[id(file)] = SimulatedFile(file.left(loss, random), frozenset(file.blocks))
             other._files[path] = None if file is None else left[id(file)]
         other._files = {path: file for path, file in other._files.items() if _is_reachable(path, other._files)}
         other._lasting = dict(other._files)
         other._boot = self._boot + 1
         return other
 
-    def _names_left(self, loss: Loss, random: Random) -> dict[Path, _File | None]:
+    def _names_left(self, loss: Loss, random: Random) -> dict[Path, SimulatedFile | None]:
         names = dict(self._lasting)
         kept = list(self._changes)
         if loss is Loss.ALL:
@@ -281,7 +208,7 @@ class SimulatedDisk:
             if not create or not self.is_folder(path.parent):
                 raise _error(errno.ENOENT, path)
             self._begin("create", path)
-            file = _File()
+            file = SimulatedFile()
             self._change(_Change((path.parent,), path, file, None))
         self._next_descriptor += 1
         self._open[self._next_descriptor] = (path, file)
@@ -381,7 +308,7 @@ class SimulatedDisk:
             part()
             raise _error(number, path)
 
-    def _find(self, path: Path) -> _File:
+    def _find(self, path: Path) -> SimulatedFile:
         file = self._files.get(path)
         if file is None:
             raise _error(errno.EISDIR if path in self._files else errno.ENOENT, path)
@@ -391,7 +318,7 @@ class SimulatedDisk:
         self._changes.append(change)
         _apply(change, self._files)
 
-    def _put(self, file: _File, content: bytes, position: int) -> None:
+    def _put(self, file: SimulatedFile, content: bytes, position: int) -> None:
         end = position + len(content)
         if end > file.size:
             file.resize(end)
@@ -400,7 +327,7 @@ class SimulatedDisk:
             file.neglected.pop(at, None)  # written anew: the next flush writes it
         file.blocks.update(range(position // BLOCK, max(0, end - 1) // BLOCK + 1))
 
-    def _neglect(self, file: _File) -> None:
+    def _neglect(self, file: SimulatedFile) -> None:
         """A flush failed: some sectors were written, the others count as written from now on."""
         lasting = bytearray(file.lasting.ljust(file.size, b"\0"))[: file.size]
         for at in file.unwritten():
@@ -412,14 +339,14 @@ class SimulatedDisk:
         file.lasting = bytes(lasting)
 
 
-def _apply(change: _Change, names: dict[Path, _File | None]) -> None:
+def _apply(change: _Change, names: dict[Path, SimulatedFile | None]) -> None:
     if change.taken is not None:
         names.pop(change.taken, None)
     if change.given is not None:
         names[change.given] = change.file
 
 
-def _is_reachable(path: Path, names: dict[Path, _File | None]) -> bool:
+def _is_reachable(path: Path, names: dict[Path, SimulatedFile | None]) -> bool:
     return all(parent in names for parent in path.parents)
 
 

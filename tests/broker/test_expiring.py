@@ -161,3 +161,14 @@ async def test_by_hand_an_age_may_be_given(running, clock):
     await caller.ask(CleanQueues())
     assert broker.store.min_log_offset == 3 * SEGMENT
     await caller.ask(DeleteExpiredLog(older_than_hours=-1), code=ResponseCode.SYSTEM_ERROR)
+
+
+async def test_a_broker_starts_where_it_cannot_save_its_tables(config, clock, caller_to, caplog):
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders")
+        await caller.send("orders", b"hello")
+    (config.data / "config" / "topics.json.tmp").mkdir()  # as on a full disk: writing fails
+    async with Broker(config, clock) as broker:
+        assert broker.store.max_offset("orders", 0) == 1
+        assert "topics.json" in caplog.text and "nothing is lost by it" in caplog.text

@@ -44,6 +44,7 @@ from pyromq.broker.transacting import Transacting
 from pyromq.broker.transaction_checks import TransactionChecks
 from pyromq.broker.waits import Waits
 from pyromq.clock import Clock, SystemClock
+from pyromq.errors import StoreNotWritable
 from pyromq.message import pack_address
 from pyromq.net.alarm import Alarm
 from pyromq.net.server import Server
@@ -230,8 +231,11 @@ class Broker:
         self.half_messages.load()
         self.batches.load()
         self.timers.load()
-        self.topics.persist()  # the built-in ones of a new folder
-        self.groups.persist()
+        try:
+            self.topics.persist()  # the built-in ones of a new folder
+            self.groups.persist()
+        except StoreNotWritable as error:  # a full disk: what is stored can be read all the same
+            logger.warning("%s; nothing is lost by it, the next change is refused if that is still so", error)
 
     async def _listen(self) -> None:
         self.long_polls.run_soon = asyncio.get_running_loop().call_soon

@@ -7,6 +7,7 @@ One thread appends and reads. Readers get views of the mapped file, valid for as
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -110,9 +111,9 @@ class MessageStore:
                 self._checkpoint.save()
             directory.mark_open()
         except OSError as error:
-            raise StoreNotWritable(
-                f"cannot open the store in {directory.root}: {error}; see to its permissions, or choose another folder"
-            ) from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            way_out = "make room on its disk" if full else "see to its permissions, or choose another folder"
+            raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {way_out}") from error
         self._flusher.start(flushed_to)
         self._open = True
 

@@ -160,8 +160,8 @@ class Life:
             self.is_full = turn in full
             if full:
                 self.disk.refuse = self.full if self.is_full else lambda kind, path: None
-            if turn == full.stop:
-                self.run_timers()  # they find out that there is room again
+            if full and turn == full.stop:
+                self.attempt(Life.run_timers)  # they find out that there is room again
             work = self.random.choices(works, weights)[0]
             self.note(work.__name__)
             if died > 0.75 and turn == last - 1:
@@ -213,16 +213,18 @@ class Life:
         return errno.ENOSPC if takes_room else None
 
     def failing_flush(self, after: int) -> Callable[[str, Path], int | None]:
-        """Let one flush fail; as with a real disk, the next ones succeed without having written what that one lost."""
+        """Let one flush or other change fail; the next ones succeed, flushes without writing what that one lost."""
+
+        kinds = self.random.choice([("sync",), ("sync", "sync_folder"), ("write", "allocate", "create", "replace")])
 
         def refuse(kind: str, path: Path) -> int | None:
             nonlocal after
-            if kind != "sync" or path.suffix or "timers" in path.parts or "config" in path.parts:
+            if kind not in kinds:
                 return None
             after -= 1
             if after:
                 return None
-            self.note(f"flush of {path} fails")
+            self.note(f"{kind} of {path} fails")
             self.is_refused = True
             return errno.EIO
 

@@ -20,7 +20,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Labels, decode, decode_labels, encode
-from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.room_ahead import RoomAhead
 from pyromq.store.segment import Segment, sync_all
 from pyromq.store.segmented_log import SegmentedLog
@@ -132,8 +132,7 @@ class CommitLog:
             self._extend_to(self.end + size)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the log in {self.files.folder}: {error.strerror}; make room on that disk, then messages"
-                " are taken again"
+                f"cannot extend the log in {self.files.folder}: {complaint(error)}, then messages are taken again"
             ) from error
         self._set_limit()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.errors import StoreNotWritable
-from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
 
@@ -109,8 +109,7 @@ class ConsumeQueue:
             segment.allocate(start, end)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the queue in {self.files.folder}: {error.strerror}; make room on that disk, then"
-                " messages are taken again"
+                f"cannot extend the queue in {self.files.folder}: {complaint(error)}, then messages are taken again"
             ) from error
         self.reserved = (segment.base + end) // ENTRY_BYTES
 

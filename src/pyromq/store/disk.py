@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -271,6 +272,12 @@ class AtOnce:
 def worker(disk: Disk, name: str) -> Worker:
     """Return who does slow work on that disk."""
     return ThreadPoolExecutor(1, thread_name_prefix=name) if disk.in_threads else AtOnce()
+
+
+def complaint(error: OSError) -> str:
+    """Return what the disk says, and what to do about it."""
+    way_out = "make room on that disk" if error.errno == errno.ENOSPC else "see to that disk"
+    return f"{error.strerror}; {way_out}"
 
 
 def read_file(disk: Disk, path: Path) -> bytes | None:

@@ -21,7 +21,7 @@ from pyromq.message import Property, SysFlag, decode_properties
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Labels, decode_labels
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.index_file import IndexFile, index_file_bytes
 from pyromq.store.segment import Segment, sync_all
 
@@ -143,8 +143,8 @@ class KeyIndex:
             done = self._follow(log, budget_seconds)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the key index in {self._folder}: {error.strerror}; make room on that disk, then"
-                " messages are found by key again"
+                f"cannot extend the key index in {self._folder}: {complaint(error)}, then messages are found by"
+                " key again"
             ) from error
         self._complaint = ""
         return done

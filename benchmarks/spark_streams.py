@@ -95,6 +95,8 @@ def _live(spark: SparkSession, server: Server, queues: int, seconds: float) -> N
         feeder = threading.Thread(target=_feed, args=(server, topic, ended))
         feeder.start()
         time.sleep(WARM_SECONDS)
+        while not ages:  # the first batch of a session takes long
+            time.sleep(0.1)
         ages.clear()
         time.sleep(seconds)
         ended.set()

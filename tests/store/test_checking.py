@@ -292,3 +292,25 @@ def test_the_log_may_lie_elsewhere(tmp_path: Path) -> None:
         fill(store, 30)
     config = replace(StoreConfig(tmp_path / "root"), commit_log_path=tmp_path / "log")
     assert Checking(config).run().records == 30
+
+
+@pytest.mark.parametrize("byte", [0, 1, 5, 6])
+def test_an_entry_that_leads_elsewhere_costs_no_pull_more_than_its_message(
+    tmp_path: Path, sent: list[StoredMessage], byte: int
+) -> None:
+    flip(tmp_path / QUEUE_FILE, 40 + byte, mask=0x40)
+    with opened(tmp_path) as store:
+        found = pulled(store, 0)
+        assert len(found) >= COUNT // 2 - 1
+    before = [each.body for each in sent if each.queue_id == 0]
+    assert repaired(tmp_path).is_sound
+    opens_with(tmp_path, {0: before})
+
+
+def test_a_record_with_an_impossible_queue_offset_is_told_and_kept(tmp_path: Path, sent: list[StoredMessage]) -> None:
+    path, position = place(tmp_path, sent[10].log_offset)
+    flip(path, position + 21, mask=0x40)
+    report = checked(tmp_path)
+    assert [(finding.position, finding.cure) for finding in report.findings] == [(position + 20, Cure.BACKUP)]
+    repaired(tmp_path)
+    opens_with(tmp_path, without(sent))

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC, is_system_topic
-from pyromq.record import decode
+from pyromq.record import FIXED_SIZE, decode
 from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.log_walk import Damage
 from pyromq.store.queue_table import QueueTable, names_folders
 from pyromq.store.stopped_store import Cure, Finding, StoppedQueue, StoppedStore
+
+_QUEUE_OFFSET_AT = 20  # in a record
+_FEWEST_BEFORE = 1 << 32  # a log that was begun anew beside old queues may say more than its length allows
 
 
 @dataclass(slots=True)
@@ -24,6 +27,7 @@ class _Progress:
     first_live_at: int
     matched: int = 0
     missing: list[range] = field(default_factory=list)
+    claimed: set[int] = field(default_factory=set)  # queue offsets of records whose entries lead further
     wrong: list[int] = field(default_factory=list)
 
 
@@ -41,6 +45,7 @@ class QueueCheck:
         }
         table = store.root / "config" / "topics.json"
         self._topics = table.read_bytes() if table.exists() else b""
+        self._odd: list[StoredMessage] = []
         self._unknown: dict[tuple[str, int], int] = {}
         self.log_ends_at = 0  # by the queues
 
@@ -61,11 +66,15 @@ class QueueCheck:
             self._unknown[key] = self._unknown.get(key, 0) + 1
             return
         entry = progress.queue.entry(message.queue_offset)
+        if entry is None and _is_impossible(message):
+            self._odd.append(message)
+            return
         if entry is None or entry.size <= 0 or entry.log_offset < message.log_offset or entry.size == FILLER_SIZE:
             if not self._is_of_deleted_topic(message, progress):
                 _extend(progress.missing, message.queue_offset)
             return
         if entry.log_offset > message.log_offset:  # of a topic that was deleted and made again, or damaged
+            progress.claimed.add(message.queue_offset)
             return
         progress.matched += 1
         wanted_tags = entry.tags_code if message.topic == SCHEDULE_TOPIC else self._tags_code(message)
@@ -79,6 +88,11 @@ class QueueCheck:
 
     def findings(self, log_end: int, damages: list[Damage]) -> Iterator[Finding]:
         """Yield what is wrong, queue by queue."""
+        for message in self._odd:
+            place = self._store.record_at(message.log_offset)
+            assert place is not None  # it came from there
+            text = f"the record says queue offset {message.queue_offset}, which cannot be; its queue leads to it"
+            yield Finding(place[0].path, place[1] + _QUEUE_OFFSET_AT, text, Cure.BACKUP)
         for key, progress in self._queues.items():
             found = [*self._of_files(progress), *self._of_queue(key, progress, log_end, damages)]
             if any(finding.cure is Cure.REPAIR for finding in found):
@@ -141,6 +155,8 @@ class QueueCheck:
             text = f"entry {offset} leads to log offset {entry.log_offset}, where its record is not"
             if entry.size <= 0 or entry.log_offset < 0:
                 yield Finding(path, position, f"entry {offset} is damaged", Cure.REPAIR)
+            elif offset in self._queues[key].claimed:
+                yield Finding(path, position, text, Cure.REPAIR)
             elif entry.log_offset >= log_end and self._store.power_cut:
                 yield Finding(path, position, f"{text}: behind the log's end", Cure.START)
             elif any(damage.start <= entry.log_offset < damage.end for damage in damages):
@@ -162,8 +178,14 @@ class QueueCheck:
             message = decode(place[0].view, place[1], check_crc=True)
         except StoreCorrupt:
             return False
-        found = (message.topic, message.queue_id, message.queue_offset, message.log_offset)
-        return found == (queue.topic, queue.queue_id, queue_offset, log_offset)
+        if (message.topic, message.queue_id, message.log_offset) != (queue.topic, queue.queue_id, log_offset):
+            return False
+        return message.queue_offset == queue_offset or _is_impossible(message)
+
+
+def _is_impossible(message: StoredMessage) -> bool:
+    """Whether a queue offset is larger than there can be messages before: that field is in no checksum."""
+    return message.queue_offset > _FEWEST_BEFORE + message.log_offset // FIXED_SIZE
 
 
 def _first_live_at(queue: StoppedQueue, log_begin: int) -> int:

@@ -152,6 +152,8 @@ class Reading:
             return None
         if end - start == total:  # back to back
             starts, sizes = starts[:1], (total,)
+        elif min(starts) < start or max(starts) > starts[-1] or min(sizes) <= 0:  # damaged: they do not ascend
+            return None
         return count, ReadStatus.FOUND, self._log.views(starts, sizes), count, total
 
     def _picked(
@@ -173,7 +175,7 @@ class Reading:
                 if not count:
                     status = ReadStatus.NO_MATCHED_MESSAGE
                 continue
-            if size == FILLER_SIZE or not log_begin <= log_offset <= log_end - size:
+            if size <= 0 or size == FILLER_SIZE or not log_begin <= log_offset <= log_end - size:
                 if not count:
                     status = ReadStatus.MESSAGE_WAS_REMOVING
                 continue

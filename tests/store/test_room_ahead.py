@@ -49,3 +49,12 @@ def test_a_log_keeps_only_its_end_in_memory(tmp_path: Path, monkeypatch) -> None
         assert store.max_log_offset > 1 << 18
         assert resident(first) == 0
         assert bodies(store) == [b"body %d" % number for number in range(0, 2_000, 2)]
+
+
+def test_pages_read_again_are_let_go_again(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 18) as store:
+        fill(store, 2_000)
+        bodies(store)
+        store._log.files.forget_before(store.max_log_offset)
+        assert resident(tmp_path / "commitlog" / f"{0:020}") == 0
+        assert len(bodies(store)) == 1_000

@@ -23,9 +23,12 @@ from pyromq.store.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.queue_table import QueueTable
+from pyromq.store.room_ahead import KEPT_BEHIND
 from pyromq.store.segment import Segment, sync_all, sync_folders
 
 logger = logging.getLogger(__name__)
+
+FORGET_SECONDS = 2.0  # between two rounds of letting go of pages
 
 _PAGE = 4096
 
@@ -69,6 +72,7 @@ class Flusher:
         # The waiters are the one thing both threads change: those who ask, and the flushing thread.
         self._lock = threading.Lock()
         self._waiters: deque[_Waiter] = deque()
+        self._forgotten_at = 0.0
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
     def start(self, flushed_to: int) -> None:
@@ -191,6 +195,7 @@ class Flusher:
         self._answer(self._take(lambda _: True), False)
 
     def _flush_due(self) -> None:
+        self._forget()
         if self._waiters or self._log_is_due():
             self.flush_log()
         now = self._clock.monotonic()
@@ -203,6 +208,13 @@ class Flusher:
         if (file := self._index.next_unflushed()) is not None:
             sync_all([file.file], self._disk)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
+
+    def _forget(self) -> None:
+        """Let go of pages that somebody has read far behind the writer: the key index reads all of the log."""
+        now = self._clock.monotonic()
+        if now - self._forgotten_at >= FORGET_SECONDS:
+            self._forgotten_at = now
+            self._log.files.forget_before(self._log.end - KEPT_BEHIND)
 
     def _log_is_due(self) -> bool:
         dirty = self._log.end - self.flushed_to

@@ -73,11 +73,10 @@ class RoomAhead:
                 self._next.result().delete()
             self._next = None
 
-    def _prepare(self, segment: Segment, start: int, end: int) -> None:
+    @staticmethod
+    def _prepare(segment: Segment, start: int, end: int) -> None:
         segment.prepare(start - segment.base, end - segment.base)
         segment.forget(0, start - segment.base - KEPT_BEHIND)
-        for full in self._log.between(segment.base - 1, segment.base):  # read once more since it was full
-            full.forget(0, full.size)
 
     def _make(self, base: int, stretch: int) -> Segment:
         segment = self._log.create_lasting(base)

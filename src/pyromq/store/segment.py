@@ -100,8 +100,9 @@ class Segment:
 
     def forget(self, start: int, end: int) -> None:
         """Keep no pages in memory of a stretch that is hardly read any more; whoever reads it gets them back."""
-        if self._memory is not None:
-            self._disk.forget(self._memory, start, min(end, self.size) - start)
+        memory = self._memory
+        if memory is not None:
+            self._disk.forget(memory, start, min(end, self.size) - start)
 
     def clear_from(self, position: int) -> None:
         """Make everything from `position` on zero."""

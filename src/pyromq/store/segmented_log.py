@@ -149,6 +149,11 @@ class SegmentedLog:
             full.forget(0, full.size)
         self.segments.append(segment)
 
+    def forget_before(self, offset: int) -> None:
+        """Keep no pages in memory of what lies before `offset`. Safe to call from the flusher's thread."""
+        for segment in self.between(0, offset):
+            segment.forget(0, offset - segment.base)
+
     def drop_first(self) -> Segment:
         """Take out the oldest file, for the caller to delete: nobody finds it any more, views of it stay valid."""
         return self.segments.pop(0)

@@ -127,6 +127,7 @@ class FilledReply(msgspec.Struct, gc=False):
 
 Answered = Reply | FilledReply
 
+_LARGEST_BINARY_CODE = 0x7FFF
 _HEADERS = request_headers()
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last two: no UTF-8, endless nesting
 
@@ -270,7 +271,9 @@ def _language_name(language: Any) -> str:
 
 
 def encode_request(header: Header | Filled, body: bytes, *, opaque: int, flag: int, serialization: int = JSON) -> bytes:
-    """Return the frame of a request."""
+    """Return the frame of a request. One whose code is too large for a binary header is written as JSON."""
+    if header.code > _LARGEST_BINARY_CODE:
+        serialization = JSON
     if isinstance(header, Filled):
         if serialization == JSON:
             line = header.template.request_line or _prepare_request(header.template)

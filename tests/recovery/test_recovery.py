@@ -393,3 +393,22 @@ def test_a_clock_set_back_between_two_runs_is_told_and_does_no_harm(
         assert len(bodies(store)) == 6
         assert store.store_time_at(TOPIC, 0, 5) == NOON_MS
     assert "stored 3600 s later than it is now by this machine's clock" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["missing", "zero"])
+def test_a_queue_without_its_last_file_gets_it_again_after_a_clean_stop(tmp_path: Path, kind: str) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 50)
+        store.append(message(1, topic="deleted"))
+        store.delete_topic("deleted")
+        fill(store, 10)
+    before = files_below(tmp_path / "consumequeue")
+    last = sorted((tmp_path / "consumequeue" / TOPIC / "1").iterdir())[-1]
+    if kind == "missing":
+        last.unlink()
+    else:
+        last.write_bytes(bytes(last.stat().st_size))
+    with opened(tmp_path) as store:
+        assert store.max_offset(TOPIC, 1) == 30
+        assert store.topics() == [TOPIC]
+    assert files_below(tmp_path / "consumequeue") == before

@@ -12,10 +12,11 @@ import logging
 
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
+from pyromq.message import StoredMessage
 from pyromq.store.commit_log import CommitLog, Scan
 from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.cut_guard import check_cut
-from pyromq.store.follower import Follower
+from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.progress_line import ProgressLine
 from pyromq.store.queue_table import QueueTable
 
@@ -78,18 +79,39 @@ class Recovery:
     def _walk(self, start: int, replay_from: int) -> Scan:
         """Read the log from `start` to its end, and lead the records from `replay_from` on into their queues."""
         complete = self._queues.is_incomplete
+        entered_to = 0  # what lies before is in its queue, but for queues that lost entries
         while True:
             scan = self._log.scan(start, check_crc=self._check_crc)
             progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
             for message in scan:
                 progress.passed(message.log_offset)
-                if message.log_offset >= replay_from and not self._follower.replay(message, complete=complete):
+                if message.log_offset < replay_from:
+                    if (queue_end := self._end_of_cut_queue(message)) is not None:
+                        entered_to, start, replay_from = max(entered_to, replay_from), queue_end, queue_end
+                        break
+                elif message.log_offset < entered_to and self._queues.find(message.topic, message.queue_id) is None:
+                    continue  # its topic was deleted
+                elif not self._follower.replay(message, complete=complete):
+                    logger.warning("queue entries are missing: reading the whole log")
+                    start = replay_from = self._log.min_offset
+                    complete = True
                     break
             else:
                 return scan
-            logger.warning("queue entries are missing: reading the whole log")
-            start = replay_from = self._log.min_offset
-            complete = True
+
+    def _end_of_cut_queue(self, message: StoredMessage) -> int | None:
+        """Return where the log ends for the queue of a message that should have an entry there, and has none.
+
+        None: it has one, or none is missed, as for topics that were deleted, or made again since.
+        """
+        queue = self._queues.find(message.topic, message.queue_id)
+        if queue is None or message.queue_offset < queue.max_offset or message.sys_flag & UNQUEUED:
+            return None
+        queue_end = max(queue.log_end, self._log.min_offset)
+        if message.log_offset < queue_end:
+            return None
+        logger.warning("%s has lost entries from %d on: they are made again", queue.files.folder, queue.max_offset)
+        return queue_end
 
     def _finish(self, scan: Scan, *, crashed: bool) -> None:
         end = scan.position

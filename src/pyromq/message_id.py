@@ -18,7 +18,6 @@ from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.message import format_address, pack_address
 
-
 _COUNTER_DIGITS = 4
 _SAME_MS = 4096  # ids that may share a time: far fewer than the counter tells apart
 

@@ -54,13 +54,15 @@ class Transactions:
         self.caller, self.clock, self.checked = caller, clock, checked
         self._numbers = iter(range(1_000_000))
 
-    async def send(self, body=b"hello", *, more="", sys_flag=SysFlag.HALF, code=0, unique=True, queue_id=1):
+    async def send(
+        self, body=b"hello", *, more="", topic="orders", sys_flag=SysFlag.HALF, code=0, unique=True, queue_id=1
+    ):
         text = f"TRAN_MSG\x01true\x02PGROUP\x01p{more}"
         if unique:
             text += f"\x02UNIQ_KEY\x01{next(self._numbers):032X}"
         header = SendMessageV2(
             producer_group="p",
-            topic="orders",
+            topic=topic,
             default_topic="TBW102",
             default_topic_queue_count=4,
             queue_id=queue_id,
@@ -100,8 +102,8 @@ class Transactions:
             await self.caller.beat("producer", producer="p" if member else None)
             await self.clock.advance(ROUND)
 
-    async def visible(self, queue_id=1):
-        return [message.body for message in await pulled(self.caller, "orders", queue_id)]
+    async def visible(self, queue_id=1, *, topic="orders"):
+        return [message.body for message in await pulled(self.caller, topic, queue_id)]
 
 
 async def pulled(caller, topic, queue_id=0):
@@ -317,14 +319,22 @@ async def test_an_open_decision_changes_nothing(broker, producer):
         ({"log_offset": 3}, "Find prepared transaction message failed"),
         ({"log_offset": 1 << 40}, "Find prepared transaction message failed"),
         ({"log_offset": -1}, "Find prepared transaction message failed"),
+        ({"topic": "payments"}, "the half message at 0 is for topic orders, not payments"),
     ],
 )
-async def test_a_decision_must_name_the_message_rightly_in_three_ways(producer, changes, text):
+async def test_a_decision_must_name_the_message_rightly(producer, changes, text):
     sent = await producer.send()
     for decision in (COMMIT, ROLLBACK):
         assert (await producer.end(sent, decision, code=1, **changes)).remark == text
     await producer.end(sent, COMMIT)
     assert await producer.visible() == [b"hello"]
+
+
+@pytest.mark.parametrize(("topic", "named"), [("orders", "orders"), ("space%orders", "orders")])
+async def test_the_topic_may_be_named_without_its_namespace(producer, topic, named):
+    await producer.caller.create_topic(topic)
+    await producer.end(await producer.send(topic=topic), COMMIT, topic=named)
+    assert await producer.visible(topic=topic) == [b"hello"]
 
 
 async def test_only_half_messages_can_be_decided_on(producer):

@@ -71,7 +71,7 @@ class Transacting:
         return self._answer(call)
 
     def _prepared(self, header: EndTransaction) -> StoredMessage:
-        """Return the half message that the header names in three ways, which must agree."""
+        """Return the half message that the header names in several ways, which must agree."""
         record = self._store.message_at(header.log_offset)
         if record is None:
             raise BrokerError("Find prepared transaction message failed")
@@ -81,6 +81,9 @@ class Transacting:
             raise BrokerError("The producer group wrong")
         if record.queue_offset != header.half_queue_offset:
             raise BrokerError("The transaction state table offset wrong")
+        meant = record.properties.get(Property.REAL_TOPIC, "")
+        if header.topic and header.topic != meant and not meant.endswith(f"%{header.topic}"):
+            raise BrokerError(f"the half message at {header.log_offset} is for topic {meant}, not {header.topic}")
         return record
 
     def _repeated(self, header: EndTransaction, record: StoredMessage) -> Reply:

@@ -118,6 +118,7 @@ class EndTransaction(Header):
     message_id: str = field(name="msgId")
     from_check: bool = field(name="fromTransactionCheck", default=False)
     transaction_id: str | None = None
+    topic: str | None = None  # clients of RocketMQ 5 name it, perhaps without its namespace
     broker_name: str | None = field(name="bname", default=None)
 
 

@@ -23,7 +23,7 @@ from pyromq.testing import SimulatedDisk
 from pyromq.testing.simulated_disk import Killed
 
 from .model import Model, require
-from .parts import ADDRESS, LEVELS_MS, Parts, Time
+from .parts import ADDRESS, LEVELS_MS, Parts, Time, small_stretches
 
 TOPICS = ("orders", "bills", "a-topic-of-some-length-" + "x" * 60)
 LIVES = 4
@@ -60,6 +60,7 @@ class Life:
         self.is_full = False
         self.is_refused = False  # the disk has failed at a flush: nothing more is taken
 
+    @small_stretches
     def run(self) -> None:
         for _ in range(LIVES):
             self.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delay_levels import DelayLevels
@@ -25,8 +26,7 @@ LEVELS_MS = (1_000, 3_000)
 
 # Small, so that everything happens often: rolls, full files, stretches.
 SMALL = {"consume_queue_entries": 60, "index_slots": 16, "index_entries": 40, "flush_least_pages": 0}
-room_ahead.FIRST_STRETCH = 1 << 10
-room_ahead.LAST_STRETCH = 4 << 10
+small_stretches = patch.multiple(room_ahead, FIRST_STRETCH=1 << 10, LAST_STRETCH=4 << 10)
 
 
 class Time:

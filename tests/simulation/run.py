@@ -23,12 +23,15 @@ def failures(first: int, count: int) -> list[tuple[int, str]]:
     """Run so many seeds; return those that fail and why."""
     logging.disable(logging.CRITICAL)  # crashes make the store talk
     failed = []
-    for seed in range(first, first + count):
-        life = Life(seed)
-        try:
-            life.run()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the seed is told
-            failed.append((seed, f"{type(error).__name__}: {error}"))
+    try:
+        for seed in range(first, first + count):
+            life = Life(seed)
+            try:
+                life.run()
+            except Exception as error:  # noqa: BLE001  # whatever it is, the seed is told
+                failed.append((seed, f"{type(error).__name__}: {error}"))
+    finally:
+        logging.disable(logging.NOTSET)
     return failed
 
 

@@ -61,11 +61,14 @@ _INT = struct.Struct(">i")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _MEMBER_HEAD = struct.Struct(">iiiii")
 
-# Bound once: a record is packed for every message sent, nearly always with IPv4 addresses.
+# Bound once: a record is packed for every message sent, nearly always with IPv4 addresses, and unpacked for as many.
 _pack_ipv4_head = _HEADS[0].pack
 _IPV4_HEAD_SIZE = _HEADS[0].size
 _pack_short = _SHORT.pack
 _crc32 = zlib.crc32
+_unpack_int = _INT.unpack_from
+_unpack_short = _SHORT.unpack_from
+_UNPACK_HEAD = {flags: (head.unpack_from, head.size) for flags, head in _HEADS.items()}
 
 
 class BatchMember(NamedTuple):
@@ -144,16 +147,16 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
     The body is copied out of the buffer. `check_crc` compares the body with its checksum.
     """
     try:
-        flags = _INT.unpack_from(buffer, position + 36)[0]
-        head = _HEADS[flags & _HOST_FLAGS]
-        fields = head.unpack_from(buffer, position)
-        size, magic, crc = fields[:3]
+        unpack_head, head_size = _UNPACK_HEAD[_unpack_int(buffer, position + 36)[0] & _HOST_FLAGS]
+        fields = unpack_head(buffer, position)
+        size, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag = fields[:8]
+        born_ms, born_address, store_ms, store_address, reconsume_times, prepared_offset, body_size = fields[8:]
         if magic != MAGIC:
             raise StoreCorrupt(f"no record at byte {position}: magic is {magic:#x}")
-        body_at = position + head.size
-        topic_at = body_at + fields[14]
+        body_at = position + head_size
+        topic_at = body_at + body_size
         properties_at = topic_at + 1 + buffer[topic_at]
-        end = properties_at + 2 + _SHORT.unpack_from(buffer, properties_at)[0]
+        end = properties_at + 2 + _unpack_short(buffer, properties_at)[0]
         if end != position + size:
             raise StoreCorrupt(f"record at byte {position} says {size} bytes, its fields say {end - position}")
         body = bytes(buffer[body_at:topic_at])
@@ -167,18 +170,18 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
         topic,
         body,
         properties,
-        queue_id=fields[3],
-        flag=fields[4],
-        queue_offset=fields[5],
-        log_offset=fields[6],
-        sys_flag=flags,
-        born_ms=fields[8],
-        born_address=fields[9],
-        store_ms=fields[10],
-        store_address=fields[11],
-        reconsume_times=fields[12],
-        prepared_offset=fields[13],
+        queue_id=queue_id,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_address=born_address,
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        queue_offset=queue_offset,
+        log_offset=log_offset,
         size=size,
+        store_ms=store_ms,
+        store_address=store_address,
         body_crc=crc,
     )
 

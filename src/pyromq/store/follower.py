@@ -15,6 +15,7 @@ from pyromq.store.queue_table import QueueTable, names_folders
 logger = logging.getLogger(__name__)
 
 _TAGS = Property.TAGS + NAME_VALUE
+_NO_QUEUES: dict[int, ConsumeQueue] = {}
 _UNKNOWN_LEVEL_MS = 1_000  # Source: ScheduleMessageService.computeDeliverTimestamp
 
 # Both half (0x4) and rollback (0xC) have this bit; such records are in no queue.
@@ -28,6 +29,7 @@ class Follower:
         self.on_append: Callable[[StoredMessage, int], None] | None = None
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
+        self._ends: dict[ConsumeQueue, int] = {}  # `log_end` of those replayed into: reading an entry takes long
 
     def follow(self, message: StoredMessage, queue: ConsumeQueue) -> None:
         """Enter a record just appended. Called for every message stored."""
@@ -69,13 +71,13 @@ class Follower:
         """
         if message.sys_flag & UNQUEUED:
             return True
-        queue = self._queues.find(message.topic, message.queue_id)
+        queue = self._queues.by_topic.get(message.topic, _NO_QUEUES).get(message.queue_id)
         if queue is None:
             if not names_folders(message.topic, message.queue_id):
                 logger.error("record at %d is damaged, and left out: topic %r", message.log_offset, message.topic)
                 return True
             queue = self._queues.make(message.topic, message.queue_id)
-        if message.queue_offset >= queue.max_offset and message.log_offset < queue.log_end:
+        if message.queue_offset >= queue.max_offset and message.log_offset < (self._ends.get(queue) or queue.log_end):
             return True  # of the topic as it was before it was deleted and made again
         if message.queue_offset > queue.max_offset:
             if queue.max_offset and not complete:
@@ -89,6 +91,7 @@ class Follower:
             # The topic was deleted and made again, or the entry was cut short or damaged: the later record is right.
             queue.cut_at(message.queue_offset)
         queue.append(message.log_offset, message.size, self.tags_code(message))
+        self._ends[queue] = message.log_offset + message.size
         return True
 
     def _begin_behind_gap(self, message: StoredMessage, queue: ConsumeQueue) -> bool:

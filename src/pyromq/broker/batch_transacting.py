@@ -6,11 +6,12 @@ from concurrent.futures import Future
 
 from pyromq.broker.batch_transactions import BatchTransactions
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.flushed import when_flushed
 from pyromq.broker.half_runs import Run
 from pyromq.broker.ledger import Decision
 from pyromq.broker.sending import Sending
 from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, is_too_long, too_large
-from pyromq.errors import MessageRefused, NoPermission, ProtocolError, QueryNotFound, ResponseCode
+from pyromq.errors import MessageRefused, NoPermission, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX
 from pyromq.record import batch_labels
@@ -18,7 +19,6 @@ from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, d
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
-from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
@@ -59,7 +59,7 @@ class BatchTransacting:
         run = Run(0, 0, header.transaction, header.token, header.number, count, elsewhere)
         ledger = header.ledger if elsewhere else None
         self._batches.take(message, run, group=header.producer_group, ledger=ledger)
-        return self._flushed(Reply(HalfRunStored(queue_id=queue_id, messages=count)))
+        return when_flushed(self._store, Reply(HalfRunStored(queue_id=queue_id, messages=count)))
 
     def _checked(self, body: bytes) -> int:
         """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""
@@ -81,7 +81,7 @@ class BatchTransacting:
         """Decide, unless it is decided: the answer is the decision that counts."""
         _check_name("transaction", header.transaction)
         decision, by_this = self._batches.commit(header.transaction, _attempts(call))
-        return self._flushed(Reply(body=encode_body(_told(decision, by_this=by_this))))
+        return when_flushed(self._store, Reply(body=encode_body(_told(decision, by_this=by_this))))
 
     @answers(RollBackBatch)
     def roll_back(self, header: RollBackBatch, call: Call) -> Reply:
@@ -95,26 +95,12 @@ class BatchTransacting:
         decision = self._batches.find(header.transaction)
         if decision is None:
             raise QueryNotFound(f"transaction {header.transaction!r} is not decided here, or too long ago")
-        return self._flushed(Reply(body=encode_body(_told(decision))))
+        return when_flushed(self._store, Reply(body=encode_body(_told(decision))))
 
     @answers(ListBatches)
     def list(self, header: ListBatches, call: Call) -> Reply:
         """What nobody has decided on."""
         return Reply(body=encode_body(self._batches.undecided(MOST_LISTED)))
-
-    def _flushed(self, reply: Reply) -> Reply | Future[Reply]:
-        """Answer, where flushing is synchronous as soon as all is on disk."""
-        if self._store.config.flush is not FlushMode.SYNC:
-            return reply
-        answered: Future[Reply] = Future()
-
-        def flushed(future: Future[bool]) -> None:
-            if not future.result():
-                reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
-            answered.set_result(reply)
-
-        self._store.wait_flushed(self._store.max_log_offset).add_done_callback(flushed)
-        return answered
 
 
 def _attempts(call: Call) -> list[BatchAttempt]:

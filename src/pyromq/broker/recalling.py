@@ -10,6 +10,7 @@ from heapq import nsmallest
 from zlib import crc32
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.flushed import when_flushed
 from pyromq.broker.timers import Timers
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -22,7 +23,6 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
-from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
 
@@ -46,19 +46,8 @@ class Recalling:
     def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
         """Cancel a message that waits; confirmed as a send would be, it is never delivered."""
         handle = self._handle(header)
-        record = self._timers.cancel(handle, born_address=call.peer.packed_address)
-        reply = Reply(RecallMessageResponse(message_id=handle.unique_key))
-        if self._store.config.flush is not FlushMode.SYNC:
-            return reply
-        answered: Future[Reply] = Future()
-
-        def flushed(future: Future[bool]) -> None:
-            if not future.result():
-                reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
-            answered.set_result(reply)
-
-        self._store.wait_flushed(record.log_offset + record.size).add_done_callback(flushed)
-        return answered
+        self._timers.cancel(handle, born_address=call.peer.packed_address)
+        return when_flushed(self._store, Reply(RecallMessageResponse(message_id=handle.unique_key)))
 
     def _handle(self, header: RecallMessage) -> RecallHandle:
         """Check a request in upstream's order, and return what its handle says."""

@@ -107,8 +107,8 @@ class Timers:
         if len(recent) > FULL:
             self.filed.follow()
 
-    def cancel(self, handle: RecallHandle, *, born_address: bytes) -> StoredMessage:
-        """Cancel what waits for the handle's time under its key; return the record that says so, stored.
+    def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
+        """Cancel what waits for the handle's time under its key; the record that says so is stored then.
 
         Raises `RecallRefused` where nothing waits there, `StoreNotWritable`.
         """
@@ -118,10 +118,8 @@ class Timers:
                 f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was delivered,"
                 " or cancelled before"
             )
-        record = cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address)
-        self._store.append(record)
+        self._store.append(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
         self.filed.catch_up()
-        return record
 
     def unsaved(self) -> Callable[[], None] | None:
         """Return what writes progress that may be written by now, in any thread; None if there is nothing new."""

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from concurrent.futures import Future
 
 from pyromq.broker.delay_levels import DelayLevels
+from pyromq.broker.flushed import when_flushed
 from pyromq.broker.half_messages import (
     TRANSACTION_BITS,
     Half,
@@ -22,7 +23,7 @@ from pyromq.broker.half_messages import (
     real_queue,
 )
 from pyromq.broker.statistics import Statistics
-from pyromq.errors import BrokerError, ResponseCode
+from pyromq.errors import BrokerError
 from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.message_id import parse_offset_id
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
@@ -31,7 +32,6 @@ from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
-from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Transacting:
         self._decided[_key(record)] = header.decision
         if len(self._decided) > REMEMBERED:
             del self._decided[next(iter(self._decided))]
-        return self._answer(call)
+        return Reply() if call.flag & ONE_WAY else when_flushed(self._store, Reply())
 
     def _prepared(self, header: EndTransaction) -> StoredMessage:
         """Return the half message that the header names in several ways, which must agree."""
@@ -109,16 +109,6 @@ class Transacting:
         self._delay_levels.divert(message, record.properties)  # a delay begins with the commit
         self._half_messages.settle(half, message)
         self._statistics.count_put(message.topic, 1, message.size)
-
-    def _answer(self, call: Call) -> Reply | Future[Reply]:
-        """Say yes, where flushing is synchronous as soon as the decision is on disk."""
-        if call.flag & ONE_WAY or self._store.config.flush is not FlushMode.SYNC:
-            return Reply()
-        answered: Future[Reply] = Future()
-        self._store.wait_flushed(self._store.max_log_offset).add_done_callback(
-            lambda flushed: answered.set_result(Reply(code=0 if flushed.result() else ResponseCode.FLUSH_DISK_TIMEOUT))
-        )
-        return answered
 
     @answers(ResumeHalfMessage)
     def resume(self, header: ResumeHalfMessage, call: Call) -> Reply:

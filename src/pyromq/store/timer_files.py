@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -98,10 +97,6 @@ class TimerFiles:
             if _FILE_NAME.match(name) and name.rpartition(".")[0] not in known:
                 self._disk.remove(self.folder / name)
 
-    def hours(self) -> list[int]:
-        """Return the hours that have buckets, ascending."""
-        return sorted(self.buckets)
-
     def make(self, hour: int, queue_offset: int) -> TimerBucket:
         """Make the bucket of an hour, named also by the first message that comes into it.
 
@@ -178,12 +173,6 @@ class TimerFiles:
     def release(self) -> None:
         for bucket in self.buckets.values():
             bucket.release()
-
-    def waiting(self, first_hour: int) -> Iterator[TimerBucket]:
-        """Yield the buckets from an hour on that hold messages that wait, by hour."""
-        for hour in self.hours():
-            if hour >= first_hour and self.buckets[hour].pending:
-                yield self.buckets[hour]
 
 
 def _hour_of(name: str) -> int:

@@ -1,0 +1,31 @@
+"""When an answer may say that something is done: where flushing is synchronous, once it is on disk.
+
+Sending counts its answers as well, and so does this for itself (`sending`).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.errors import ResponseCode
+from pyromq.remoting.command import Reply
+from pyromq.store.config import FlushMode
+from pyromq.store.message_store import MessageStore
+
+
+def when_flushed(store: MessageStore, reply: Reply) -> Reply | Future[Reply]:
+    """Return an answer that leaves when all that is in the log now is on disk, as far as the store is to wait for that.
+
+    If that takes too long its code is FLUSH_DISK_TIMEOUT: what was asked for is done all the same.
+    """
+    if store.config.flush is not FlushMode.SYNC:
+        return reply
+    answered: Future[Reply] = Future()
+
+    def flushed(future: Future[bool]) -> None:
+        if not future.result():
+            reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+        answered.set_result(reply)
+
+    store.wait_flushed(store.max_log_offset).add_done_callback(flushed)
+    return answered

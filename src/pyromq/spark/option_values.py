@@ -20,33 +20,50 @@ def truth(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def number(least: int, most: int = 1 << 31) -> Callable[[str, str], int]:
+def number(least: int, most: int | None = None) -> Callable[[str, str], int]:
+    """Return a reader of whole numbers."""
+
     def read(name: str, value: str) -> int:
-        if not value.isdecimal() or not least <= int(value) <= most:
-            raise UsageError(f"option {name} is {value!r}; write a whole number from {least} to {most}")
+        if not value.isdecimal() or not _is_between(int(value), least, most):
+            raise UsageError(f"option {name} is {value!r}; write a whole number {_range(least, most)}")
         return int(value)
 
     return read
 
 
-def size(least: int, most: int) -> Callable[[str, str], int]:
+def size(least: int, most: int | None = None) -> Callable[[str, str], int]:
+    """Return a reader of bytes: `8388608`, `8m` or `512k`."""
+
     def read(name: str, value: str) -> int:
-        """Read `8388608`, `8m` or `512k`."""
         unit = {"k": 1 << 10, "m": 1 << 20}.get(value[-1:].lower(), 1)
         digits = value if unit == 1 else value[:-1]
-        if not digits.isdecimal() or not least <= int(digits) * unit <= most:
-            raise UsageError(f"option {name} is {value!r}; write bytes from {least} to {most}, as 1048576, 512k or 1m")
+        if not digits.isdecimal() or not _is_between(int(digits) * unit, least, most):
+            wanted = _range(least, most)
+            raise UsageError(f"option {name} is {value!r}; write bytes {wanted}, as 1048576, 512k or 1m")
         return int(digits) * unit
 
     return read
 
 
-def milliseconds(name: str, value: str) -> int:
-    """Read `15m`, `5s`, `500ms`, or plain ms."""
-    found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
-    if found is None or not int(found[1]):
-        raise UsageError(f"option {name} is {value!r}; write 500ms, 5s or 15m")
-    return int(found[1]) * {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[found[2]]
+def _is_between(value: int, least: int, most: int | None) -> bool:
+    return value >= least and (most is None or value <= most)
+
+
+def _range(least: int, most: int | None) -> str:
+    return f"from {least} on" if most is None else f"from {least} to {most}"
+
+
+def milliseconds(least: int) -> Callable[[str, str], int]:
+    """Return a reader of times: `15m`, `5s`, `500ms`, or plain ms."""
+
+    def read(name: str, value: str) -> int:
+        found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
+        time = int(found[1]) * {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[found[2]] if found else None
+        if time is None or time < least:
+            raise UsageError(f"option {name} is {value!r}; write 500ms, 5s or 15m")
+        return time
+
+    return read
 
 
 def words(*allowed: str) -> Callable[[str, str], str]:

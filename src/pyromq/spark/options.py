@@ -15,6 +15,7 @@ from typing import Any
 
 from pyromq.errors import UsageError
 from pyromq.filter.tags import parse_tags
+from pyromq.spark import option_values as values
 
 # {"topic": {"broker": {"queue id": offset}}}, as the older connectors spell it
 OffsetTable = dict[str, dict[str, dict[str, int]]]
@@ -26,31 +27,6 @@ BATCH, STREAM = "batch", "stream"  # what an option is for, if not for both
 
 def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
     return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
-
-
-def _text(_name: str, value: str) -> str:
-    return value
-
-
-def _truth(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise UsageError(f"option {name} is {value!r}; write true or false")
-    return value.lower() == "true"
-
-
-def _number(least: int) -> Callable[[str, str], int]:
-    def read(name: str, value: str) -> int:
-        if not value.isdecimal() or int(value) < least:
-            raise UsageError(f"option {name} is {value!r}; write a whole number from {least} on")
-        return int(value)
-
-    return read
-
-
-def _size(name: str, value: str) -> int:
-    """Read `8388608`, `8m` or `512k`."""
-    unit = {"k": 1 << 10, "m": 1 << 20}.get(value[-1:].lower(), 1)
-    return _number(1)(name, value if unit == 1 else value[:-1]) * unit
 
 
 def _time(name: str, value: str) -> int:
@@ -70,15 +46,6 @@ def _topics(name: str, value: str) -> tuple[str, ...]:
     return topics
 
 
-def _words(*allowed: str) -> Callable[[str, str], str]:
-    def read(name: str, value: str) -> str:
-        if value.lower() not in allowed:
-            raise UsageError(f"option {name} is {value!r}; write {' or '.join(allowed)}")
-        return value.lower()
-
-    return read
-
-
 def _columns(name: str, value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(column for part in value.split(",") if (column := part.strip())))
 
@@ -88,14 +55,6 @@ def _pattern(name: str, value: str) -> re.Pattern[str]:
         return re.compile(value)
     except re.error as error:
         raise UsageError(f"option {name} is {value!r}, which is no regular expression: {error}") from None
-
-
-def _duration(name: str, value: str) -> int:
-    """Read `15m`, `5s`, `500ms`, or plain ms."""
-    found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
-    if found is None:
-        raise UsageError(f"option {name} is {value!r}; write 500ms, 5s or 15m")
-    return int(found[1]) * {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[found[2]]
 
 
 def _place(name: str, value: str) -> str | OffsetTable:
@@ -137,7 +96,7 @@ def _assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:
 class ReadOptions:
     """What to read and how; the attribute docs are the user's documentation."""
 
-    namesrv: str = _option("namesrvAddr", _text, "127.0.0.1:9876", "name servers, `host:port;host:port`")
+    namesrv: str = _option("namesrvAddr", values.text, "127.0.0.1:9876", "name servers, `host:port;host:port`")
     subscribe: tuple[str, ...] = _option("subscribe", _topics, (), "topics to read, separated by commas")
     subscribe_pattern: re.Pattern[str] | None = _option(
         "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
@@ -166,7 +125,7 @@ class ReadOptions:
     )
     starting_missing: str = _option(
         "startingOffsetsByTimestampStrategy",
-        _words("latest", "error"),
+        values.words("latest", "error"),
         "latest",
         "when a queue has no message since the time: `latest` begins at its end, `error` fails",
     )
@@ -184,65 +143,77 @@ class ReadOptions:
         "endingOffsetsByTimestamp", _offset_table, None, "the same queue by queue, in ms", only=BATCH
     )
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss", _truth, True, "fail when offsets asked for are not there; else read the rest"
+        "failOnDataLoss", values.truth, True, "fail when offsets asked for are not there; else read the rest"
     )
     new_queues: str = _option(
         "newQueues",
-        _words("earliest", "latest"),
+        values.words("earliest", "latest"),
         "earliest",
         "where queues begin that appear while a stream runs",
         only=STREAM,
     )
     max_rows: int | None = _option(
-        "maxOffsetsPerTrigger", _number(1), None, "most offsets of a micro-batch, shared by backlog", only=STREAM
+        "maxOffsetsPerTrigger", values.number(1), None, "most offsets of a micro-batch, shared by backlog", only=STREAM
     )
     max_bytes: int | None = _option(
-        "maxBytesPerTrigger", _size, None, "most bytes of a micro-batch, by the mean size of messages", only=STREAM
+        "maxBytesPerTrigger",
+        values.size(1),
+        None,
+        "most bytes of a micro-batch, by the mean size of messages",
+        only=STREAM,
     )
     min_rows: int | None = _option(
-        "minOffsetsPerTrigger", _number(1), None, "wait until so many offsets are there", only=STREAM
+        "minOffsetsPerTrigger", values.number(1), None, "wait until so many offsets are there", only=STREAM
     )
     max_delay_ms: int = _option(
-        "maxTriggerDelay", _duration, 900_000, "but no longer than this; `15m`, `5s`, `500ms`", only=STREAM
+        "maxTriggerDelay", values.milliseconds(0), 900_000, "but no longer than this; `15m`, `5s`, `500ms`", only=STREAM
     )
-    tag_filter: str = _option("tagFilter", _text, "*", "only messages with these tags: `a || b`")
-    min_partitions: int | None = _option("minPartitions", _number(1), None, "split queues into at least so many tasks")
+    tag_filter: str = _option("tagFilter", values.text, "*", "only messages with these tags: `a || b`")
+    min_partitions: int | None = _option(
+        "minPartitions", values.number(1), None, "split queues into at least so many tasks"
+    )
     max_partitions: int | None = _option(
-        "maxPartitions", _number(1), None, "pack queues into at most so many tasks; default: the CPUs of the driver"
+        "maxPartitions",
+        values.number(1),
+        None,
+        "pack queues into at most so many tasks; default: the CPUs of the driver",
     )
     max_records: int | None = _option(
-        "maxRecordsPerPartition", _number(1), None, "split queues so that no task has more offsets than this"
+        "maxRecordsPerPartition", values.number(1), None, "split queues so that no task has more offsets than this"
     )
     pull_batch: int = _option(
-        "pullBatchSize", _number(1), 16_384, "messages one pull asks for; the broker has limits too"
+        "pullBatchSize", values.number(1), 16_384, "messages one pull asks for; the broker has limits too"
     )
     pull_bytes: int = _option(
-        "pullBytes", _size, 2 << 20, "bytes one pull asks for; brokers other than ours give 32 messages or 256 KiB"
+        "pullBytes",
+        values.size(1),
+        2 << 20,
+        "bytes one pull asks for; brokers other than ours give 32 messages or 256 KiB",
     )
-    pull_timeout_ms: int = _option("pullTimeoutMs", _number(1), 5_000, "how long one request may take")
-    arrow_rows: int = _option("arrowBatchRows", _number(1), 16_384, "rows of an Arrow batch")
+    pull_timeout_ms: int = _option("pullTimeoutMs", values.number(1), 5_000, "how long one request may take")
+    arrow_rows: int = _option("arrowBatchRows", values.number(1), 16_384, "rows of an Arrow batch")
     arrow_bytes: int = _option(
-        "arrowBatchBytes", _size, 2 << 20, "bytes of records after which a batch is closed early"
+        "arrowBatchBytes", values.size(1), 2 << 20, "bytes of records after which a batch is closed early"
     )
-    verify_crc: bool = _option("verifyCrc", _truth, False, "check every body against its stored checksum")
+    verify_crc: bool = _option("verifyCrc", values.truth, False, "check every body against its stored checksum")
     system_properties: bool = _option(
-        "systemProperties", _truth, False, "let `properties` also hold what RocketMQ itself sets"
+        "systemProperties", values.truth, False, "let `properties` also hold what RocketMQ itself sets"
     )
     deadline_ms: int = _option(
-        "deadlineMs", _number(1), 60_000, "how long a task or the driver tries to reach a broker before it fails"
+        "deadlineMs", values.number(1), 60_000, "how long a task or the driver tries to reach a broker before it fails"
     )
     group: str = _option(
-        "group", _text, DEFAULT_GROUP, "the name brokers see, and under which a stream's offsets are stored"
+        "group", values.text, DEFAULT_GROUP, "the name brokers see, and under which a stream's offsets are stored"
     )
     commit_offsets: bool | None = _option(
         "commitOffsets",
-        _truth,
+        values.truth,
         None,
         "store how far a stream is at the brokers, so that tools show its lag; default: when `group` is given",
         only=STREAM,
     )
     commit_interval_ms: int = _option(
-        "commitInterval", _duration, 5_000, "how often, at most; `5s`, `500ms`", only=STREAM
+        "commitInterval", values.milliseconds(0), 5_000, "how often, at most; `5s`, `500ms`", only=STREAM
     )
 
     def __post_init__(self) -> None:
@@ -279,15 +250,15 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
     """
     known = {f.metadata["name"].lower(): f for f in fields(ReadOptions)}
     known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
-    values = {}
+    found = {}
     for name, value in given.items():
         option = known.get(name.lower())
         if option is None:
             raise UsageError(unknown_option(name, (f.metadata["name"] for f in fields(ReadOptions))))
         if mode and option.metadata["only"] not in (None, mode):
             raise UsageError(f"option {option.metadata['name']} is for a {option.metadata['only']}, this is a {mode}")
-        values[option.name] = option.metadata["read"](option.metadata["name"], value)
-    return ReadOptions(**values)
+        found[option.name] = option.metadata["read"](option.metadata["name"], value)
+    return ReadOptions(**found)
 
 
 def unknown_option(name: str, names: Iterable[str]) -> str:

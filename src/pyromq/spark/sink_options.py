@@ -90,7 +90,7 @@ class SinkOptions:
     )
     in_flight: int = _option("inflight", values.number(1, 1024), 4, "batches of a task under way at once")
     deadline_ms: int = _option(
-        "deadlineMs", values.milliseconds, 60_000, "how long one batch may take with all repetitions; `60s`, `5m`"
+        "deadlineMs", values.milliseconds(1), 60_000, "how long one batch may take with all repetitions; `60s`, `5m`"
     )
     job_id: str | None = _option(
         "jobId",

@@ -18,7 +18,7 @@ from pyromq.client.delivery import STATUSES, check_topic_for_sending
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE, Membership
 from pyromq.client.routes import MASTER
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import MQError, Unavailable, UsageError, from_response
+from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response
 from pyromq.message import MessageQueue, SendStatus
 from pyromq.message_id import UniqueIds
 from pyromq.names import check_group
@@ -191,13 +191,15 @@ class AsyncRunProducer:
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that can be written now, in order of broker name and queue id.
 
-        Raises `TopicNotFound`, and `Unavailable` where there is no such queue.
+        Raises `TopicNotFound`, `NoPermission` where no queue may be written, `Unavailable` where no master is there.
         """
         check_topic_for_sending(topic)
         config = self.config
         route = await self.membership.route_for_sending(topic, config.template_topic, config.new_topic_queues)
         if not route.writable:
-            raise Unavailable(f"topic {topic!r} has no queue that can be written: no master, or no permission")
+            if any(route.master(name) for name in route.addresses):
+                raise NoPermission(f"topic {topic!r} has no queue that may be written; see `pyromq topic show {topic}`")
+            raise Unavailable(f"topic {topic!r} has no queue that can be written: no master is there")
         return list(route.writable)
 
     async def masters(self) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyromq.spark.stream_offset import StreamOffset, read_stream_offset
 
 Tell = Callable[[int], None]
 
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.5  # Spark keeps a hundred reports: no batch is so short that more come meanwhile
 
 
 def run_stream(
@@ -34,23 +34,26 @@ def run_stream(
     try:
         trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": _every(stream.every)}
         query = writer.option("checkpointLocation", stream.checkpoint).trigger(**trigger).start()
+        totals = Totals()
         try:
-            _watch(query, tell)
+            _watch(query, totals, tell)
         except KeyboardInterrupt:  # how a continuous job is ended
             pass
         finally:
             query.stop()
         if query.lastProgress is not None:
             listener.note(query.lastProgress.json)
-        return _summary([dict(json.loads(each.json)) for each in query.recentProgress])
+        totals.note(each.json for each in query.recentProgress)
+        return totals.summary()
     finally:
         spark.streams.removeListener(listener)
         listener.close()
 
 
-def _watch(query: StreamingQuery, tell: Tell) -> None:
+def _watch(query: StreamingQuery, totals: Totals, tell: Tell) -> None:
     while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # a float will do
-        tell(sum(each.numInputRows for each in query.recentProgress))
+        totals.note(each.json for each in query.recentProgress)
+        tell(totals.rows)
 
 
 def _path(text: str) -> Path | None:
@@ -64,28 +67,46 @@ def _every(text: str) -> str:
     return f"{number} {units[text[len(number) :]]}" if text[len(number) :] in units else text
 
 
-def _summary(progress: list[dict[str, Any]]) -> Summary:
-    """Return a row for each queue: what was read of it, and what is left."""
-    read = [_source(each) for each in progress]
-    first = next((start for start, _, _ in read if start is not None), None)
-    last = next((end for _, end, _ in reversed(read) if end is not None), None)
-    latest = next((each for _, _, each in reversed(read) if each is not None), None)
-    rows = []
-    for queue, end in sorted(last.positions.items()) if last else []:
-        start = first.positions.get(queue, 0) if first else 0
-        most = latest.positions.get(queue, end) if latest else end
-        place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-        rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
-    batches = sum(1 for each in progress if each["numInputRows"])
-    late = sum(int(state.get("numRowsDroppedByWatermark", 0)) for each in progress for state in each["stateOperators"])
-    notes = [f"{sum(each['numInputRows'] for each in progress)} messages in {batches} batches"]
-    return Summary(rows, (*notes, f"{late} were late and not counted") if late else tuple(notes))
+class Totals:
+    """What a query has done in all: Spark keeps its reports of some batches only, and a job may run for months."""
 
+    def __init__(self) -> None:
+        self.rows = 0
+        self._batches = 0
+        self._late = 0
+        self._seen = ""
+        self._first: StreamOffset | None = None
+        self._last: StreamOffset | None = None
+        self._latest: StreamOffset | None = None
 
-def _source(progress: dict[str, Any]) -> tuple[StreamOffset | None, StreamOffset | None, StreamOffset | None]:
-    source = progress["sources"][0]
-    start, end, latest = (_offset(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
-    return start, end, latest
+    def note(self, reports: Iterable[str]) -> None:
+        """Take in Spark's reports, oldest first; those that were taken in before change nothing."""
+        for text in reports:
+            report = json.loads(text)
+            if report["timestamp"] > self._seen:
+                self._seen = report["timestamp"]
+                self._add(report)
+
+    def summary(self) -> Summary:
+        """Return a row for each queue: what was read of it, and what is left."""
+        rows = []
+        for queue, end in sorted(self._last.positions.items()) if self._last else []:
+            start = self._first.positions.get(queue, 0) if self._first else 0
+            most = self._latest.positions.get(queue, end) if self._latest else end
+            place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+            rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
+        note = f"{self.rows} messages in {self._batches} batches"
+        return Summary(rows, (note, f"{self._late} were late and not counted") if self._late else (note,))
+
+    def _add(self, report: dict[str, Any]) -> None:
+        self.rows += report["numInputRows"]
+        self._batches += bool(report["numInputRows"])
+        self._late += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in report["stateOperators"])
+        source = report["sources"][0]
+        start, end, latest = (_offset(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
+        self._first = self._first or start
+        self._last = end or self._last
+        self._latest = latest or self._latest
 
 
 def _offset(given: Any) -> StreamOffset | None:

@@ -19,7 +19,6 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
-    "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
 LOCAL = {"spark.pyspark.python": sys.executable, "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
 ORIGIN = "ORIGIN"  # property of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET

@@ -1,0 +1,42 @@
+"""What a job sums up of Spark's reports, which overlap from one look to the next; without a session."""
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyromq.spark.jobs.running import Totals
+
+
+def report(number, rows, start, end, latest, **more):
+    offsets = {
+        name: {"v": 1, "t": {"orders": {"broker-a": {"0": offset}}}}
+        for name, offset in (("startOffset", start), ("endOffset", end), ("latestOffset", latest))
+        if offset is not None
+    }
+    base = {"timestamp": f"2026-01-31T12:00:{number:02}Z", "numInputRows": rows, "stateOperators": []}
+    return json.dumps(base | {"sources": [offsets]} | more)
+
+
+def test_batches_count_once_however_often_they_are_reported():
+    totals = Totals()
+    reports = [report(1, 5, 0, 5, 9), report(2, 4, 5, 9, 12), report(3, 0, 9, 9, 12), report(4, 3, 9, 12, 20)]
+    totals.note(reports[:2])
+    totals.note(reports[:3])
+    totals.note(reports[2:])
+    summary = totals.summary()
+    place = {"topic": "orders", "broker": "broker-a", "queue": 0}
+    assert summary.rows == [place | {"from": 0, "to": 12, "read": 12, "left": 8}]
+    assert (totals.rows, summary.notes) == (12, ("12 messages in 3 batches",))
+
+
+def test_late_messages_are_counted():
+    totals = Totals()
+    late = [{"numRowsDroppedByWatermark": 2}, {}]
+    totals.note([report(1, 5, 0, 5, 5, stateOperators=late)])
+    assert totals.summary().notes[-1] == "2 were late and not counted"
+
+
+def test_a_job_without_batches_has_nothing_to_say():
+    assert Totals().summary().rows == []

@@ -8,12 +8,22 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
+from pyromq.record import decode_all
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry, Subscription, decode_body, encode_body
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.headers import ConsumerIdsChanged, CreateTopic, Heartbeat, SendMessageResponse, SendMessageV2
+from pyromq.remoting.headers import (
+    ConsumerIdsChanged,
+    CreateTopic,
+    Heartbeat,
+    PullMessage,
+    SendMessageResponse,
+    SendMessageV2,
+)
 from pyromq.store.config import StoreConfig
 from pyromq.testing import FakeClock
+
+from .transactions import ROUND, Checked, Transactions
 
 
 class Notices:
@@ -59,6 +69,28 @@ class Caller:
         )
         return (await self.ask(header, body)).header(SendMessageResponse)
 
+    def pull(self, topic="orders", queue_id=0, *, offset=0, suspend_ms=0):
+        """Ask for messages; return the future of the response."""
+        pull = PullMessage(
+            consumer_group="c",
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_count=32,
+            sys_flag=6 if suspend_ms else 4,
+            commit_offset=0,
+            suspend_ms=suspend_ms,
+            subscription_version=0,
+        )
+        return self.channel.call_soon(pull, timeout=20)
+
+    async def messages(self, topic="orders", queue_id=0, *, offset=0):
+        """Return what one pull finds."""
+        return decode_all((await self.pull(topic, queue_id, offset=offset)).body)
+
+    async def bodies(self, topic="orders", queue_id=0):
+        return [message.body for message in await self.messages(topic, queue_id)]
+
     async def create_topic(self, topic, queues=4, permission=6):
         await self.ask(CreateTopic(topic=topic, read_queues=queues, write_queues=queues, permission=permission))
 
@@ -84,7 +116,7 @@ def config(tmp_path):
     store = StoreConfig(
         tmp_path, segment_bytes=1 << 20, consume_queue_entries=1000, index_slots=100, index_entries=1000
     )
-    return BrokerConfig(tmp_path, port=0, store=store)
+    return BrokerConfig(tmp_path, port=0, store=store, transaction_check_interval_ms=ROUND * 1_000)
 
 
 @pytest.fixture
@@ -112,3 +144,28 @@ async def caller_to():
 @pytest.fixture
 async def caller(broker, caller_to):
     return await caller_to(broker)
+
+
+@pytest.fixture
+async def orders(caller):
+    await caller.create_topic("orders")
+    return caller
+
+
+@pytest.fixture
+def transactions_of(caller_to, clock):
+    """Connect a producer of group p to a broker."""
+
+    async def connect(broker, *, member=True):
+        checked = Checked()
+        caller = await caller_to(broker, checked)
+        if member:
+            await caller.beat("producer", producer="p")
+        return Transactions(caller, clock, checked)
+
+    return connect
+
+
+@pytest.fixture
+async def producer(broker, transactions_of):
+    return await transactions_of(broker)

@@ -1,6 +1,5 @@
 """Batch transactions: what runs store, what one commit does and refuses, and what no stop may change."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,19 +11,20 @@ from pyromq.broker.publications import SLICE
 from pyromq.errors import ResponseCode, StoreNotWritable
 from pyromq.message import SysFlag
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
-from pyromq.record import BatchMember, decode_all, encode_batch
+from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, decode_body, encode_body
 from pyromq.remoting.headers import (
     CommitBatch,
     FindBatch,
     HalfRunStored,
     ListBatches,
-    PullMessage,
     RollBackBatch,
     SendHalfRun,
 )
 from pyromq.store.config import FlushMode
 from pyromq.testing.clock import settle
+
+from .folders import killed
 
 TIMEOUT = 60  # seconds; connections are closed after 120
 LEDGER = 86_400
@@ -75,11 +75,7 @@ class Batches:
     async def messages(self, queue_id=1):
         found, offset = [], 0
         while True:
-            pull = PullMessage(
-                consumer_group="c", topic="orders", queue_id=queue_id, queue_offset=offset, max_count=32, sys_flag=4,
-                commit_offset=0, suspend_ms=0, subscription_version=0,
-            )  # fmt: skip
-            more = decode_all((await self.caller.channel.call(pull, timeout=5)).body)
+            more = await self.caller.messages(queue_id=queue_id, offset=len(found))
             if not more:
                 return found
             found += more
@@ -102,13 +98,6 @@ def batches_of(caller_to, clock):
 @pytest.fixture
 async def batches(broker, batches_of):
     return await batches_of(broker)
-
-
-def kill(config, number=1):
-    """Return the settings of a broker on a copy of the folder as it is now: what SIGKILL leaves."""
-    left = config.data.with_name(f"{config.data.name}-killed-{number}")
-    shutil.copytree(config.data, left)
-    return replace(config, data=left, store=replace(config.store, root=left))
 
 
 # -- runs
@@ -378,7 +367,7 @@ async def test_a_kill_before_the_commit_leaves_the_attempts_undecided(batches, c
         await batches.commit({"a": 1})
         assert await batches.visible() == ["1"]
 
-    await restarted(kill(config), clock, batches_of, check)
+    await restarted(killed(config), clock, batches_of, check)
 
 
 async def test_a_kill_after_the_commit_point_loses_and_repeats_nothing(batches, broker, config, clock, batches_of):
@@ -387,10 +376,10 @@ async def test_a_kill_after_the_commit_point_loses_and_repeats_nothing(batches, 
     await batches.run(bodies)
     broker.batches.on_work = lambda: None  # the alarm does not hear of it: killed before anything became visible
     broker.batches.commit("t", [BatchAttempt("a", len(bodies))])
-    left = [kill(config, 0)]
+    left = [killed(config, "0")]
     for slices in range(1, 4):
         broker.batches.step()
-        left.append(kill(config, slices))
+        left.append(killed(config, str(slices)))
 
     async def check(batches, broker):
         assert await batches.visible() == bodies
@@ -415,7 +404,7 @@ async def test_messages_whose_note_a_crash_took_are_not_written_again(batches, b
     async def check(batches, broker):
         assert await batches.visible() == [str(number) for number in range(12)]
 
-    await restarted(kill(config), clock, batches_of, check)
+    await restarted(killed(config), clock, batches_of, check)
 
 
 async def test_clean_stops_keep_everything(config, clock, batches_of):
@@ -446,7 +435,7 @@ async def test_a_name_decided_anew_has_its_new_decision_after_a_kill(batches, co
         assert await batches.visible() == ["1", "2"]
         assert [attempt.token for attempt in (await batches.find()).attempts] == ["b"]
 
-    await restarted(kill(config), clock, batches_of, check)
+    await restarted(killed(config), clock, batches_of, check)
 
 
 async def test_a_rollback_outlives_a_kill(batches, config, clock, batches_of):
@@ -458,7 +447,7 @@ async def test_a_rollback_outlives_a_kill(batches, config, clock, batches_of):
         await batches.commit({"a": 1})
         assert await batches.visible() == ["2"]
 
-    await restarted(kill(config), clock, batches_of, check)
+    await restarted(killed(config), clock, batches_of, check)
 
 
 async def test_what_is_done_is_not_read_again_at_the_next_start(config, clock, batches_of):

@@ -7,7 +7,6 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.record import decode_all
-from pyromq.remoting.headers import PullMessage
 from pyromq.store import reading
 from pyromq.store.disk import LOCAL_DISK
 
@@ -25,20 +24,6 @@ def forget(folder):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def pull(queue_offset=0):
-    return PullMessage(
-        consumer_group="c",
-        topic="orders",
-        queue_id=0,
-        queue_offset=queue_offset,
-        max_count=32,
-        sys_flag=4,
-        commit_offset=0,
-        suspend_ms=0,
-        subscription_version=0,
-    )
-
-
 async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to, monkeypatch):
     monkeypatch.setattr(reading, "_RECENT_BYTES", 0)
     async with Broker(config, clock) as broker:
@@ -51,7 +36,7 @@ async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to,
         caller = await caller_to(broker)
         found = []
         while len(found) < 200:
-            response = await caller.channel.call(pull(len(found)), timeout=5)
+            response = await caller.pull(offset=len(found))
             found += [message.body[:4] for message in decode_all(response.body)]
         assert found == [b"%04d" % number for number in range(200)]
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import shutil
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from pyromq.remoting.headers import (
     AllDelayOffsets,
     BrokerState,
     MaxOffset,
-    PullMessage,
     SendBatchMessage,
     SendMessageResponse,
     SendMessageV2,
@@ -30,37 +28,11 @@ from pyromq.store.config import DELAY_LEVELS_MS
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
 
-
-def pull(topic="orders", queue_id=0, *, suspend_ms=0, offset=0):
-    return PullMessage(
-        consumer_group="c",
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=offset,
-        max_count=32,
-        sys_flag=6 if suspend_ms else 4,
-        commit_offset=0,
-        suspend_ms=suspend_ms,
-        subscription_version=0,
-    )
-
-
-async def messages(caller, topic="orders", queue_id=0):
-    return decode_all((await caller.channel.call(pull(topic, queue_id), timeout=5)).body)
-
-
-async def bodies(caller, topic="orders", queue_id=0):
-    return [message.body for message in await messages(caller, topic, queue_id)]
+from .folders import killed
 
 
 async def delay(caller, level, body=b"hello", *, queue_id=0, more=""):
     return await caller.send("orders", body, queue_id=queue_id, properties=f"DELAY\x01{level}{more}")
-
-
-@pytest.fixture
-async def orders(caller):
-    await caller.create_topic("orders")
-    return caller
 
 
 class Alone(NamedTuple):
@@ -93,13 +65,6 @@ def deliver(alone):
     return wait
 
 
-def kill(broker, config):
-    """Return the settings of a broker on a copy of the folder as it is now: what SIGKILL leaves."""
-    left = config.data.with_name(config.data.name + "-killed")
-    shutil.copytree(config.data, left)
-    return replace(config, data=left, store=replace(config.store, root=left))
-
-
 # -- when
 
 
@@ -118,9 +83,9 @@ async def test_each_level_delivers_after_its_delay_and_not_before(alone, clock, 
 async def test_the_broker_delivers_at_the_moment_due(orders, clock, level):
     await delay(orders, level)
     await clock.advance(DELAY_LEVELS_MS[level - 1] / 1000 - 0.001)
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
     await clock.advance(0.001)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 @pytest.mark.parametrize("level", [19, 30, 2_000_000_000])
@@ -136,7 +101,7 @@ async def test_a_level_above_the_last_is_the_last(alone, clock, level):
 @pytest.mark.parametrize("level", ["0", "-1"])
 async def test_other_levels_are_no_delay(orders, level):
     await delay(orders, level)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 @pytest.mark.parametrize("level", ["soon", "1.5", "1h"])
@@ -154,7 +119,7 @@ async def test_what_is_no_number_is_refused(orders, level):
     )
     response = await orders.ask(header, b"hello", code=13)
     assert response.remark == f"property DELAY is '{level}'; it must be a delay level, a whole number"
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
 
 
 async def test_the_table_of_levels_can_be_configured(config, clock, caller_to):
@@ -164,9 +129,9 @@ async def test_the_table_of_levels_can_be_configured(config, clock, caller_to):
         await delay(caller, 1, b"short")
         await delay(caller, 9, b"long")
         await clock.advance(2)
-        assert await bodies(caller) == [b"short"]
+        assert await caller.bodies() == [b"short"]
         await clock.advance(5)
-        assert await bodies(caller) == [b"short", b"long"]
+        assert await caller.bodies() == [b"short", b"long"]
 
 
 async def test_levels_keep_the_order_of_arrival_and_do_not_wait_for_each_other(orders, clock):
@@ -176,7 +141,7 @@ async def test_levels_keep_the_order_of_arrival_and_do_not_wait_for_each_other(o
         await clock.advance(0.1)
     await clock.advance(10)
     expected = [b"quick %d" % number for number in range(5)] + [b"slow %d" % number for number in range(5)]
-    assert await bodies(orders) == expected
+    assert await orders.bodies() == expected
 
 
 async def test_each_message_has_its_own_moment(orders, clock):
@@ -185,13 +150,13 @@ async def test_each_message_has_its_own_moment(orders, clock):
         await clock.advance(0.25)
     seen = []
     for _ in range(8):
-        seen.append(len(await bodies(orders)))
+        seen.append(len(await orders.bodies()))
         await clock.advance(0.125)
     assert seen == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 async def test_a_waiting_pull_is_answered_when_the_message_is_due(orders, clock):
-    waiting = orders.channel.call_soon(pull(suspend_ms=15_000), timeout=5)
+    waiting = orders.pull(suspend_ms=15_000)
     await delay(orders, 1)
     await clock.advance(0.999)
     assert not waiting.done()
@@ -253,9 +218,9 @@ async def test_a_clock_set_back_delays_no_longer_than_the_level_and_not_shorter(
     await delay(orders, 3, b"after")
     await clock.advance(0)
     await clock.advance(9.9)
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
     await clock.advance(1.2)  # the clock is looked at once a second
-    assert await bodies(orders) == [b"before", b"after"]
+    assert await orders.bodies() == [b"before", b"after"]
 
 
 async def test_a_message_sent_after_the_clock_was_set_back_waits_its_time(orders, clock):
@@ -264,9 +229,9 @@ async def test_a_message_sent_after_the_clock_was_set_back_waits_its_time(orders
     await delay(orders, 3)
     await clock.advance(0)  # the broker looks at it
     await clock.advance(9.75)
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
     await clock.advance(0.25)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -288,11 +253,11 @@ async def test_midnight_is_a_moment_like_any_other(config, clock, caller_to, res
 async def comes_around_midnight(orders, clock):
     await clock.advance(0)
     await clock.advance(2)
-    assert await bodies(orders) == [b"1 s"]
+    assert await orders.bodies() == [b"1 s"]
     await clock.advance(2.875)
-    assert await bodies(orders) == [b"1 s"]
+    assert await orders.bodies() == [b"1 s"]
     await clock.advance(0.125)
-    assert await bodies(orders) == [b"1 s", b"5 s"]
+    assert await orders.bodies() == [b"1 s", b"5 s"]
 
 
 async def test_a_clock_set_forward_is_noticed_within_a_second(orders, clock):
@@ -300,7 +265,7 @@ async def test_a_clock_set_forward_is_noticed_within_a_second(orders, clock):
     await clock.advance(0)
     clock.jump(7_200)
     await clock.advance(1)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 # -- what
@@ -309,7 +274,7 @@ async def test_a_clock_set_forward_is_noticed_within_a_second(orders, clock):
 async def test_a_parked_message_is_as_upstream_stores_it(orders, clock):
     response = await delay(orders, 2, queue_id=3, more="\x02WAIT\x01true\x02TAGS\x01a\x02n\x017")
     assert (response.queue_id, response.queue_offset) == (3, 0)
-    (parked,) = await messages(orders, SCHEDULE_TOPIC, 1)
+    (parked,) = await orders.messages(SCHEDULE_TOPIC, 1)
     assert parked.offset_message_id == response.message_id
     assert parked.properties == {
         "DELAY": "2",
@@ -342,9 +307,9 @@ async def test_a_delivered_message_is_the_one_sent_with_a_new_store_time(broker,
         properties="DELAY\x011\x02TAGS\x01a",
     )
     await orders.ask(header, b"hello")
-    (parked,) = await messages(orders, SCHEDULE_TOPIC, 0)
+    (parked,) = await orders.messages(SCHEDULE_TOPIC, 0)
     await clock.advance(1)
-    (message,) = await messages(orders, queue_id=2)
+    (message,) = await orders.messages(queue_id=2)
     assert message.property_text == parked.property_text
     assert (message.flag, message.sys_flag, message.reconsume_times, message.born_ms) == (7, 0x100, 2, 1_234)
     assert message.born_address == parked.born_address
@@ -390,7 +355,7 @@ async def test_delayed_and_plain_messages_share_a_burst(orders, clock):
     answers = [response.header(SendMessageResponse) for response in responses[:3]]
     assert [(answer.queue_id, answer.queue_offset) for answer in answers] == [(1, 0), (1, 0), (1, 1)]
     await clock.advance(1)
-    assert len(await messages(orders, queue_id=1)) == 3
+    assert len(await orders.messages(queue_id=1)) == 3
 
 
 async def test_a_batch_cannot_be_delayed(orders):
@@ -408,7 +373,7 @@ async def test_a_batch_cannot_be_delayed(orders):
     members = encode_batch([BatchMember(0, b"1", ""), BatchMember(0, b"2", "DELAY\x011")])
     response = await orders.ask(header, members, code=13)
     assert "A batch cannot be delayed" in response.remark
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
 
 
 async def test_the_last_retry_is_a_dead_letter_at_once(broker, orders):
@@ -426,7 +391,7 @@ async def test_the_last_retry_is_a_dead_letter_at_once(broker, orders):
         properties="DELAY\x015",
     )
     await orders.ask(header, b"hello")
-    assert await bodies(orders, "%DLQ%g") == [b"hello"]
+    assert await orders.bodies("%DLQ%g") == [b"hello"]
 
 
 # -- trouble
@@ -440,7 +405,7 @@ async def test_what_has_no_real_topic_is_left_out(broker, orders, clock, caplog)
         damaged.property_text = text
         broker.store.append(damaged)
     await clock.advance(2)
-    assert await bodies(orders) == [b"hello"] * 2
+    assert await orders.bodies() == [b"hello"] * 2
     assert "level 1, message 1 is left out" in caplog.text
     assert "level 1, message 3 is left out" in caplog.text
 
@@ -456,7 +421,7 @@ async def test_nothing_is_lost_while_the_disk_takes_nothing(broker, orders, cloc
         await clock.advance(5)
     assert "the disk is full" in caplog.text
     await clock.advance(1)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
@@ -475,9 +440,9 @@ async def test_what_waits_survives_a_stop_and_is_delivered_once(config, clock, c
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await clock.advance(1.999)
-        assert await bodies(caller) == [b"first"]
+        assert await caller.bodies() == [b"first"]
         await clock.advance(0.001)
-        assert await bodies(caller) == [b"first", b"second", b"third"]
+        assert await caller.bodies() == [b"first", b"second", b"third"]
 
 
 async def test_what_became_due_during_a_stop_is_delivered_at_the_start(config, clock, caller_to):
@@ -487,7 +452,7 @@ async def test_what_became_due_during_a_stop_is_delivered_at_the_start(config, c
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await clock.advance(0)
-        assert await bodies(caller) == [b"hello"]
+        assert await caller.bodies() == [b"hello"]
 
 
 async def test_a_crash_loses_nothing_and_repeats_only_what_was_not_noted_yet(config, clock, caller_to):
@@ -498,11 +463,11 @@ async def test_a_crash_loses_nothing_and_repeats_only_what_was_not_noted_yet(con
         await delay(caller, 1, b"not noted")
         await delay(caller, 2, b"waiting")
         await clock.advance(1)
-        killed = kill(broker, config)
-    async with Broker(killed, clock) as broker:
+        left = killed(config)
+    async with Broker(left, clock) as broker:
         caller = await caller_to(broker)
         await clock.advance(10)
-        seen = await bodies(caller)
+        seen = await caller.bodies()
     assert seen[-1] == b"waiting"
     assert set(seen) == {b"noted", b"not noted", b"waiting"}
 
@@ -529,7 +494,7 @@ async def test_offsets_outside_of_their_queues_are_put_right(config, clock, call
         await delay(caller, 1, b"one")
         await delay(caller, 2, b"two")
         await clock.advance(5)
-        assert await bodies(caller) == [b"one", b"two"]
+        assert await caller.bodies() == [b"one", b"two"]
 
 
 async def test_a_shorter_table_still_delivers_what_waits_in_the_levels_it_lost(config, clock, caller_to):
@@ -539,9 +504,9 @@ async def test_a_shorter_table_still_delivers_what_waits_in_the_levels_it_lost(c
     async with Broker(shorter, clock) as broker:
         caller = await caller_to(broker)
         await clock.advance(9.999)
-        assert await bodies(caller) == []
+        assert await caller.bodies() == []
         await clock.advance(0.001)
-        assert await bodies(caller) == [b"hello"]
+        assert await caller.bodies() == [b"hello"]
 
 
 # -- seen from outside

@@ -6,25 +6,9 @@ from pyromq.broker.retrying import MAX_REASON, _max_times
 from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
-from pyromq.record import decode_all
 from pyromq.remoting.bodies import GroupConfig, TopicConfig
 from pyromq.remoting.command import Call
-from pyromq.remoting.headers import BrokerStatistics, PullMessage, SendMessageBack
-
-
-async def messages(caller, topic, queue_id=0):
-    pull = PullMessage(
-        consumer_group="c",
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=0,
-        max_count=32,
-        sys_flag=4,
-        commit_offset=0,
-        suspend_ms=0,
-        subscription_version=0,
-    )
-    return decode_all((await caller.channel.call(pull, timeout=5)).body)
+from pyromq.remoting.headers import BrokerStatistics, SendMessageBack
 
 
 def back(message, *, group="g", delay_level=0, **changes):
@@ -36,7 +20,7 @@ async def message(caller):
     """A message as a consumer has pulled it."""
     await caller.create_topic("orders")
     await caller.send("orders", b"hello", queue_id=2, properties="TAGS\x01a\x02n\x017")
-    (message,) = await messages(caller, "orders", 2)
+    (message,) = await caller.messages("orders", 2)
     return message
 
 
@@ -53,9 +37,9 @@ def stored(broker, **changes):
 async def test_the_message_comes_again_in_the_groups_retry_topic(caller, message, clock):
     await caller.ask(back(message))
     await clock.advance(9.999)
-    assert await messages(caller, "%RETRY%g") == []
+    assert await caller.messages("%RETRY%g") == []
     await clock.advance(0.001)
-    (copy,) = await messages(caller, "%RETRY%g")
+    (copy,) = await caller.messages("%RETRY%g")
     assert (copy.body, copy.reconsume_times, copy.flag) == (b"hello", 1, message.flag)
     assert (copy.born_ms, copy.born_address) == (message.born_ms, message.born_address)
     assert copy.properties == {
@@ -76,17 +60,17 @@ async def test_the_message_comes_again_in_the_groups_retry_topic(caller, message
 )
 async def test_each_try_waits_a_level_longer_unless_the_consumer_says_how_long(broker, caller, tried, asked, level):
     await caller.ask(back(stored(broker, reconsume_times=tried), delay_level=asked))
-    (parked,) = await messages(caller, SCHEDULE_TOPIC, level - 1)
+    (parked,) = await caller.messages(SCHEDULE_TOPIC, level - 1)
     assert (parked.properties["DELAY"], parked.reconsume_times) == (str(level), tried + 1)
 
 
 async def test_a_second_retry_remembers_the_first_topic_and_id(caller, message, clock):
     await caller.ask(back(message, delay_level=1))
     await clock.advance(1)
-    (first,) = await messages(caller, "%RETRY%g")
+    (first,) = await caller.messages("%RETRY%g")
     await caller.ask(back(first, delay_level=1))
     await clock.advance(1)
-    _, second = await messages(caller, "%RETRY%g")
+    _, second = await caller.messages("%RETRY%g")
     assert second.reconsume_times == 2
     assert second.original_topic == "orders"
     assert second.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
@@ -97,7 +81,7 @@ async def test_retries_spread_over_the_groups_retry_queues(broker, caller, messa
     for _ in range(40):
         await caller.ask(back(message, delay_level=1))
     await clock.advance(1)
-    found = [len(await messages(caller, "%RETRY%g", queue_id)) for queue_id in range(3)]
+    found = [len(await caller.messages("%RETRY%g", queue_id)) for queue_id in range(3)]
     assert sum(found) == 40
     assert all(found)
     assert broker.topics.find("%RETRY%g").read_queues == 3
@@ -107,7 +91,7 @@ async def test_a_compressed_body_is_passed_on_as_it_is(broker, caller, clock):
     flags = SysFlag.COMPRESSED | SysFlag.ZLIB | SysFlag.COMMIT
     await caller.ask(back(stored(broker, stored_body=b"no zlib at all", sys_flag=flags), delay_level=1))
     await clock.advance(1)
-    (copy,) = await messages(caller, "%RETRY%g")
+    (copy,) = await caller.messages("%RETRY%g")
     assert (copy.stored_body, copy.sys_flag) == (b"no zlib at all", flags)
 
 
@@ -117,7 +101,7 @@ async def test_a_compressed_body_is_passed_on_as_it_is(broker, caller, clock):
 @pytest.mark.parametrize(("tried", "most", "dead"), [(15, None, False), (16, None, True), (2, 3, False), (3, 3, True)])
 async def test_after_the_last_try_it_is_a_dead_letter(broker, caller, tried, most, dead):
     await caller.ask(back(stored(broker, reconsume_times=tried), max_reconsume_times=most))
-    letters = await messages(caller, "%DLQ%g")
+    letters = await caller.messages("%DLQ%g")
     assert len(letters) == dead
     for letter in letters:
         assert (letter.reconsume_times, letter.properties["DELAY"]) == (tried + 1, "0")
@@ -127,7 +111,7 @@ async def test_after_the_last_try_it_is_a_dead_letter(broker, caller, tried, mos
 async def test_the_groups_own_limit_counts_where_the_consumer_names_none(broker, caller):
     broker.groups.put(GroupConfig(name="g", retry_max_times=1))
     await caller.ask(back(stored(broker, reconsume_times=1)))
-    assert len(await messages(caller, "%DLQ%g")) == 1
+    assert len(await caller.messages("%DLQ%g")) == 1
 
 
 def test_the_limit_of_a_client_before_3_4_9_does_not_count():
@@ -139,7 +123,7 @@ def test_the_limit_of_a_client_before_3_4_9_does_not_count():
 
 async def test_a_negative_level_means_dead_letter_at_once(caller, message):
     await caller.ask(back(message, delay_level=-1))
-    assert [letter.body for letter in await messages(caller, "%DLQ%g")] == [b"hello"]
+    assert [letter.body for letter in await caller.messages("%DLQ%g")] == [b"hello"]
 
 
 # -- why
@@ -147,7 +131,7 @@ async def test_a_negative_level_means_dead_letter_at_once(caller, message):
 
 async def test_the_reason_is_kept_with_the_message(caller, message):
     await caller.ask(back(message, delay_level=-1, reason="ValueError: no such\x01order\x02 7 "))
-    (letter,) = await messages(caller, "%DLQ%g")
+    (letter,) = await caller.messages("%DLQ%g")
     assert letter.properties["RETRY_REASON"] == "ValueError: no such order  7"
 
 
@@ -157,7 +141,7 @@ async def test_a_later_reason_replaces_the_earlier_one_and_none_leaves_it(caller
     for reason in ("first", None, "third"):
         await caller.ask(back(current, delay_level=1, reason=reason))
         await clock.advance(1)
-        current = (await messages(caller, "%RETRY%g"))[-1]
+        current = (await caller.messages("%RETRY%g"))[-1]
         reasons.append(current.properties["RETRY_REASON"])
     assert reasons == ["first", "first", "third"]
 
@@ -165,7 +149,7 @@ async def test_a_later_reason_replaces_the_earlier_one_and_none_leaves_it(caller
 async def test_a_long_reason_is_cut_and_left_out_where_there_is_no_room(broker, caller, message):
     await caller.ask(back(message, delay_level=-1, reason="x" * 5_000))
     await caller.ask(back(stored(broker, property_text="n\x01" + "v" * 32_000), delay_level=-1, reason="x"))
-    cut, without = await messages(caller, "%DLQ%g")
+    cut, without = await caller.messages("%DLQ%g")
     assert cut.properties["RETRY_REASON"] == "x" * MAX_REASON
     assert "RETRY_REASON" not in without.properties
 

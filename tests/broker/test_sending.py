@@ -10,13 +10,12 @@ import pytest
 from pyromq.broker import sending
 from pyromq.broker.broker import Broker
 from pyromq.net.channel import connect
-from pyromq.record import BatchMember, decode_all, encode_batch
+from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import GroupConfig, TopicConfig, encode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import (
     MaxOffset,
-    PullMessage,
     SaveGroup,
     SendBatchMessage,
     SendMessage,
@@ -54,23 +53,6 @@ def batch(*members):
     return encode_batch([BatchMember(0, body, text) for body, text in members])
 
 
-async def stored(caller, topic="orders", queue_id=0, offset=0):
-    """Return the messages of a queue."""
-    pull = PullMessage(
-        consumer_group="c",
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=offset,
-        max_count=32,
-        sys_flag=4,
-        commit_offset=0,
-        suspend_ms=0,
-        subscription_version=0,
-    )
-    response = await caller.channel.call(pull, timeout=5)
-    return decode_all(response.body)
-
-
 async def size(caller, topic="orders", queue_id=0):
     response = await caller.ask(MaxOffset(topic=topic, queue_id=queue_id))
     return int(response.fields["offset"])
@@ -102,7 +84,7 @@ async def orders(caller):
 async def test_both_spellings_store_the_message_and_answer_where(orders, form):
     request = header(form, queue_id=3, flag=7, reconsume_times=2, sys_flag=0x100)
     response = await orders.ask(request, b"hello")
-    (message,) = await stored(orders, queue_id=3)
+    (message,) = await orders.messages(queue_id=3)
     answer = response.header(SendMessageResponse)
     assert (answer.queue_id, answer.queue_offset, answer.message_id) == (3, 0, message.offset_message_id)
     assert (answer.region, answer.trace_on) == ("DefaultRegion", "true")
@@ -117,7 +99,7 @@ async def test_a_send_without_an_answer_is_stored(orders):
     orders.channel.notify(header(), b"hello")
     orders.channel.notify(header(queue_id=99), b"refused without a word")
     await orders.ask(MaxOffset(topic="orders", queue_id=0))
-    assert [message.body for message in await stored(orders)] == [b"hello"]
+    assert [message.body for message in await orders.messages()] == [b"hello"]
 
 
 async def test_binary_headers_are_answered_with_binary_headers(broker, orders, clock):
@@ -143,7 +125,7 @@ async def test_messages_of_multi_tag_topics_are_marked(broker, orders):
     broker.topics.put(TopicConfig(name="orders", filter_type="MULTI_TAG"))
     await orders.ask(header(), b"one")
     await orders.ask(header(SendBatchMessage, properties=""), batch((b"two", "")))
-    assert [message.sys_flag for message in await stored(orders)] == [2, 2]
+    assert [message.sys_flag for message in await orders.messages()] == [2, 2]
 
 
 # -- properties
@@ -168,14 +150,14 @@ async def test_messages_of_multi_tag_topics_are_marked(broker, orders):
 )
 async def test_the_stored_properties_are_those_sent_without_wait_and_with_the_cluster(orders, sent, kept):
     await orders.ask(header(properties=sent), b"x")
-    (message,) = await stored(orders)
+    (message,) = await orders.messages()
     assert message.properties == {**kept, "CLUSTER": "DefaultCluster"}
     assert "WAIT" not in message.properties
 
 
 async def test_a_message_without_properties_gets_the_cluster(orders):
     await orders.ask(header(properties=None), b"x")
-    (message,) = await stored(orders)
+    (message,) = await orders.messages()
     assert message.property_text == "CLUSTER\x01DefaultCluster"
 
 
@@ -375,7 +357,7 @@ async def test_members_of_a_batch_follow_each_other_and_are_answered_together(or
     await orders.send("orders", b"before")
     request = header(form, batch=mark, properties="")
     response = await orders.ask(request, batch((b"a", "k\x011"), (b"b", "k\x012\x02"), (b"c", "")))
-    members = await stored(orders, offset=1)
+    members = await orders.messages(offset=1)
     answer = response.header(SendMessageResponse)
     assert (answer.queue_id, answer.queue_offset) == (0, 1)
     assert answer.message_id.split(",") == [message.offset_message_id for message in members]
@@ -389,7 +371,7 @@ async def test_members_of_a_batch_follow_each_other_and_are_answered_together(or
 
 async def test_members_keep_wait_in_their_own_text(orders):
     await orders.ask(header(SendBatchMessage, properties=""), batch((b"a", "WAIT\x01true")))
-    (member,) = await stored(orders)
+    (member,) = await orders.messages()
     assert member.properties["WAIT"] == "true"
 
 
@@ -513,7 +495,7 @@ async def test_what_the_disk_does_not_confirm_in_time_is_answered_as_stored(flus
     response = await waiting
     assert response.code == 10
     assert response.header(SendMessageResponse).queue_offset == 0
-    assert (await stored(flushing))[0].offset_message_id == response.fields["msgId"]
+    assert (await flushing.messages())[0].offset_message_id == response.fields["msgId"]
 
 
 async def test_a_burst_waits_for_the_disk_and_is_confirmed_as_one(flushing, disk):

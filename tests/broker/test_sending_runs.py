@@ -2,10 +2,7 @@
 
 import asyncio
 
-import pytest
-
-from pyromq.record import decode_all
-from pyromq.remoting.headers import PullMessage, SendMessageV2
+from pyromq.remoting.headers import SendMessageV2
 
 
 def header(*, topic="orders", queue_id=0, properties="a\x011", batch=None):
@@ -29,40 +26,19 @@ async def burst(caller, *requests):
     return await asyncio.gather(*pending)
 
 
-async def stored(caller, topic="orders", queue_id=0):
-    pull = PullMessage(
-        consumer_group="c",
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=0,
-        max_count=32,
-        sys_flag=4,
-        commit_offset=0,
-        suspend_ms=0,
-        subscription_version=0,
-    )
-    return [message.body for message in decode_all((await caller.ask(pull)).body)]
-
-
-@pytest.fixture
-async def orders(caller):
-    await caller.create_topic("orders")
-    return caller
-
-
 async def test_a_burst_keeps_its_order_in_each_queue(orders):
     requests = [(header(queue_id=n % 2), b"%d" % n) for n in range(10)]
     responses = await burst(orders, *requests)
     assert [response.code for response in responses] == [0] * 10
     assert [int(response.fields["queueOffset"]) for response in responses] == [n // 2 for n in range(10)]
-    assert await stored(orders, queue_id=1) == [b"1", b"3", b"5", b"7", b"9"]
+    assert await orders.bodies(queue_id=1) == [b"1", b"3", b"5", b"7", b"9"]
 
 
 async def test_one_refused_message_of_a_burst_is_refused_alone(orders):
     requests = [(header(), b"a"), (header(queue_id=99), b"b"), (header(), b""), (header(), b"d")]
     responses = await burst(orders, *requests)
     assert [response.code for response in responses] == [0, 1, 13, 0]
-    assert await stored(orders) == [b"a", b"d"]
+    assert await orders.bodies() == [b"a", b"d"]
 
 
 async def test_a_burst_too_large_for_one_write_is_stored_all_the_same(orders):
@@ -81,4 +57,4 @@ async def test_a_header_that_does_not_fit_spoils_no_other(orders):
     responses = await asyncio.gather(*pending)
     assert [response.code for response in responses] == [0, 1, 0]
     assert responses[1].remark == "the custom field <b> is null"
-    assert await stored(orders) == [b"a", b"c"]
+    assert await orders.bodies() == [b"a", b"c"]

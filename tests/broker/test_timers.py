@@ -1,6 +1,5 @@
 """Times of delivery: when messages come, in which order, how they are cancelled, what is refused."""
 
-import asyncio
 import logging
 from dataclasses import replace
 from itertools import pairwise
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pyromq.broker import filed_timers, recalling, timers
+from pyromq.broker import filed_timers, timers
 from pyromq.broker.broker import Broker
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.timers import LONGEST_WAIT, Timers
@@ -17,62 +16,19 @@ from pyromq.message import StoredMessage, encode_properties
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import BatchMember, decode_all, encode_batch
 from pyromq.remoting.headers import (
-    CountTimers,
-    ListTimers,
-    PullMessage,
-    RecallMessage,
-    RecallMessageResponse,
     SendBatchMessage,
     SendMessageV2,
 )
-from pyromq.remoting.recall_handle import RecallHandle, decode_handle
-from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timer_bucket import HOUR_MS
 
-DAY = 86_400
-
-
-def pull(topic="orders", queue_id=0, *, suspend_ms=0, offset=0):
-    return PullMessage(
-        consumer_group="c",
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=offset,
-        max_count=32,
-        sys_flag=6 if suspend_ms else 4,
-        commit_offset=0,
-        suspend_ms=suspend_ms,
-        subscription_version=0,
-    )
-
-
-async def messages(caller, topic="orders", queue_id=0):
-    return decode_all((await caller.channel.call(pull(topic, queue_id), timeout=5)).body)
-
-
-async def bodies(caller, topic="orders", queue_id=0):
-    return [message.body for message in await messages(caller, topic, queue_id)]
+from .timers import DAY, cancel, timed
 
 
 async def refused(caller, properties):
     with pytest.raises(AssertionError) as failure:
         await caller.send("orders", properties=properties)
     return str(failure.value)
-
-
-@pytest.fixture
-async def orders(caller):
-    await caller.create_topic("orders")
-    return caller
-
-
-async def timed(caller, clock, seconds, body=b"hello", *, key=None, queue_id=0):
-    """Send a message that is due in so many seconds; return its handle."""
-    properties = {"TIMER_DELIVER_MS": str(clock.now_ms() + round(seconds * 1000))}
-    if key:
-        properties["UNIQ_KEY"] = key
-    return await caller.send("orders", body, queue_id=queue_id, properties=encode_properties(properties))
 
 
 def send_header(properties):
@@ -87,10 +43,6 @@ def send_header(properties):
         flag=0,
         properties=properties,
     )
-
-
-async def cancel(caller, handle, *, code=0, topic="orders"):
-    return await caller.ask(RecallMessage(topic=topic, recall_handle=handle), code=code)
 
 
 class Alone(NamedTuple):
@@ -151,9 +103,9 @@ def delivered(alone, topic="orders"):
 async def test_the_broker_delivers_at_the_moment_due(orders, clock, seconds):
     await timed(orders, clock, seconds)
     await clock.advance(seconds - 0.001)
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
     await clock.advance(0.001)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 @pytest.mark.parametrize("seconds", [0.001, 3599.999, 3600, 7 * DAY, 30 * DAY])
@@ -181,9 +133,9 @@ def test_a_message_comes_at_its_time_and_not_before(alone, clock, seconds):
 async def test_delays_count_from_now_in_the_order_of_upstream(orders, clock, properties):
     await orders.send("orders", properties=properties)
     await clock.advance(1.999)
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
     await clock.advance(0.001)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 @pytest.mark.parametrize(
@@ -192,14 +144,14 @@ async def test_delays_count_from_now_in_the_order_of_upstream(orders, clock, pro
 )
 async def test_a_time_in_the_past_is_now(orders, properties):
     answer = await orders.send("orders", properties=properties)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
     assert answer.recall_handle is None
 
 
 async def test_a_delay_level_wins(orders, clock):
     await orders.send("orders", properties="TIMER_DELAY_SEC\x01100\x02DELAY\x011")
     await clock.advance(1)
-    (message,) = await messages(orders)
+    (message,) = await orders.messages()
     assert "TIMER_DELAY_SEC" not in message.properties
 
 
@@ -208,14 +160,14 @@ async def test_the_message_comes_as_it_was_sent(orders, clock):
         "orders", b"body", queue_id=3, properties="TAGS\x01red\x02KEYS\x01k\x02a\x01b\x02TIMER_DELAY_SEC\x011"
     )
     await clock.advance(1)
-    (message,) = await messages(orders, queue_id=3)
+    (message,) = await orders.messages(queue_id=3)
     assert (message.body, message.tags, message.keys, message.properties["a"]) == (b"body", "red", ["k"], "b")
     assert message.born_ms == 1
 
 
 async def test_a_pull_that_waits_gets_it_at_once(orders, clock):
     await timed(orders, clock, 5)
-    waiting = asyncio.ensure_future(orders.channel.call(pull(suspend_ms=15_000), timeout=20))
+    waiting = orders.pull(suspend_ms=15_000)
     await clock.advance(5)
     assert [each.body for each in decode_all((await waiting).body)] == [b"hello"]
 
@@ -223,15 +175,15 @@ async def test_a_pull_that_waits_gets_it_at_once(orders, clock):
 async def test_a_copy_of_a_message_that_has_waited_does_not_wait_again(orders, clock):
     await orders.send("orders", properties="TIMER_DELAY_SEC\x015")
     await clock.advance(5)
-    (message,) = await messages(orders)
+    (message,) = await orders.messages()
     await orders.send("orders", b"copy", properties=message.property_text)
-    assert await bodies(orders) == [b"hello", b"copy"]
+    assert await orders.bodies() == [b"hello", b"copy"]
 
 
 async def test_dead_letters_do_not_wait(orders):
     await orders.create_topic("%DLQ%g", queues=1)
     await orders.send("%DLQ%g", properties="TIMER_DELAY_SEC\x015")
-    assert await bodies(orders, "%DLQ%g") == [b"hello"]
+    assert await orders.bodies("%DLQ%g") == [b"hello"]
 
 
 def test_due_messages_leave_in_due_order_and_equal_ones_as_they_came(alone, clock):
@@ -302,19 +254,19 @@ async def comes_each_second(orders, clock):
     await clock.advance(0)
     for expected in ([b"1"], [b"1", b"2"], [b"1", b"2", b"3"]):
         await clock.advance(0.875)
-        assert await bodies(orders) == expected[:-1]
+        assert await orders.bodies() == expected[:-1]
         await clock.advance(0.125)
-        assert await bodies(orders) == expected
+        assert await orders.bodies() == expected
     clock.jump(DAY - 2)
     await clock.advance(LONGEST_WAIT)
-    assert await bodies(orders) == [b"1", b"2", b"3", b"86402"]
+    assert await orders.bodies() == [b"1", b"2", b"3", b"86402"]
 
 
 async def test_a_clock_set_forward_is_noticed(orders, clock):
     await timed(orders, clock, DAY)
     clock.jump(DAY)
     await clock.advance(LONGEST_WAIT)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 async def test_a_broker_whose_clock_is_set_back_delivers_when_the_clock_says_so(orders, clock):
@@ -322,9 +274,9 @@ async def test_a_broker_whose_clock_is_set_back_delivers_when_the_clock_says_so(
     await clock.advance(9)
     clock.jump(-60)
     await clock.advance(60.9)
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
     await clock.advance(0.1)
-    assert await bodies(orders) == [b"hello"]
+    assert await orders.bodies() == [b"hello"]
 
 
 def test_a_clock_set_back_makes_nothing_early_and_loses_nothing(alone, clock):
@@ -392,7 +344,7 @@ async def test_beyond_the_limit_is_refused_with_limit_and_setting(orders, clock)
 async def test_bad_times_are_answered_with_the_code_of_illegal_messages(orders, wish):
     header = send_header(wish)
     assert (await orders.ask(header, b"x", code=13)).remark
-    assert await bodies(orders) == []
+    assert await orders.bodies() == []
 
 
 async def test_a_full_timer_disk_is_answered_with_its_code_and_others_are_taken(orders, broker, clock):
@@ -401,9 +353,9 @@ async def test_a_full_timer_disk_is_answered_with_its_code_and_others_are_taken(
     answer = await orders.ask(send_header("TIMER_DELAY_SEC\x015"), b"x", code=14)
     assert "No space left on device" in answer.remark
     await orders.send("orders", b"plain")
-    assert await bodies(orders) == [b"plain"]
+    assert await orders.bodies() == [b"plain"]
     await clock.advance(5)
-    assert await bodies(orders) == [b"plain", b"before"]
+    assert await orders.bodies() == [b"plain", b"before"]
     await cancel(orders, handle, code=604)
 
 
@@ -439,147 +391,6 @@ async def test_nobody_sends_to_the_timer_topic(orders):
 async def test_properties_without_room_for_what_waiting_adds_are_refused(orders):
     text = "a\x01" + "x" * 32_680 + "\x02TIMER_DELAY_SEC\x015"
     assert "properties length" in await refused(orders, text)
-
-
-# -- cancelling
-
-
-async def test_a_cancelled_message_never_comes(orders, clock):
-    handle = (await timed(orders, clock, 5, key="K1")).recall_handle
-    await timed(orders, clock, 5, b"other", key="K2")
-    assert decode_handle(handle) == RecallHandle("orders", "broker-a", clock.now_ms() + 5000, "K1")
-    answer = (await cancel(orders, handle)).header(RecallMessageResponse)
-    assert answer.message_id == "K1"
-    await clock.advance(10)
-    assert await bodies(orders) == [b"other"]
-
-
-async def test_all_copies_of_a_message_sent_repeatedly_are_cancelled(orders, clock):
-    handles = {(await timed(orders, clock, 5, key="K1")).recall_handle for _ in range(3)}
-    await cancel(orders, *handles)
-    await clock.advance(10)
-    assert await bodies(orders) == []
-
-
-async def test_a_unique_key_with_spaces_is_cancelled_and_no_other(orders, clock):
-    await timed(orders, clock, 5, b"a", key="a")
-    both = await timed(orders, clock, 5, b"a b", key="a b")
-    await cancel(orders, both.recall_handle)
-    await clock.advance(5)
-    assert await bodies(orders) == [b"a"]
-
-
-async def test_one_without_a_unique_key_has_no_handle(orders, clock):
-    assert (await timed(orders, clock, 5)).recall_handle is None
-
-
-@pytest.mark.parametrize("seconds", [5, 10 * DAY])
-async def test_what_was_cancelled_cannot_be_cancelled_again(orders, clock, seconds):
-    handle = (await timed(orders, clock, seconds, key="K1")).recall_handle
-    await cancel(orders, handle)
-    assert "or cancelled before" in (await cancel(orders, handle, code=604)).remark
-
-
-async def test_what_was_delivered_cannot_be_cancelled(orders, clock):
-    handle = (await timed(orders, clock, 5, key="K1")).recall_handle
-    await clock.advance(5)
-    assert "was delivered" in (await cancel(orders, handle, code=604)).remark
-
-
-async def test_cancels_of_others_are_refused(orders, clock):
-    await orders.create_topic("foreign")
-    due = clock.now_ms() + 5000
-    await timed(orders, clock, 5, key="K1")
-    known = RecallHandle("orders", "broker-a", due, "K1")
-    for handle in (
-        known._replace(unique_key="K2"),
-        known._replace(due_ms=due + 1),
-        known._replace(broker_name="other"),
-        known._replace(due_ms=due + 31 * DAY * 1000),
-        known._replace(topic="foreign"),
-    ):
-        await cancel(orders, handle.encode(), code=604)
-    await cancel(orders, known.encode(), topic="foreign", code=604)
-    await cancel(orders, known._replace(topic="foreign").encode(), topic="foreign", code=604)
-    await cancel(orders, known.encode(), topic="unknown", code=17)
-    for nonsense in ("", "%%%", "djE=", "b3JkZXJz", "é"):
-        await cancel(orders, nonsense, code=604)
-    await cancel(orders, known.encode())
-
-
-@pytest.mark.parametrize(
-    ("settings", "code"), [({"recall": False}, 16), ({"broker_id": 1}, 11), ({"permission": 4}, 14)]
-)
-async def test_brokers_that_do_not_cancel(orders, broker, clock, settings, code):
-    handle = (await timed(orders, clock, 5, key="K1")).recall_handle
-    for name, value in settings.items():
-        setattr(broker.config, name, value)
-    await cancel(orders, handle, code=code)
-
-
-async def test_with_synchronous_flush_send_and_cancel_wait_for_the_disk(config, clock, caller_to):
-    config = replace(config, store=replace(config.store, flush=FlushMode.SYNC))
-    async with Broker(config, clock) as broker:
-        caller = await caller_to(broker)
-        await caller.create_topic("orders")
-        handle = (await timed(caller, clock, 5, key="K1")).recall_handle
-        await cancel(caller, handle)
-        assert broker.store.flushed_to == broker.store.max_log_offset
-
-
-# -- counting and listing
-
-
-async def test_counts_by_topic(orders, clock):
-    await orders.create_topic("payments")
-    for seconds in (1, 5, 5, 10 * DAY):
-        await timed(orders, clock, seconds, key=f"K{seconds}")
-    await orders.send("payments", properties="TIMER_DELAY_SEC\x011000")
-    counts = (await orders.body(CountTimers())).counts
-    assert {topic: each.count for topic, each in counts.items()} == {"orders": 4, "payments": 1}
-    await clock.advance(5)
-    counts = (await orders.body(CountTimers())).counts
-    assert {topic: each.count for topic, each in counts.items()} == {"orders": 1, "payments": 1}
-
-
-async def test_lists_page_by_page_in_order_of_delivery(orders, clock):
-    await orders.create_topic("payments")
-    now = clock.now_ms()
-    seconds = [7, 3, 5 * DAY, 3, 5000, 9, 20 * DAY]
-    for number, each in enumerate(seconds):
-        await timed(orders, clock, each, b"body", key=f"K{number}", queue_id=number % 4)
-    await orders.send("payments", properties="TIMER_DELAY_SEC\x014")
-    found, place = [], (0, -1)
-    while place[0] is not None:
-        page = await orders.body(ListTimers(topic="orders", count=2, begin_ms=place[0], after=place[1]))
-        assert len(page.timers) <= 2
-        found += page.timers
-        place = (page.next_ms, page.next_after)
-    assert [each.message_id for each in found] == ["K1", "K3", "K0", "K5", "K4", "K2", "K6"]
-    assert [each.due_ms for each in found] == [now + each * 1000 for each in sorted(seconds)]
-    assert (found[1].queue_id, found[1].size, found[1].sent_ms) == (3, 4, now)
-    await cancel(orders, found[-1].recall_handle)
-    page = await orders.body(ListTimers(topic="orders", count=100, begin_ms=now + DAY * 1000))
-    assert [each.message_id for each in page.timers] == ["K2"]
-
-
-async def test_a_page_ends_when_enough_was_looked_through(orders, clock, monkeypatch):
-    monkeypatch.setattr(recalling, "LOOKED_THROUGH", 2)
-    await orders.create_topic("payments")
-    for hours in range(1, 8):
-        await orders.send("payments", properties=f"TIMER_DELAY_SEC\x01{hours * 3600}")
-    await timed(orders, clock, 8 * 3600, key="K1")
-    pages, place = [], (0, -1)
-    while place[0] is not None:
-        page = await orders.body(ListTimers(topic="orders", count=9, begin_ms=place[0], after=place[1]))
-        pages.append([each.message_id for each in page.timers])
-        place = (page.next_ms, page.next_after)
-    assert pages == [[], [], [], ["K1"]]
-
-
-async def test_nothing_waits_in_an_unknown_topic(orders):
-    page = await orders.body(ListTimers(topic="unknown", count=10))
-    assert (page.timers, page.next_ms) == ([], None)
 
 
 # -- trouble

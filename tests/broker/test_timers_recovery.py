@@ -22,6 +22,8 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.testing import FakeClock
 
+from .folders import killed
+
 DAY = 86_400_000
 
 
@@ -89,22 +91,12 @@ def config(config):
     return replace(config, store=replace(config.store, segment_bytes=1 << 16))
 
 
-def moved_to(config, data):
-    return replace(config, data=data, store=replace(config.store, root=data))
-
-
-def copy_of(config, name="copy"):
-    target = config.data.with_name(f"{config.data.name}-{name}")
-    shutil.copytree(config.data, target)
-    return moved_to(config, target)
-
-
 # -- restarts
 
 
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("killed", [False, True])
-def test_what_waits_waits_on_after_a_restart(config, saved, killed):
+@pytest.mark.parametrize("crashed", [False, True])
+def test_what_waits_waits_on_after_a_restart(config, saved, crashed):
     run = Run(config)
     now = run.clock.now_ms()
     for number in range(50):
@@ -116,8 +108,8 @@ def test_what_waits_waits_on_after_a_restart(config, saved, killed):
     run.clock.jump(3600)
     run.work()
     before = run.keys()
-    if killed:
-        config = copy_of(config)
+    if crashed:
+        config = killed(config)
         run.crash()
     else:
         run.stop()
@@ -137,7 +129,7 @@ async def test_a_broker_that_was_killed_goes_on(config, clock, caller_to):
         for seconds in (1, 5):
             await caller.send("orders", b"%d" % seconds, properties=f"TIMER_DELAY_SEC\x01{seconds}")
         await clock.advance(2)
-        left = copy_of(config)
+        left = killed(config)
     async with Broker(left, clock) as broker:
         caller = await caller_to(broker)
         assert broker.store.max_offset("orders", 0) == 1
@@ -180,7 +172,7 @@ async def test_a_broker_saves_its_progress_while_it_runs(config, clock, caller_t
             await broker.saved()
         assert broker.timers.filed.log_needed_from > needed
         assert list(config.data.glob("timers/*.entries"))
-        left = copy_of(config)
+        left = killed(config)
     async with Broker(left, clock) as broker:
         assert broker.timers.filed.pending == {"orders": 1}
 
@@ -205,7 +197,7 @@ def test_the_log_before_the_checkpoint_is_not_needed(config):
     run.work()
     needed = run.timers.filed.log_needed_from
     assert needed < run.store.max_log_offset
-    copy = copy_of(config)
+    copy = killed(config)
     run.crash()
     segments = sorted((copy.data / "commitlog").iterdir())
     gone = [path for path in segments if int(path.name) + (1 << 16) <= needed]
@@ -269,7 +261,7 @@ def test_a_stop_in_the_middle_of_recovery_does_no_harm(config, monkeypatch):
     run.save()
     run.clock.jump(1.010)
     run.work()
-    copy = copy_of(config)
+    copy = killed(config)
     run.crash()
     monkeypatch.setattr(filed_timers, "CHECKED_RECORDS", 2)
     for _ in range(3):
@@ -319,7 +311,7 @@ class Schedule:
             self.wrecks.append(self.wreck())
 
     def wreck(self):
-        copy = copy_of(self.config, f"crash-{len(self.wrecks)}")
+        copy = killed(self.config, f"crash-{len(self.wrecks)}")
         confirmed, cancelled = dict(self.confirmed), set(self.cancelled)
         doubtful = set(self.doubtful)
         if self.power_cut:

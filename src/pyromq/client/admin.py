@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from pyromq.client.group_state import GroupState, put_together
+from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.routes import MASTER
@@ -117,7 +117,7 @@ class QueueProgress:
         return self.broker_offset - self.consumer_offset
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncLifespan):
     """Administers a cluster, for programs with an event loop; `Admin` is the same without one.
 
         async with AsyncAdmin() as admin:
@@ -142,15 +142,6 @@ class AsyncAdmin:
         """Close the connections. Idempotent."""
         if self._membership.running:
             await self._membership.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # --- topics
 

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import prepare_batch
+from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE
 from pyromq.client.queue_choice import QueueChoice, queue_for_key
 from pyromq.client.runs import AsyncRunProducer, check_ledger
@@ -151,7 +152,7 @@ class Attempt:
         )
 
 
-class AsyncBatchTransactions:
+class AsyncBatchTransactions(AsyncLifespan):
     """Sends attempts and decides, for programs with an event loop; `BatchTransactions` is the same without one.
 
         async with AsyncBatchTransactions("etl") as batches:
@@ -192,15 +193,6 @@ class AsyncBatchTransactions:
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         await self.runs.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def attempt(self, transaction: str, token: str | None = None) -> Attempt:
         """Return a new attempt; tokens are made where none is given, and must never be used twice."""

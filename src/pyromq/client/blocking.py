@@ -6,14 +6,13 @@ Each client has its own event loop, which the calling threads turn; a client may
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from pyromq.client.admin import AsyncAdmin, QueueProgress, QueueStatus
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import Selector, queue_chooser
 from pyromq.client.diagnosis import Finding, diagnose
 from pyromq.client.group_state import GroupState
+from pyromq.client.lifespan import Lifespan
 from pyromq.client.portal import Outcome, Portal
 from pyromq.client.producer import AsyncProducer
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
@@ -28,7 +27,7 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.headers import DeleteExpiredLogResponse
 
 
-class Producer:
+class Producer(Lifespan):
     """Sends messages; blocking, for programs without an event loop. Threads may share one.
 
         with Producer("orders-service") as producer:
@@ -49,15 +48,6 @@ class Producer:
     def close(self) -> None:
         """Wait for the answers to what was sent, leave the group, close the connections. Idempotent."""
         self._portal.close(self._async.close)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def send(
         self,
@@ -141,7 +131,7 @@ class Producer:
             self._portal.run(self._async.room)
 
 
-class Admin:
+class Admin(Lifespan):
     """Administers a cluster; blocking, for programs without an event loop.
 
         with Admin() as admin:
@@ -171,15 +161,6 @@ class Admin:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         self._portal.close(self._async.close)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def create_topic(
         self,

@@ -9,6 +9,7 @@ from typing import Self
 from pyromq.client.batch_transactions import AsyncBatchTransactions, AttemptResult, BatchOutcome, UndecidedAttempts
 from pyromq.client.batch_transactions import Attempt as AsyncAttempt
 from pyromq.client.config import ProducerConfig
+from pyromq.client.lifespan import Lifespan
 from pyromq.client.portal import Portal
 from pyromq.client.runs import Acknowledged, RunStream
 from pyromq.message import Message, MessageQueue
@@ -77,7 +78,7 @@ class Stream:
         self._portal.run(self._async.abandon)
 
 
-class BatchTransactions:
+class BatchTransactions(Lifespan):
     """Sends attempts and decides; blocking, for programs without an event loop.
 
         with BatchTransactions("etl") as batches:
@@ -110,15 +111,6 @@ class BatchTransactions:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         self._portal.close(self._async.close)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def ledger(self) -> str:

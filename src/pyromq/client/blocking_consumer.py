@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import TypeVar, overload
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
+from pyromq.client.lifespan import Lifespan
 from pyromq.client.listener import Listener
 from pyromq.client.portal import Portal
 from pyromq.message import MessageQueue, StoredMessage
@@ -15,7 +15,7 @@ from pyromq.message import MessageQueue, StoredMessage
 L = TypeVar("L", bound=Listener)
 
 
-class Consumer:
+class Consumer(Lifespan):
     """Consumes topics as a member of a group; for programs without an event loop.
 
         with Consumer("billing") as consumer:
@@ -41,15 +41,6 @@ class Consumer:
     def close(self) -> None:
         """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
         self._portal.close(self._async.close)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def run(self) -> None:
         """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C; then close."""

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import TypeVar, overload
 
 from pyromq.client.assignment import averaging
 from pyromq.client.concurrent_consuming import ConcurrentConsuming
@@ -20,6 +19,7 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer_reporting import ConsumerReporting, Consumption
 from pyromq.client.direct_consuming import DirectConsuming
 from pyromq.client.group_offsets import GroupOffsets
+from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.listener import Listener, Listening
 from pyromq.client.local_offsets import LocalOffsets
 from pyromq.client.locks import Locks
@@ -65,7 +65,7 @@ class _Subscribed:
     version: int
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncLifespan):
     """Consumes topics as a member of a group, for programs with an event loop; `Consumer` is the same without one.
 
         async with AsyncConsumer("billing") as consumer:
@@ -263,15 +263,6 @@ class AsyncConsumer:
         if self._state is State.NEW:
             raise NotRunning(f"the consumer of group {self.group} was not started yet")
         await self._stopped.wait()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def reply(self, request: StoredMessage, body: bytes) -> None:
         """Answer a message sent with a producer's `request`: its sender has the reply when this returns.

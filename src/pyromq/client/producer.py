@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import (
@@ -21,6 +19,7 @@ from pyromq.client.delivery import (
     prepare_batch,
     queue_chooser,
 )
+from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import Membership
 from pyromq.client.outbox import Outbox
 from pyromq.client.recalling import recall
@@ -39,7 +38,7 @@ from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
 _VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncLifespan):
     """Sends messages, for programs with an event loop; `Producer` is the same without one.
 
         async with AsyncProducer("orders-service") as producer:
@@ -93,15 +92,6 @@ class AsyncProducer:
         if self._membership.running:
             await self.flush()
             await self._membership.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def send(
         self,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
+from pyromq.client.lifespan import AsyncLifespan, Lifespan
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.portal import Portal
@@ -29,7 +28,7 @@ Bounds = tuple[int, int]  # the first offset still there, the offset of the next
 MAX_RETRY_QUEUES = 1
 
 
-class AsyncQueueReader:
+class AsyncQueueReader(AsyncLifespan):
     """Reads queues in the name of `group`, for programs with an event loop; `QueueReader` is the same without one.
 
     `timeout` is seconds for each request. Methods raise `Unavailable` when nobody answers within it, else what the
@@ -53,15 +52,6 @@ class AsyncQueueReader:
         """Close the connections. Idempotent."""
         if self._membership.running:
             await self._membership.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, reserved ones included, in order."""
@@ -165,7 +155,7 @@ class AsyncQueueReader:
         return await self._offsets.least(queue), await self._offsets.end(queue)
 
 
-class QueueReader:
+class QueueReader(Lifespan):
     """Reads queues in the name of a group; blocking, for programs without an event loop. See `AsyncQueueReader`.
 
     Several threads may use one.
@@ -182,15 +172,6 @@ class QueueReader:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         self._portal.close(self._async.close)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def topics(self) -> list[str]:
         """Return the names of all topics, reserved ones included, in order."""

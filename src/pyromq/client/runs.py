@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import STATUSES, check_topic_for_sending
+from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE, Membership
 from pyromq.client.routes import MASTER
 from pyromq.clock import Clock, SystemClock
@@ -144,7 +143,7 @@ class RunStream:
         return await self._membership.ask(address, header, body, timeout=seconds)
 
 
-class AsyncRunProducer:
+class AsyncRunProducer(AsyncLifespan):
     """Sends runs, for programs with an event loop; `RunProducer` is the same without one.
 
     `timeout` (seconds) is what one run may take with all repetitions, `in_flight` how many are under way at once.
@@ -178,15 +177,6 @@ class AsyncRunProducer:
         """Close the connections; runs under way may be stored or not. Idempotent."""
         if self.membership.running:
             await self.membership.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that can be written now, in order of broker name and queue id.

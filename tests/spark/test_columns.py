@@ -3,12 +3,14 @@
 import hashlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
 from pyromq.errors import StoreCorrupt
-from pyromq.message import StoredMessage, SysFlag, compress
+from pyromq.message import StoredMessage, SysFlag, compress, decode_properties
 from pyromq.record import encode
 from pyromq.spark.columns import ARROW_TYPES, arrow_schema, count_records, to_batch
 
@@ -108,6 +110,25 @@ def test_columns_come_in_the_order_asked_for():
 
 def test_nothing_pulled_is_an_empty_batch():
     assert rows(b"") == []
+
+
+@given(st.lists(st.text("aKEYS\x01\x02é", max_size=30), max_size=60))
+def test_properties_are_those_that_reading_one_record_finds(texts):
+    raw = b"".join(record(text=text) for text in texts)
+    found = [dict(row["properties"]) for row in rows(raw, ["properties"], system_properties=True)]
+    assert found == [decode_properties(text) for text in texts]
+
+
+def test_more_different_names_than_anybody_has():
+    raw = b"".join(record(text=f"name{number}\x01{number}\x02TAGS\x01t{number}") for number in range(100))
+    found = rows(raw, ["properties", "tags"])
+    assert found == [{"properties": [(f"name{n}", str(n))], "tags": f"t{n}"} for n in range(100)]
+
+
+def test_records_of_one_size_and_of_others_begin_where_they_begin():
+    sizes = [40] * 100 + [7, 40, 40] + [9] * 50 + list(range(30))
+    bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    assert [row["body"] for row in rows(b"".join(map(record, bodies)), ["body"])] == bodies
 
 
 @pytest.mark.parametrize("cut", [1, 50, 90])

@@ -52,6 +52,8 @@ class FrameSplitter:
             self._rest += data
             if len(self._rest) < self._needed:
                 return []
+            if len(self._rest) == self._needed > 8:
+                return [self._take_only()]
             data = bytes(self._rest)
             self._rest.clear()
         frames: list[Frame] = []
@@ -77,6 +79,16 @@ class FrameSplitter:
                 self._check_early(data, position, end)
             self._rest += data[position:] if position else data
         return frames
+
+    def _take_only(self) -> Frame:
+        """Return what was kept, which is one checked frame: mostly a big one, which should be copied once only."""
+        mark = _unpack_words(self._rest)[1]
+        body_at = 8 + (mark & 0xFFFFFF)
+        with memoryview(self._rest) as rest:
+            frame = mark >> 24, bytes(rest[8:body_at]), bytes(rest[body_at:])
+        self._rest.clear()
+        self._needed = 8
+        return frame
 
     def _check_early(self, data: bytes, position: int, end: int) -> None:
         """Refuse an oversized frame by its length word alone, before its second word arrives."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ import pyarrow.compute as pc
 from pyromq.errors import StoreCorrupt
 from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, decompress, format_address
 from pyromq.record import decode, decode_all, encode
+from pyromq.spark.property_pairs import PropertyPairs
+from pyromq.spark.stretches import Bytes, Ints, blocks, list_offsets, slices, texts
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -41,15 +44,23 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "commitLogOffset": pa.int64(),
 }
 
-# Where a record with IPv4 addresses holds its fixed fields; see pyromq.record.
-_QUEUE_ID, _FLAG, _QUEUE_OFFSET, _LOG_OFFSET, _SYS_FLAG = 12, 16, 20, 28, 36
-_BORN_MS, _BORN_ADDRESS, _STORE_MS, _STORE_ADDRESS, _RECONSUME, _BODY_SIZE, _BODY = 40, 48, 56, 64, 72, 84, 88
+# A record with IPv4 addresses up to its body; see pyromq.record.
+_HEAD = np.dtype(
+    {
+        "names": [
+            *("size", "queue_id", "flag", "queue_offset", "log_offset", "sys_flag", "born_ms", "born_address"),
+            *("store_ms", "store_address", "reconsume_times", "body_size"),
+        ],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", "V8", ">i8", "V8", ">i4", ">i4"],
+        "offsets": [0, 12, 16, 20, 28, 36, 40, 48, 56, 64, 72, 84],
+        "itemsize": 88,
+    }
+)
+_BODY = _HEAD.itemsize
 _IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
-_SYSTEM = pa.array(sorted(RESERVED_PROPERTIES))
 _SIZE = struct.Struct(">i")
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
-
-Ints = npt.NDArray[np.int64]
+_ALIKE = 16  # records of one size after which more of it are expected
 
 
 def to_batch(
@@ -75,17 +86,16 @@ class Records:
     """The records of some pulled bytes; each column is computed when asked for."""
 
     def __init__(self, raw: bytes, broker_name: str, system_properties: bool = False) -> None:
-        starts = _starts(raw)
-        bytes_ = np.frombuffer(raw, dtype=np.uint8)
-        if starts.size and (_gather(bytes_, starts + _SYS_FLAG, ">i4") & _IPV6).any():
-            raw = _with_ipv4(raw)
-            starts = _starts(raw)
-            bytes_ = np.frombuffer(raw, dtype=np.uint8)
-        self._raw = raw
-        self._bytes = bytes_
-        self._starts = starts
+        self._read(raw)
+        if (self._head["sys_flag"] & _IPV6).any():
+            self._read(_with_ipv4(raw))
         self._broker_name = broker_name
         self._system_properties = system_properties
+
+    def _read(self, raw: bytes) -> None:
+        self._starts = _starts(raw)
+        self._bytes = np.frombuffer(raw, dtype=np.uint8)
+        self._head = blocks(self._bytes, self._starts, _HEAD)
 
     def __len__(self) -> int:
         return int(self._starts.size)
@@ -93,11 +103,11 @@ class Records:
     def column(self, name: str) -> pa.Array:
         return _COLUMNS[name](self)
 
-    def int_column(self, position: int, form: str, kind: pa.DataType) -> pa.Array:
-        return pa.array(_gather(self._bytes, self._starts + position, form), type=kind)
+    def int_column(self, field: str, form: str) -> pa.Array:
+        return pa.array(self._head[field].astype(form))
 
-    def time_column(self, position: int) -> pa.Array:
-        return pa.array(_gather(self._bytes, self._starts + position, ">i8") * 1000, type=pa.int64()).cast(TIMESTAMP)
+    def time_column(self, field: str) -> pa.Array:
+        return pa.array(self._head[field].astype(np.int64) * 1000).cast(TIMESTAMP)
 
     def broker_column(self) -> pa.Array:
         return _repeated(self._broker_name, len(self))
@@ -105,15 +115,15 @@ class Records:
     def topic_column(self) -> pa.Array:
         """Records of one pull have one topic: where all bytes are equal, one text is repeated."""
         sizes = self._topic_size
-        if len(self) and (sizes == sizes[0]).all():
-            names = _block(self._bytes, self._topic_at + 1, int(sizes[0]))
+        if len(self) and sizes[0] and (sizes == sizes[0]).all():
+            names = blocks(self._bytes, self._topic_at + 1, f"S{sizes[0]}")
             if (names == names[0]).all():
-                return _repeated(names[0].tobytes().decode(), len(self))
-        return _texts(self._bytes, self._topic_at + 1, sizes)
+                return _repeated(names[0].decode(), len(self))
+        return texts(self._bytes, self._topic_at + 1, sizes)
 
     def body_column(self) -> pa.Array:
-        bodies = _slices(self._bytes, self._starts + _BODY, self._body_size)
-        flags = _gather(self._bytes, self._starts + _SYS_FLAG, ">i4")
+        bodies = slices(self._bytes, self._starts + _BODY, self._body_size)
+        flags = self._head["sys_flag"]
         compressed = np.flatnonzero(flags & SysFlag.COMPRESSED)
         if not compressed.size:
             return bodies
@@ -124,41 +134,42 @@ class Records:
 
     def offset_id_column(self) -> pa.Array:
         """Store address and log offset as upper-case hex: 32 characters each."""
-        address = _block(self._bytes, self._starts + _STORE_ADDRESS, 8)
-        offset = _block(self._bytes, self._starts + _LOG_OFFSET, 8)
-        digits = _HEX[np.concatenate([address, offset], axis=1)]
+        ids = np.empty((len(self), 16), np.uint8)
+        ids[:, :8] = _bytes_of(self._head["store_address"])
+        ids[:, 8:] = _bytes_of(self._head["log_offset"])
         ends = np.arange(len(self) + 1, dtype=np.int32) * 32
-        return pa.StringArray.from_buffers(len(self), pa.py_buffer(ends), pa.py_buffer(digits.tobytes()))
+        return pa.StringArray.from_buffers(len(self), pa.py_buffer(ends), pa.py_buffer(_HEX[ids]))
 
     def born_host_column(self) -> pa.Array:
-        packed = _block(self._bytes, self._starts + _BORN_ADDRESS, 8).copy().view("V8").ravel()
+        packed = np.ascontiguousarray(self._head["born_address"]).view(np.int64)
+        if len(self) and (packed == packed[0]).all():
+            return _repeated(format_address(packed[0].tobytes()), len(self))
         different, which = np.unique(packed, return_inverse=True)
         names = pa.array([format_address(address.tobytes()) for address in different], pa.string())
         return names.take(pa.array(which.ravel()))
 
     def property_of(self, name: str) -> pa.Array:
         """Return one property of each record; null where it has none."""
-        rows = np.full(len(self), -1, np.int64)
-        found = np.flatnonzero(pc.equal(self._pairs.names, name).to_numpy(zero_copy_only=False))
-        rows[self._pairs.rows[found]] = found
-        return self._pairs.values.take(pa.array(rows, mask=rows < 0))
+        return self._pairs.value_of(name)
 
     def keys_column(self) -> pa.Array:
-        words = pc.split_pattern(pc.fill_null(self.property_of(Property.KEYS), ""), " ")
+        texts_ = self.property_of(Property.KEYS)
+        if not texts_.null_count and not pc.any(pc.match_substring(texts_, " ")).as_py():
+            return pa.ListArray.from_arrays(pa.array(np.arange(len(self) + 1, dtype=np.int32)), texts_)
+        words = pc.split_pattern(pc.fill_null(texts_, ""), " ")
         rows = pc.list_parent_indices(words).to_numpy()
         keys = pc.list_flatten(words)
         kept = pc.not_equal(keys, "").to_numpy(zero_copy_only=False)
-        return pa.ListArray.from_arrays(_offsets(rows[kept], len(self)), keys.filter(pa.array(kept)))
+        return pa.ListArray.from_arrays(list_offsets(rows[kept], len(self)), keys.filter(pa.array(kept)))
 
     def properties_column(self) -> pa.Array:
-        pairs = self._pairs
-        if not self._system_properties:
-            pairs = pairs.where(~pc.is_in(pairs.names, _SYSTEM).to_numpy(zero_copy_only=False))
-        return pa.MapArray.from_arrays(_offsets(pairs.rows, len(self)), pairs.names, pairs.values)
+        hidden = frozenset() if self._system_properties else RESERVED_PROPERTIES
+        rows, names, values = self._pairs.without(hidden)
+        return pa.MapArray.from_arrays(list_offsets(rows, len(self)), names, values)
 
     @cached_property
     def _body_size(self) -> Ints:
-        return _gather(self._bytes, self._starts + _BODY_SIZE, ">i4").astype(np.int64)
+        return self._head["body_size"].astype(np.int64)
 
     @cached_property
     def _topic_at(self) -> Ints:
@@ -169,67 +180,30 @@ class Records:
         return self._bytes[self._topic_at].astype(np.int64)
 
     @cached_property
-    def _pairs(self) -> _Pairs:
+    def _pairs(self) -> PropertyPairs:
         size_at = self._topic_at + 1 + self._topic_size
-        sizes = _gather(self._bytes, size_at, ">i2").astype(np.int64)
-        return _split_pairs(_texts(self._bytes, size_at + 2, sizes))
-
-
-class _Pairs:
-    """All properties of all records, flat: the record's row, name and value of each."""
-
-    def __init__(self, rows: Ints, names: pa.Array, values: pa.Array) -> None:
-        self.rows = rows
-        self.names = names
-        self.values = values
-
-    def where(self, kept: npt.NDArray[np.bool_]) -> _Pairs:
-        mask = pa.array(kept)
-        return _Pairs(self.rows[kept], self.names.filter(mask), self.values.filter(mask))
-
-
-def _split_pairs(texts: pa.Array) -> _Pairs:
-    """Split `name 01 value 02 name 01 value`; broken pairs are dropped, of equal names the last one stays."""
-    lists = pc.split_pattern(texts, "\x02")
-    pairs = pc.list_flatten(lists)
-    middle = pc.find_substring(pairs, "\x01")
-    whole = pc.and_(pc.greater(middle, 0), pc.greater(pc.binary_length(pairs), pc.add(middle, 1)))
-    rows = pc.list_parent_indices(lists).to_numpy()[whole.to_numpy(zero_copy_only=False)]
-    parts = pc.list_flatten(pc.split_pattern(pairs.filter(whole), "\x01", max_splits=1))
-    count = len(parts) // 2
-    found = _Pairs(
-        rows,
-        parts.take(pa.array(np.arange(count) * 2)),
-        parts.take(pa.array(np.arange(count) * 2 + 1)),
-    )
-    codes = found.names.dictionary_encode().indices.to_numpy().astype(np.int64)
-    identity = rows * (codes.max(initial=0) + 1) + codes
-    different, last = np.unique(identity[::-1], return_index=True)
-    if different.size == count:
-        return found
-    kept = np.zeros(count, np.bool_)
-    kept[count - 1 - last] = True
-    return found.where(kept)
+        sizes = blocks(self._bytes, size_at, ">i2").astype(np.int64)
+        return PropertyPairs(self._bytes, size_at + 2, sizes)
 
 
 _COLUMNS: dict[str, Callable[[Records], pa.Array]] = {
     "topic": Records.topic_column,
     "brokerName": Records.broker_column,
-    "queueId": lambda records: records.int_column(_QUEUE_ID, ">i4", pa.int32()),
-    "queueOffset": lambda records: records.int_column(_QUEUE_OFFSET, ">i8", pa.int64()),
+    "queueId": lambda records: records.int_column("queue_id", "i4"),
+    "queueOffset": lambda records: records.int_column("queue_offset", "i8"),
     "msgId": Records.offset_id_column,
     "uniqKey": lambda records: records.property_of(Property.UNIQUE_KEY),
     "tags": lambda records: records.property_of(Property.TAGS),
     "keys": Records.keys_column,
     "body": Records.body_column,
     "properties": Records.properties_column,
-    "bornTimestamp": lambda records: records.time_column(_BORN_MS),
-    "storeTimestamp": lambda records: records.time_column(_STORE_MS),
+    "bornTimestamp": lambda records: records.time_column("born_ms"),
+    "storeTimestamp": lambda records: records.time_column("store_ms"),
     "bornHost": Records.born_host_column,
-    "reconsumeTimes": lambda records: records.int_column(_RECONSUME, ">i4", pa.int32()),
-    "sysFlag": lambda records: records.int_column(_SYS_FLAG, ">i4", pa.int32()),
-    "flag": lambda records: records.int_column(_FLAG, ">i4", pa.int32()),
-    "commitLogOffset": lambda records: records.int_column(_LOG_OFFSET, ">i8", pa.int64()),
+    "reconsumeTimes": lambda records: records.int_column("reconsume_times", "i4"),
+    "sysFlag": lambda records: records.int_column("sys_flag", "i4"),
+    "flag": lambda records: records.int_column("flag", "i4"),
+    "commitLogOffset": lambda records: records.int_column("log_offset", "i8"),
 }
 
 
@@ -245,19 +219,36 @@ def check_bodies(raw: bytes) -> None:
 
 
 def _starts(raw: bytes) -> Ints:
-    starts = []
+    """Return where the records begin. After some of one size, more of it are looked for in bulk."""
+    runs: list[Ints] = []
+    starts: list[int] = []
     position, end = 0, len(raw)
+    last_size = alike = 0
     while position + _BODY <= end:
         starts.append(position)
         size = _SIZE.unpack_from(raw, position)[0]
         if size <= _BODY:
             break
         position += size
+        alike = alike + 1 if size == last_size else 1
+        last_size = size
+        if alike >= _ALIKE:
+            run = _run(raw, position, size, 2 * alike)
+            runs += [np.array(starts, np.int64), run]
+            starts = []
+            position += run.size * size
+            alike = alike + run.size if run.size else 0
     if position != end:
-        raise StoreCorrupt(
-            f"record at byte {starts[-1] if starts else 0} of {end} pulled bytes does not end where it says"
-        )
-    return np.array(starts, np.int64)
+        raise StoreCorrupt(f"pulled bytes are no whole records: of {end} the first {position} are, as far as sizes go")
+    return np.concatenate([*runs, np.array(starts, np.int64)])
+
+
+def _run(raw: bytes, position: int, size: int, most: int) -> Ints:
+    """Return the places of records of one size that follow one another from `position` on, `most` at most."""
+    count = min(most, (len(raw) - position) // size)
+    places = position + size * np.arange(count)
+    others = np.flatnonzero(blocks(np.frombuffer(raw, np.uint8), places, ">i4") != size)
+    return places[: others[0]] if others.size else places
 
 
 def _with_ipv4(raw: bytes) -> bytes:
@@ -271,47 +262,10 @@ def _with_ipv4(raw: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _block(data: npt.NDArray[np.uint8], at: Ints, width: int) -> npt.NDArray[np.uint8]:
-    block: npt.NDArray[np.uint8] = data[at[:, None] + np.arange(width)]
-    return block
-
-
-def _gather(data: npt.NDArray[np.uint8], at: Ints, form: str) -> npt.NDArray[np.int64]:
-    """Read one big-endian integer of each record."""
-    width = np.dtype(form).itemsize
-    return np.ascontiguousarray(_block(data, at, width)).view(form).ravel().astype(np.int64)
-
-
-def _slices(data: npt.NDArray[np.uint8], at: Ints, sizes: Ints) -> pa.Array:
-    """Return stretches of the bytes as a binary array, through Arrow's view layout: nothing is touched row by row.
-
-    view (16 bytes)  size 4 | up to 12 bytes inline, or: first 4 bytes, buffer number 4, offset 4
-    """
-    count = at.size
-    views = np.zeros((count, 16), np.uint8)
-    views[:, :4] = sizes.astype("<i4").view(np.uint8).reshape(count, 4)
-    short = sizes <= 12
-    if short.any():
-        places = np.minimum(at[short, None] + np.arange(12), data.size - 1)
-        views[short, 4:] = np.where(np.arange(12) < sizes[short, None], data[places], 0)
-    long = ~short
-    if long.any():
-        views[long, 4:8] = _block(data, at[long], 4)
-        views[long, 12:] = at[long].astype("<i4").view(np.uint8).reshape(-1, 4)
-    array = pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views.tobytes()), pa.py_buffer(data)])
-    return array.cast(pa.binary())
-
-
-def _texts(data: npt.NDArray[np.uint8], at: Ints, sizes: Ints) -> pa.Array:
-    return _slices(data, at, sizes).cast(pa.string())
+def _bytes_of(values: npt.NDArray[Any]) -> Bytes:
+    """Return the bytes of each item, one item a row."""
+    return np.ascontiguousarray(values).view(np.uint8).reshape(values.size, values.itemsize)
 
 
 def _repeated(text: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
-
-
-def _offsets(rows: Ints, count: int) -> pa.Array:
-    """Return list offsets from the row of each item; rows are in order."""
-    ends = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(rows, minlength=count), out=ends[1:])
-    return pa.array(ends)

@@ -1,0 +1,62 @@
+"""Stretches of pulled bytes as numpy and Arrow arrays, many at once and none touched by Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_INLINE = 12  # an Arrow view holds so many bytes itself
+
+
+def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return what lies at each place, read as the numpy type `form`, of one width: some ns a place.
+
+    Every byte is taken as the begin of an item; indexing such a view copies the wanted items.
+    """
+    kind = np.dtype(form)
+    if not at.size:
+        return np.empty(0, kind)
+    opaque: npt.NDArray[Any] = np.ndarray(data.size - kind.itemsize + 1, f"V{kind.itemsize}", data, strides=(1,))
+    return opaque[at].view(kind)
+
+
+def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
+    """Return stretches of different sizes as a binary array, by way of Arrow's view layout.
+
+    view (16 bytes)  size 4 | up to 12 bytes inline, or: first 4 bytes (not looked at here), buffer number 4, offset 4
+    """
+    views = np.zeros((at.size, 4), "<i4")
+    views[:, 0] = sizes
+    views[:, 3] = at
+    short = np.flatnonzero(sizes <= _INLINE)
+    if short.size:
+        views.view(np.uint8).reshape(-1, 16)[short, 4:] = _begins(data, at[short])
+    array = pa.Array.from_buffers(pa.binary_view(), at.size, [None, pa.py_buffer(views), pa.py_buffer(data)])
+    return array.cast(pa.binary())
+
+
+def _begins(data: Bytes, at: Ints) -> Bytes:
+    """Return the first bytes at each place, whether they belong to it or not; behind the end anything."""
+    found: Bytes
+    if at.max() + _INLINE <= data.size:
+        found = blocks(data, at, f"V{_INLINE}").view(np.uint8).reshape(-1, _INLINE)
+    else:
+        found = data[np.minimum(at[:, None] + np.arange(_INLINE), data.size - 1)]
+    return found
+
+
+def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
+    return slices(data, at, sizes).cast(pa.string())
+
+
+def list_offsets(rows: Ints, count: int) -> pa.Array:
+    """Return Arrow list offsets of `count` lists from the list number of each item; those are in order."""
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(rows, minlength=count), out=ends[1:])
+    return pa.array(ends)

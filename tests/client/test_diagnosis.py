@@ -64,6 +64,14 @@ async def test_a_topic_that_cannot_be_written(cluster):
     assert "no queue that can be written" in finding.text
 
 
+async def test_a_broker_taken_out_of_producers_routes(cluster):
+    admin = await cluster.admin()
+    await admin.create_topic("orders")
+    await admin.wipe_write_permission("broker-a")
+    [finding] = wrong(await diagnose(cluster.namesrv, "orders"))
+    assert "(broker-a), `pyromq cluster unwipe` undoes it" in finding.advice
+
+
 async def test_an_illegal_topic_name(cluster):
     [finding] = wrong(await diagnose(cluster.namesrv, "a b"))
     assert "illegal characters" in finding.text

@@ -157,12 +157,12 @@ async def test_a_cancelled_call_does_not_mind_its_answer(channel, offsets, until
 
 async def test_a_call_to_who_does_not_read_fails_at_its_deadline(stuck):
     async with asyncio.timeout(5):
-        with pytest.raises(DeadlineExceeded, match=f"{stuck.address} did not answer request 30 within 0.05 s"):
+        with pytest.raises(DeadlineExceeded, match=f"{stuck.address} did not take request 30 within 0.05 s"):
             await stuck.call(maximum(1), timeout=0.05)
 
 
 async def test_who_waits_to_write_goes_on_when_the_peer_reads(stuck, deaf_server):
-    waiting = asyncio.ensure_future(stuck.writable())
+    waiting = asyncio.ensure_future(stuck.writable(30, 5.0))
     await asyncio.sleep(0)
     assert not waiting.done()
     (writer,), (reader,) = deaf_server.writers, deaf_server.readers

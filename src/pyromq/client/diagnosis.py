@@ -104,6 +104,9 @@ async def _check_topic(membership: Membership, topic: str) -> AsyncIterator[Find
     if not route.readable or not route.writable:
         missing = "read" if not route.readable else "written"
         advice = f"change it with `pyromq topic create {topic} --permission rw`, or start its broker"
+        if route.readable:
+            brokers = ", ".join(broker.name for broker in body.brokers)
+            advice += f"; were they taken out by `pyromq cluster wipe` ({brokers}), `pyromq cluster unwipe` undoes it"
         yield Finding(name, False, f"has no queue that can be {missing}: permission, or no master", advice)
     else:
         yield Finding(name, True, f"has {len(route.writable)} queues to write, {len(route.readable)} to read")

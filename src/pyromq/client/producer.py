@@ -172,11 +172,15 @@ class AsyncProducer(AsyncLifespan):
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, ordering_key: str | None = None
     ) -> None:
-        """Write a message to a broker's connection and return; nobody says whether it was stored."""
+        """Write a message to a broker's connection and return; nobody says whether it was stored.
+
+        Raises `DeadlineExceeded` when the broker reads nothing for the configured `timeout`.
+        """
         delivery = self._prepare(message, queue_chooser(message, queue, ordering_key, None), None)
         channel, chosen = await self._outbox.destination(delivery)
-        channel.notify(self._outbox.header(delivery, chosen), delivery.body)
-        await channel.writable()
+        header = self._outbox.header(delivery, chosen)
+        channel.notify(header, delivery.body)
+        await channel.writable(header.code, self.config.timeout)
 
     async def request(
         self,

@@ -88,16 +88,26 @@ class Channel(asyncio.Protocol):
     async def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> Response:
         """Ask and wait; waits also while the peer does not read what was written before, all within the timeout."""
         if not self._writable.is_set():
-            timeout = await self._until_writable(header.code, timeout)
+            timeout = await self.writable(header.code, timeout)
         return await self.call_soon(header, body, timeout=timeout)
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
         """Send a one-way request."""
         self._exchange.notify(header, body)
 
-    async def writable(self) -> None:
-        """Wait while more than a few MiB are written and not read by the peer."""
-        await self._writable.wait()
+    async def writable(self, code: int, timeout: float) -> float:
+        """Wait while more than a few MiB are written and not read by the peer; return how much of the timeout is left.
+
+        `code` is that of the request in question. Raises `DeadlineExceeded`.
+        """
+        deadline = self._loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._writable.wait()
+        except TimeoutError:
+            text = f"{self.address} did not take request {code} within {timeout:g} s: it reads nothing"
+            raise DeadlineExceeded(text) from None
+        return deadline - self._loop.time()
 
     async def close(self) -> None:
         """Write what is ready, close, and wait for the end. A peer that does not read loses what was written."""
@@ -145,17 +155,6 @@ class Channel(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-
-    async def _until_writable(self, code: int, timeout: float) -> float:
-        """Wait until the peer reads; return how much of the timeout is left."""
-        deadline = self._loop.time() + timeout
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._writable.wait()
-        except TimeoutError:
-            text = f"{self.address} did not answer request {code} within {timeout:g} s: it reads nothing"
-            raise DeadlineExceeded(text) from None
-        return deadline - self._loop.time()
 
     def _run_soon(self, *call: object) -> None:
         try:

@@ -105,7 +105,7 @@ async def _check_topic(membership: Membership, topic: str) -> AsyncIterator[Find
         missing = "read" if not route.readable else "written"
         advice = f"change it with `pyromq topic create {topic} --permission rw`, or start its broker"
         if route.readable:
-            brokers = ", ".join(broker.name for broker in body.brokers)
+            brokers = ", ".join(broker.broker_name for broker in body.brokers)
             advice += f"; were they taken out by `pyromq cluster wipe` ({brokers}), `pyromq cluster unwipe` undoes it"
         yield Finding(name, False, f"has no queue that can be {missing}: permission, or no master", advice)
     else:

@@ -65,12 +65,16 @@ def c_server(program: str) -> Start:
 
 
 @contextlib.contextmanager
-def our_server(data: Path | None = None) -> Iterator[Server]:
-    """`pyromq serve`: name server and broker in one process, on a folder of their own or on `data`, which stays."""
+def our_server(data: Path | None = None, *, core: int | None = SERVER_CORE) -> Iterator[Server]:
+    """`pyromq serve`: name server and broker in one process, on a folder of their own or on `data`, which stays.
+
+    `core` None: on any core, as what measures it.
+    """
     with contextlib.nullcontext(data) if data else folder_for_now() as folder:
         port, namesrv_port = free_port(), free_port()
         command = [
-            *(*pinned(SERVER_CORE), sys.executable, "-m", "pyromq", "serve", "--data", str(folder)),
+            *(pinned(core) if core is not None else []),
+            *(sys.executable, "-m", "pyromq", "serve", "--data", str(folder)),
             *("--namesrv-port", str(namesrv_port), "--broker-port", str(port)),
         ]
         with _process(command) as process:

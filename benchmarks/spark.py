@@ -69,7 +69,7 @@ class MemoryReader(DataSourceReader):
 def main() -> None:
     arguments = _arguments()
     sizes = dict(tuple(map(int, each.split(":"))) for each in arguments.rows.split(","))
-    with our_server() as server:
+    with our_server(core=None) as server:
         spark = open_session()
         spark.dataSource.register(MemorySource)
         print(f"| {'read':<8} | body | queues | system | thousand rows/s | broker CPU us a row |")

@@ -1,18 +1,24 @@
-"""Streams from a broker: how long a micro-batch takes, how fast an archive is, how old messages are in foreachBatch.
+"""Streams from a broker: how old messages are in foreachBatch, how long a micro-batch takes, how fast an archive is,
+what an idle query holds open, what the connector's import costs.
 
     python benchmarks/spark_streams.py                   # over 4 and 64 queues
     python benchmarks/spark_streams.py --queues 64 --seconds 10
 
-One Spark session with two cores, name server and broker in one process, all on the same machine.
+One Spark session with two cores, name server and broker in one process, the feed in another, all on the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import statistics
+import subprocess
+import sys
 import tempfile
-import threading
 import time
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,25 +31,50 @@ from spark import fill, open_session
 
 ROWS, BATCHES = 200_000, 20
 RATE = 1_000
-WARM_SECONDS = 10.0
+SIZE = 1024
+STAMP = 19  # digits of the time in ns
+WARM_SECONDS = 15.0
+IMPORT = "import time, pyspark.sql.datasource, pyspark.sql.types as _; begun = time.perf_counter(); "
+IMPORT += "import pyspark_rocketmq, sys; assert 'pyarrow' not in sys.modules; print(time.perf_counter() - begun)"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queues", default="4,64")
-    parser.add_argument("--seconds", type=float, default=15.0)
-    arguments = parser.parse_args()
-    with our_server() as server:
+    arguments = _arguments()
+    if arguments.feed:
+        _feed(*arguments.feed)
+        return
+    with our_server(core=None) as server:
         spark = open_session()
         spark.dataSource.register(ArchiveSink)
         print("| measured | queues | figure |\n|---|---|---|")
+        _import()
         for queues in map(int, arguments.queues.split(",")):
             topic = f"bench-streams-{queues}"
-            fill(server, topic, queues, rows=ROWS, body=b"x" * 1024)
-            _batches(spark, server, topic, queues)
-            _archive(spark, server, topic, queues)
-            _live(spark, server, queues, arguments.seconds)
+            fill(server, topic, queues, rows=ROWS, body=b"x" * SIZE)
+            for what in arguments.only.split(","):
+                if what == "live":
+                    _live(spark, server, queues, arguments.seconds)
+                elif what == "batches":
+                    _batches(spark, server, topic, queues)
+                elif what == "archive":
+                    _archive(spark, server, topic, queues)
         spark.stop()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queues", default="4,64")
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--only", default="live,batches,archive")
+    parser.add_argument("--feed", nargs=2, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _import() -> None:
+    """Of the connector alone; Spark's own modules are there before it."""
+    runs = [subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, check=True) for _ in range(6)]
+    took = [float(each.stdout) * 1000 for each in runs[1:]]
+    print(f"| import of the connector | | {statistics.median(took):.0f} ms |", flush=True)
 
 
 def _stream(spark: SparkSession, server: Server, topic: str, **options: str) -> DataFrame:
@@ -70,52 +101,74 @@ def _batches(spark: SparkSession, server: Server, topic: str, queues: int) -> No
 
 
 def _archive(spark: SparkSession, server: Server, topic: str, queues: int) -> None:
-    for _ in range(2):  # the first warms up
+    rates = []
+    for _ in range(4):
         began = time.perf_counter()
         _run(_stream(spark, server, topic, startingOffsets="earliest"), "rocketmq-archive")
-        seconds = time.perf_counter() - began
-    print(f"| archive to Parquet, 1 KiB | {queues} | {ROWS / seconds / 1000:.0f} thousand rows/s |", flush=True)
+        rates.append(ROWS / (time.perf_counter() - began) / 1000)
+    del rates[0]  # it warms up
+    figure = f"{statistics.median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f}) thousand rows/s"
+    print(f"| archive to Parquet, 1 KiB | {queues} | {figure} |", flush=True)
 
 
 def _live(spark: SparkSession, server: Server, queues: int, seconds: float) -> None:
     topic = f"bench-live-{queues}"
-    with Admin(server.namesrv or "") as admin:
+    assert server.namesrv is not None
+    with Admin(server.namesrv) as admin:
         admin.create_topic(topic, queues)
     ages: list[float] = []
 
     def look(frame: DataFrame, batch: int) -> None:
-        sent = [int(row.body) for row in frame.select("body").collect()]
+        sent = frame.selectExpr(f"substring(body, 1, {STAMP}) as sent").toArrow().column(0).to_pylist()
         now = time.time_ns()
-        ages.extend((now - each) / 1e6 for each in sent)
+        ages.extend((now - int(each)) / 1e6 for each in sent)
 
     with tempfile.TemporaryDirectory(prefix="pyromq-bench-") as folder:
-        writer = _stream(spark, server, topic).writeStream.foreachBatch(look)
+        writer = _stream(spark, server, topic, columns="keys,body,storeTimestamp").writeStream.foreachBatch(look)
         query = writer.option("checkpointLocation", str(Path(folder) / "checkpoint")).start()
-        ended = threading.Event()
-        feeder = threading.Thread(target=_feed, args=(server, topic, ended))
-        feeder.start()
-        time.sleep(WARM_SECONDS)
-        while not ages:  # the first batch of a session takes long
-            time.sleep(0.1)
-        ages.clear()
-        time.sleep(seconds)
-        ended.set()
-        feeder.join()
+        query.processAllAvailable()
+        with subprocess.Popen([sys.executable, __file__, "--feed", server.namesrv, topic]) as feeder:
+            time.sleep(WARM_SECONDS)
+            ages.clear()
+            warm = query.lastProgress.batchId if query.lastProgress else 0
+            time.sleep(seconds)
+            found = sorted(ages)
+            took = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.batchId > warm]
+            feeder.terminate()
+        query.processAllAvailable()
+        time.sleep(2)
+        connections = _connections(server)
         query.stop()
-    ages.sort()
-    p50, p99 = (ages[len(ages) * each // 100] for each in (50, 99))
-    print(f"| {RATE} messages/s, send to foreachBatch, p50 / p99 | {queues} | {p50:.0f} / {p99:.0f} ms |", flush=True)
+    p50, p99 = (found[len(found) * each // 100] for each in (50, 99))
+    print(f"| {RATE} messages/s, send to foreachBatch, p50 / p99 | {queues} | {p50:.0f} / {p99:.0f} ms |")
+    print(f"| micro-batch meanwhile, p50 / most | {queues} | {statistics.median(took):.0f} / {max(took)} ms |")
+    print(f"| connections to the broker, idle: of each process | {queues} | {connections} |", flush=True)
 
 
-def _feed(server: Server, topic: str, ended: threading.Event) -> None:
-    with Producer("bench-live", server.namesrv or "") as producer:
+def _connections(server: Server) -> str:
+    """Count the open connections to the broker's port by the process that holds them; named by its Python module."""
+    ends = re.compile(rf"^ *\d+: \S+ \w+:{server.port:04X} 01 (?:\S+ +){{5}}(\d+)", re.MULTILINE)
+    sockets = {f"socket:[{each}]" for each in ends.findall(Path("/proc/net/tcp").read_text())}
+    held: Counter[str] = Counter()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended, or is another user's
+            links = [str(link.readlink()) for link in (process / "fd").iterdir()]
+            words = (process / "cmdline").read_text().split("\0")
+            name = words[words.index("-m") + 1] if "-m" in words else Path(words[0]).name
+            held[f"{name.rpartition('.')[2]} {process.name}"] += len(sockets.intersection(links))
+    return ", ".join(f"{name.split()[0]}: {count}" for name, count in held.items() if count) or "none"
+
+
+def _feed(namesrv: str, topic: str) -> None:
+    """Send until this process is ended."""
+    filling = os.urandom(SIZE - STAMP)
+    with Producer("bench-live", namesrv) as producer:
         due = time.monotonic()
-        while not ended.is_set():
-            for _ in range(RATE // 100):
-                producer.send_soon(Message(topic, b"%d" % time.time_ns()))
-            due += 0.01
+        while True:
+            for _ in range(RATE // 200):
+                producer.send_soon(Message(topic, b"%019d" % time.time_ns() + filling, keys="k1"))
+            due += 1 / 200
             time.sleep(max(due - time.monotonic(), 0))
-        producer.flush()
 
 
 if __name__ == "__main__":

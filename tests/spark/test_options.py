@@ -26,6 +26,7 @@ def test_offsets_are_given_by_topic_broker_and_queue():
     ("given", "text"),
     [
         ({"subscribe": "x", "startingOfsets": "latest"}, "did you mean startingOffsets"),
+        ({"subscribe": "x", "sqlFilter": "a > 1"}, "use where"),
         ({"subscribe": "x", "maxPartitions": "0"}, "maxPartitions is '0'"),
         ({"subscribe": "x", "startingOffsets": "begin"}, "startingOffsets is 'begin'"),
         ({"subscribe": "x", "failOnDataLoss": "no"}, "write true or false"),

@@ -261,9 +261,24 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
     return ReadOptions(**found)
 
 
+_UNSIGNED = "requests are not signed; leave it out where brokers do not check signatures"
+_PLAIN = "connections are not encrypted; leave it out where brokers accept plain ones"
+_OF_OTHERS = {  # options that users of other connectors look for
+    "accesskey": _UNSIGNED,
+    "secretkey": _UNSIGNED,
+    "usetls": _PLAIN,
+    "tlsenable": _PLAIN,
+    "sqlfilter": "brokers choose messages by tagFilter alone; use where() for other conditions",
+    "retries": "requests are repeated until deadlineMs",
+    "includeheaders": "the column properties has them",
+}
+
+
 def unknown_option(name: str, names: Iterable[str]) -> str:
     """Return what is said about an option that does not exist: the nearest name, else all."""
     known = {each.lower(): each for each in names}
+    if (instead := _OF_OTHERS.get(name.lower())) is not None:
+        return f"option {name!r} does not exist here: {instead}"
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"; did you mean {known[near[0]]}?" if near else f"; known are {', '.join(sorted(known.values()))}"
     return f"option {name!r} is unknown{hint}"

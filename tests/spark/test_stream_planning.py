@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from pyromq import Admin, Message, Producer
+from pyromq import Admin, AsyncAdmin, Message, Producer
+from pyromq.client.queue_reader import QueueReader
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.clients import client_of
@@ -15,7 +16,7 @@ from pyromq.spark.options import STREAM, read_options
 from pyromq.spark.plan import share
 from pyromq.spark.stream_offset import StreamOffset, read_stream_offset
 from pyromq.spark.stream_planning import Limits, StreamPlanning
-from pyromq.testing import FakeClock
+from pyromq.testing import Cluster, FakeClock
 
 ALL = Limits()
 
@@ -251,3 +252,27 @@ def test_shares_of_backlogs(backlogs, most, shares):
     queues = [MessageQueue("t", "b", number) for number in range(len(backlogs))]
     found = share(dict(zip(queues, backlogs, strict=True)), most)
     assert [found.get(queue, 0) for queue in queues] == shares
+
+
+async def test_an_idle_stream_holds_one_connection_at_each_broker():
+    async with Cluster(2) as cluster:
+        async with AsyncAdmin(cluster.namesrv) as admin:
+            await admin.create_topic("orders", 4)
+        options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "orders", "group": "job"}, STREAM)
+        before = [set(broker._server.exchanges) for broker in cluster.brokers]
+        client = await asyncio.to_thread(idling, options)
+        found = [broker._server.exchanges - old for broker, old in zip(cluster.brokers, before, strict=True)]
+        await asyncio.to_thread(client.close)
+        assert [len(exchanges) for exchanges in found] == [1, 1]
+
+
+def idling(options):
+    """Plan as Spark does when nothing comes; return the client, which keeps its connections."""
+    client = QueueReader(options.group, options.namesrv)
+    client.start()
+    planning = StreamPlanning(options, client, FakeClock())
+    at = planning.first()
+    for _ in range(5):
+        assert planning.next(at, ALL) == at
+        planning.publish(at)
+    return client

@@ -13,7 +13,8 @@ from typing import Any
 from pyromq.message import MessageQueue
 from pyromq.spark.stream_offset import StreamOffset, read_stream_offset
 
-StoreTime = Callable[[MessageQueue, int], int | None]  # ms of the message at an offset; None where there is none
+# Gives the store time (ms) of the message at an offset of each queue; None where there is none.
+StoreTimes = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,15 @@ class QueueLag:
     broker: str
     queue: int
     offset: int
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """One topic of a query: the sum of its queues' messages, the most of their seconds."""
+
+    topic: str
     messages: int
     seconds: float
 
@@ -46,24 +56,36 @@ class QueryLag:
     def seconds(self) -> float:
         return max((queue.seconds for queue in self.queues), default=0.0)
 
+    @property
+    def topics(self) -> list[TopicLag]:
+        """The topics, in order of their first queues."""
+        found: dict[str, list[QueueLag]] = {}
+        for queue in self.queues:
+            found.setdefault(queue.topic, []).append(queue)
+        return [
+            TopicLag(topic, sum(each.messages for each in queues), max(each.seconds for each in queues))
+            for topic, queues in found.items()
+        ]
+
     def line(self) -> str:
         """Return one line for a log."""
-        return (
-            f"query {self.query} batch {self.batch}: {self.rows} rows, {self.rows_per_second:.0f} a second, "
-            f"{self.messages} messages and {self.seconds:.1f} s behind"
+        behind = "".join(
+            f", {each.messages} messages and {each.seconds:.1f} s behind in {each.topic}" for each in self.topics
         )
+        return f"query {self.query} batch {self.batch}: {self.rows} rows, {self.rows_per_second:.0f} a second{behind}"
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self) | {"messages": self.messages, "seconds": self.seconds})
+        sums = {"messages": self.messages, "seconds": self.seconds, "topics": [asdict(each) for each in self.topics]}
+        return json.dumps(asdict(self) | sums)
 
 
-def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_time: StoreTime | None = None) -> QueryLag:
-    """Return what Spark's progress of a batch says of our sources in it. Without `store_time`, seconds are 0."""
+def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes | None = None) -> QueryLag:
+    """Return what Spark's progress of a batch says of our sources in it. Without `store_times`, seconds are 0."""
     queues: list[QueueLag] = []
     for source in progress["sources"]:
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is not None and latest is not None:
-            queues += _queues(end, latest, now_ms, store_time)
+            queues += _queues(end, latest, now_ms, store_times)
     return QueryLag(
         query=progress.get("name") or progress["id"],
         batch=progress["batchId"],
@@ -79,13 +101,21 @@ def _offset(given: Any) -> StreamOffset | None:
     return read_stream_offset(found) if isinstance(found, dict) and "t" in found else None
 
 
-def _queues(end: StreamOffset, latest: StreamOffset, now_ms: int, store_time: StoreTime | None) -> Iterable[QueueLag]:
-    for queue, most in latest.positions.items():
-        offset = end.positions.get(queue, 0)
-        messages = max(most - offset, 0)
-        stored = store_time(queue, offset) if messages and store_time else None
-        seconds = max(now_ms - stored, 0) / 1000 if stored is not None else 0.0
-        yield QueueLag(queue.topic, queue.broker_name, queue.queue_id, offset, messages, seconds)
+def _queues(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
+    """Return the lag of each queue; brokers are asked once for all that have any."""
+    offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
+    lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
+    behind = {queue: offsets[queue] for queue, lag in lags.items() if lag}
+    stored = store_times(behind) if behind and store_times else {}
+
+    def seconds(queue: MessageQueue) -> float:
+        since = stored.get(queue)
+        return max(now_ms - since, 0) / 1000 if since is not None else 0.0
+
+    return [
+        QueueLag(queue.topic, queue.broker_name, queue.queue_id, offsets[queue], lag, seconds(queue))
+        for queue, lag in lags.items()
+    ]
 
 
 def prometheus_text(lags: Iterable[QueryLag]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyspark.sql.streaming.listener import (
@@ -65,7 +65,7 @@ class LagListener(StreamingQueryListener):
         lag = lag_of(
             json.loads(progress),
             now_ms=SystemClock().now_ms(),
-            store_time=self._store_time if self._namesrv else None,
+            store_times=self._store_times if self._namesrv else None,
         )
         self.lags[lag.query] = lag
         logger.info("%s", lag.line())
@@ -79,16 +79,16 @@ class LagListener(StreamingQueryListener):
             self._reader.close()
             self._reader = None
 
-    def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
+    def _store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
         try:
             if self._reader is None:
                 reader = QueueReader(GROUP, self._namesrv or "", timeout=TIMEOUT_SECONDS)
                 reader.start()
                 self._reader = reader
-            return self._reader.store_time_at(queue, offset)
+            return self._reader.store_times(places)
         except MQError as error:
-            logger.warning("how old messages of %s are is not known: %s", queue, error)
-            return None
+            logger.warning("how old messages are that are not read is not known: %s", error)
+            return {}
 
     def _write(self) -> None:
         lags = list(self.lags.values())

@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: help install demo test check bench interop soak crash kill crashes
+.PHONY: help install demo test check bench interop soak spark crash kill crashes
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -34,6 +34,9 @@ interop: $(INSTALLED)  ## the genuine Java client and servers against ours, both
 
 soak: $(INSTALLED)  ## random schedules of members that come, go and break; minutes
 	@exec $(PYTEST) -m soak tests/soak
+
+spark: $(INSTALLED)  ## all Spark tests, with an archive's driver killed at every point and a project run twice; minutes
+	@$(WITH_JAVA) exec $(PYTEST) -m "soak or not soak" tests/spark
 
 crashes: $(INSTALLED)  ## a broker killed at every write of a random schedule; minutes (CRASH_SEED, CRASH_RUNS)
 	@exec $(PYTEST) -rA -m soak tests/crashes

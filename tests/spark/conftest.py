@@ -1,20 +1,16 @@
 """Golden records for the codec; one Spark session for the tests that need one."""
 
-import asyncio
 import gzip
 import json
 import os
 import shutil
 import sys
 import tarfile
-from concurrent.futures import Future
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
-from pyromq.clock import SystemClock
-from pyromq.testing import Cluster
+from .serving import cluster_in_thread
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 
@@ -55,21 +51,6 @@ def spark():
 
 @pytest.fixture(scope="session")
 def namesrv():
-    """A cluster in a thread of this process; Spark's workers reach it over loopback."""
-    ready: Future[str] = Future()
-    stopping: Future[asyncio.Event] = Future()
-
-    async def serve():
-        async with Cluster(clock=SystemClock()) as cluster:
-            stop = asyncio.Event()
-            stopping.set_result(stop)
-            ready.set_result(cluster.namesrv)
-            await stop.wait()
-
-    loop = asyncio.new_event_loop()
-    thread = Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    yield ready.result(10)
-    loop.call_soon_threadsafe(stopping.result().set)
-    thread.join()
-    loop.close()
+    """A cluster in a thread of this process."""
+    with cluster_in_thread() as namesrv:
+        yield namesrv

@@ -2,8 +2,8 @@
 
 python killed_writer.py NAMESRV SOURCE TOPIC CHECKPOINT POINT BATCH
 
-At POINT of micro-batch BATCH the Java process and this one get SIGKILL: `in a task`, `before the commit`,
-`after the commit`, or `never`.
+At POINT of micro-batch BATCH the Java process and this one get SIGKILL: `in a task`, `before the commit`, `half way
+through the commit` (the first broker has decided, the second was not told), `after the commit`, or `never`.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from pyromq.client.batch_transactions import AsyncBatchTransactions
 from pyromq.spark.source import RocketMQDataSource
 from pyromq.spark.writer import RocketMQStreamWriter
 
@@ -34,9 +35,21 @@ class KilledWriter(RocketMQStreamWriter):
     def commit(self, messages, batchId):
         if batchId == self._batch:
             self._kill("before the commit")
+            self._kill_before_the_second_broker_is_told()
         super().commit(messages, batchId)
         if batchId == self._batch:
             self._kill("after the commit")
+
+    def _kill_before_the_second_broker_is_told(self):
+        tell, told = AsyncBatchTransactions._commit_at, []
+
+        def counted(client, broker, *arguments):
+            told.append(broker)
+            if len(told) == 2:
+                self._kill("half way through the commit")
+            return tell(client, broker, *arguments)
+
+        AsyncBatchTransactions._commit_at = counted
 
     def _kill(self, point):
         if point == self._point:
@@ -58,7 +71,8 @@ class KilledSource(RocketMQDataSource):
 def main():
     namesrv, source, topic, checkpoint, point, batch = sys.argv[1:]
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # the workers know these classes by their module
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]  # the workers know these classes by module
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "OFF").config("spark.ui.showConsoleProgress", "false")
     spark = builder.getOrCreate()
@@ -68,8 +82,9 @@ def main():
 
     spark.dataSource.register(killed_writer.KilledSource)
     reader = spark.readStream.format("rocketmq").options(namesrvAddr=namesrv, subscribe=source)
-    rows = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger=40).load().select("body")
+    rows = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger=40, maxPartitions=2).load().select("body")
     writer = rows.writeStream.format("killed").options(namesrvAddr=namesrv, topic=topic, delivery="exactlyOnce")
+    writer = writer.option("sendBatchBytes", "1k")  # so that both brokers get some of each batch
     writer = writer.options(point=point, batch=batch, pids=str(pids), checkpointLocation=checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     spark.stop()

@@ -10,13 +10,18 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import functions as F
+
 from pyromq import Admin, Message, Producer
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.listener import GiveUp
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.checkpoint import describe, read_checkpoint, reset_to
+from pyromq.spark.jobs import metrics
+from pyromq.spark.jobs.running import Totals
 from pyromq.spark.jobs.settings import JOBS, build, run
+from pyromq.spark.stream_offset import StreamOffset
 
 pytestmark = pytest.mark.spark
 
@@ -68,6 +73,13 @@ def bodies(spark, namesrv, topic):
     return sorted(int(row.body) for row in rows)
 
 
+def forget_newest_commit(folder):
+    """Let Spark believe that its last batch is not done."""
+    newest = max((folder / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    newest.unlink()
+
+
 def files(archive):
     return sorted(archive.glob("topic=*/date=*/*.parquet"))
 
@@ -84,9 +96,7 @@ class TestArchiveAndAudit:
         assert self.audit(namesrv, archived) == ({"lost": 0, "repeated": 0, "disordered": 0, "behind": 0}, False)
 
     def test_a_repeated_batch_changes_nothing(self, spark, namesrv, topic, producer, archived, tmp_path):
-        newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
-        newest.unlink()
+        forget_newest_commit(tmp_path)
         send(producer, topic, range(100, 110))
         job("archive", namesrv, to=str(archived), **stream(topic, tmp_path))
         assert self.audit(namesrv, archived) == ({"lost": 0, "repeated": 0, "disordered": 0, "behind": 0}, False)
@@ -119,11 +129,15 @@ class TestArchiveAndAudit:
         with pytest.raises(UsageError, match="there is no archive at"):
             job("audit", namesrv, archive=str(tmp_path / "nothing"))
 
-    def test_delta_has_each_message_once(self, spark, namesrv, topic, producer, tmp_path):
+    def test_delta_has_each_message_once_though_a_batch_is_repeated(self, spark, namesrv, topic, producer, tmp_path):
         pytest.importorskip("deltalake")
+        delta = {"to": str(tmp_path / "delta"), "format": "delta"} | stream(topic, tmp_path)
         send(producer, topic, range(20))
-        job("archive", namesrv, to=str(tmp_path / "delta"), format="delta", **stream(topic, tmp_path))
-        wrong, failed = self.audit(namesrv, tmp_path / "delta", format="delta")
+        job("archive", namesrv, **delta, batch_rows=15)
+        forget_newest_commit(tmp_path)
+        send(producer, topic, range(20, 30))
+        job("archive", namesrv, **delta)
+        wrong, failed = self.audit(namesrv, tmp_path / "delta", format="delta", complete=True)
         assert (sum(wrong.values()), failed) == (0, False)
 
     def test_a_checkpoint_is_described_and_set_anew(self, spark, namesrv, topic, archived, tmp_path):
@@ -193,6 +207,32 @@ class TestMetrics:
         job("metrics", namesrv, to_prometheus=str(text), **windows, **stream(topic, tmp_path / "other"))
         assert f'pyromq_window_messages{{topic="{topic}",tag="t0"}} 20' in text.read_text()
 
+    def test_a_window_is_written_once_when_it_is_complete_and_late_messages_are_told(
+        self, spark, namesrv, topic, tmp_path
+    ):
+        """Messages from files: the times of those from a broker cannot be chosen."""
+        minutes = (["00:10"] * 10, ["10:00"], ["00:20", "00:30"], ["20:00"])
+        (tmp_path / "in").mkdir()
+        for number, times in enumerate(minutes):
+            lines = [json.dumps({"topic": "t", "body": "eA==", "bornTimestamp": t, "storeTimestamp": t}) for t in times]
+            (tmp_path / "in" / f"{number}.json").write_text("\n".join(lines))
+        windows = {"window": "1 minute", "late": "1 minute", "to_topic": topic}
+        settings = build(JOBS["metrics"], {"namesrv": namesrv, **windows, **stream(topic, tmp_path)})
+        schema = "topic string, tags string, body binary, bornTimestamp string, storeTimestamp string"
+        frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        for name in ("bornTimestamp", "storeTimestamp"):
+            frame = frame.withColumn(name, F.to_timestamp(F.concat(F.lit("2026-01-31 12:"), name)))
+        writer = metrics._writer(metrics.windows(frame, settings), settings).outputMode("append")
+        query = writer.option("checkpointLocation", settings.stream.checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        totals = Totals(StreamOffset({}))
+        reports = [json.loads(each.json) | {"sources": [{}]} for each in query.recentProgress]
+        totals.note(map(json.dumps, reports))
+        read = spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=topic).load().collect()
+        found = [json.loads(row.body) for row in read]
+        assert sorted((each["start"][14:16], each["messages"]) for each in found) == [("00", 10), ("10", 1)]
+        assert totals.summary().notes[-1].startswith("1 partial count")
+
     def test_one_destination_is_needed(self, namesrv, topic, tmp_path):
         with pytest.raises(UsageError, match="give one of"):
             job("metrics", namesrv, **stream(topic, tmp_path))
@@ -212,6 +252,21 @@ class TestMirror:
         summary = job("audit", namesrv, mirror=copy, source_namesrv=namesrv)
         assert not summary.failed
         assert [(row["topic"], row["rows"]) for row in summary.rows] == [(topic, 15)] * 4
+
+    def test_what_a_copy_lacks_repeats_or_has_in_another_order_is_found(self, spark, namesrv, topic, producer):
+        send(producer, topic, range(16))  # offsets 0 to 3 of each queue
+        copy = f"{topic}-copy"
+        with Admin(namesrv) as admin:
+            admin.create_topic(copy, 4)
+        origins = {0: [0, 1, 2, 3], 1: [0, 1, 3], 2: [0, 1, 1, 2, 3], 3: [0, 2, 1, 3]}
+        for queue, offsets in origins.items():
+            for offset in offsets:
+                origin = {"ORIGIN": f"a:{topic}/broker-a/{queue}/{offset}"}
+                producer.send(Message(copy, b"x", properties=origin), queue=MessageQueue(copy, "broker-a", queue))
+        summary = job("audit", namesrv, mirror=copy, source_namesrv=namesrv, complete=True)
+        assert summary.failed
+        found = [(row["lost"], row["repeated"], row["disordered"]) for row in summary.rows]
+        assert found == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
 
     def test_offsets_of_groups_are_carried_over(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(40))

@@ -6,7 +6,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyromq.message import MessageQueue
 from pyromq.spark.jobs.running import Totals
+from pyromq.spark.stream_offset import StreamOffset
+
+AT_3 = StreamOffset({MessageQueue("orders", "broker-a", 0): 3})
 
 
 def report(number, rows, start, end, latest, **more):
@@ -20,23 +24,23 @@ def report(number, rows, start, end, latest, **more):
 
 
 def test_batches_count_once_however_often_they_are_reported():
-    totals = Totals()
-    reports = [report(1, 5, 0, 5, 9), report(2, 4, 5, 9, 12), report(3, 0, 9, 9, 12), report(4, 3, 9, 12, 20)]
+    totals = Totals(AT_3)
+    reports = [report(1, 5, None, 8, 9), report(2, 4, 8, 12, 15), report(3, 0, 12, 12, 15), report(4, 3, 12, 15, 20)]
     totals.note(reports[:2])
     totals.note(reports[:3])
     totals.note(reports[2:])
     summary = totals.summary()
     place = {"topic": "orders", "broker": "broker-a", "queue": 0}
-    assert summary.rows == [place | {"from": 0, "to": 12, "read": 12, "left": 8}]
+    assert summary.rows == [place | {"from": 3, "to": 15, "read": 12, "left": 5}]
     assert (totals.rows, summary.notes) == (12, ("12 messages in 3 batches",))
 
 
 def test_late_messages_are_counted():
-    totals = Totals()
+    totals = Totals(AT_3)
     late = [{"numRowsDroppedByWatermark": 2}, {}]
     totals.note([report(1, 5, 0, 5, 5, stateOperators=late)])
-    assert totals.summary().notes[-1] == "2 were late and not counted"
+    assert totals.summary().notes[-1] == "2 partial counts of late messages were dropped"
 
 
 def test_a_job_without_batches_has_nothing_to_say():
-    assert Totals().summary().rows == []
+    assert Totals(AT_3).summary().rows == []

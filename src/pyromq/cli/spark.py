@@ -5,6 +5,8 @@ Flags come from the jobs' tables of settings; pyspark is loaded when a job runs.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field
 from functools import partial
@@ -16,8 +18,9 @@ import click
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import namesrv_option, output_option, show_rows
 from pyromq.errors import MQError, UsageError
-from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, run
+from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
 
+PY4J_BEGINS = "An error occurred while calling "  # and nothing that anybody could use
 NO_SPARK = "Spark is not installed: pip install 'pyromq[spark]', and Java 17 or 21"
 
 
@@ -62,11 +65,26 @@ def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
         settings = build(JOBS[name], values)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
+    _choose_python(settings.session.master, settings.session.conf)
     summary = _guarded(lambda tell: run(name, settings, tell))
     show_rows(summary.rows, output, empty="no queues")
     for note in summary.notes:
         click.echo(note, err=True)
     return 1 if summary.failed else 0
+
+
+def _choose_python(master: str, conf: tuple[str, ...]) -> None:
+    """Let Spark's workers be this Python: they are `python3` of the PATH otherwise, which knows nothing of us.
+
+    Spark reads `spark.pyspark.python` only when `spark-submit` starts it. Executors elsewhere have their own Python.
+    """
+    wanted = pairs(conf).get("spark.pyspark.python")
+    local = master.startswith("local")
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if wanted or local:
+        os.environ.setdefault("PYSPARK_PYTHON", wanted or sys.executable)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:
@@ -102,7 +120,8 @@ def _cause(error: Exception) -> Exception:
         return error
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith("pyromq.") and ": " in line]
-    return MQError(ours[-1] if ours else next((line for line in lines if line), type(error).__name__))
+    theirs = [line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J_BEGINS)]
+    return MQError((ours[-1:] or theirs[:1] or [type(error).__name__])[0])
 
 
 @spark.command()

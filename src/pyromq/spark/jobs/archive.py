@@ -13,10 +13,5 @@ def run(settings: Archive, tell: Tell) -> Summary:
     open_table(settings.to, settings.format)  # says what is wrong before Spark starts
     spark = open_session(settings.session)
     frame = open_stream(spark, "archive", settings.session, settings.stream)
-    writer = (
-        frame.writeStream.format("rocketmq-archive")
-        .queryName("archive")
-        .option("path", settings.to)
-        .option("format", settings.format)
-    )
-    return run_stream(spark, writer, session=settings.session, stream=settings.stream, tell=tell)
+    writer = frame.writeStream.format("rocketmq-archive").option("path", settings.to).option("format", settings.format)
+    return run_stream(spark, "archive", writer, settings, tell)

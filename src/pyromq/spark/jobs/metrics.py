@@ -29,8 +29,7 @@ def run(settings: Metrics, tell: Tell) -> Summary:
         raise UsageError(f"setting mode is {settings.mode!r}; write append, or update where not to Parquet")
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings.session, settings.stream), settings)
-    writer = _writer(frame, settings).outputMode(settings.mode).queryName("metrics")
-    return run_stream(spark, writer, session=settings.session, stream=settings.stream, tell=tell)
+    return run_stream(spark, "metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)
 
 
 def windows(messages: DataFrame, settings: Metrics) -> DataFrame:

@@ -24,8 +24,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     spark = open_session(settings.session)
     frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery}
-    writer = frame.writeStream.format("rocketmq").options(**options).queryName("mirror")
-    summary = run_stream(spark, writer, session=settings.session, stream=settings.stream, tell=tell)
+    summary = run_stream(spark, "mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
     groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
     if not groups:
         return summary

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Event, current_thread, main_thread
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyromq.spark.jobs.session import beginning
 from pyromq.spark.jobs.settings import Session, Stream, Summary
 from pyromq.spark.listener import LagListener
 from pyromq.spark.stream_offset import StreamOffset, read_stream_offset
@@ -20,27 +24,38 @@ Tell = Callable[[int], None]
 LOOK_SECONDS = 0.5  # Spark keeps a hundred reports: no batch is so short that more come meanwhile
 
 
+class StreamSettings(Protocol):
+    """What the settings of all jobs over streams have."""
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def session(self) -> Session: ...
+
+
 def run_stream(
-    spark: SparkSession, writer: DataStreamWriter, *, session: Session, stream: Stream, tell: Tell
+    spark: SparkSession, job: str, writer: DataStreamWriter, settings: StreamSettings, tell: Tell
 ) -> Summary:
-    """Run the query until it has done all (with `once`) or is stopped; Ctrl-C stops it after nothing half-written.
+    """Run the query until it has done all (with `once`) or Ctrl-C; what that interrupts is done again next time.
 
     Raises what ended the query.
     """
+    session, stream = settings.session, settings.stream
+    totals = Totals(beginning(job, session, stream))
     listener = LagListener(
         namesrv=session.namesrv, json_file=_path(stream.lag_json), prometheus=_path(stream.lag_prometheus)
     )
     spark.streams.addListener(listener)
     try:
         trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": _every(stream.every)}
-        query = writer.option("checkpointLocation", stream.checkpoint).trigger(**trigger).start()
-        totals = Totals()
-        try:
-            _watch(query, totals, tell)
-        except KeyboardInterrupt:  # how a continuous job is ended
-            pass
-        finally:
-            query.stop()
+        writer = writer.queryName(job).option("checkpointLocation", stream.checkpoint).trigger(**trigger)
+        with _ctrl_c() as stop:
+            query = writer.start()
+            try:
+                _watch(query, stop, totals, tell)
+            finally:
+                query.stop()
         if query.lastProgress is not None:
             listener.note(query.lastProgress.json)
         totals.note(each.json for each in query.recentProgress)
@@ -50,8 +65,22 @@ def run_stream(
         listener.close()
 
 
-def _watch(query: StreamingQuery, totals: Totals, tell: Tell) -> None:
-    while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # a float will do
+@contextmanager
+def _ctrl_c() -> Iterator[Event]:
+    """Give what Ctrl-C sets; Spark's own answer to it would cancel jobs from within a call to Java."""
+    stop = Event()
+    if current_thread() is not main_thread():  # others cannot have it
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _watch(query: StreamingQuery, stop: Event, totals: Totals, tell: Tell) -> None:
+    while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # a float will do
         totals.note(each.json for each in query.recentProgress)
         tell(totals.rows)
 
@@ -70,8 +99,10 @@ def _every(text: str) -> str:
 class Totals:
     """What a query has done in all: Spark keeps its reports of some batches only, and a job may run for months."""
 
-    def __init__(self) -> None:
+    def __init__(self, beginning: StreamOffset) -> None:
+        """`beginning`: where it begins without a checkpoint; Spark's report of a first batch does not say."""
         self.rows = 0
+        self._beginning = beginning
         self._batches = 0
         self._late = 0
         self._seen = ""
@@ -96,7 +127,8 @@ class Totals:
             place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
             rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
         note = f"{self.rows} messages in {self._batches} batches"
-        return Summary(rows, (note, f"{self._late} were late and not counted") if self._late else (note,))
+        late = f"{self._late} partial counts of late messages were dropped"  # Spark counts them after summing up
+        return Summary(rows, (note, late) if self._late else (note,))
 
     def _add(self, report: dict[str, Any]) -> None:
         self.rows += report["numInputRows"]
@@ -104,7 +136,7 @@ class Totals:
         self._late += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in report["stateOperators"])
         source = report["sources"][0]
         start, end, latest = (_offset(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
-        self._first = self._first or start
+        self._first = self._first or start or self._beginning
         self._last = end or self._last
         self._latest = latest or self._latest
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -10,17 +9,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
+from pyromq.client.queue_reader import QueueReader
+from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive_sink import ArchiveSink
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
+from pyromq.spark.options import STREAM, read_options
+from pyromq.spark.stream_offset import StreamOffset
+from pyromq.spark.stream_planning import StreamPlanning
 
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
-LOCAL = {"spark.pyspark.python": sys.executable, "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+LOCAL = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # further options that say where a job begins
 ORIGIN = "ORIGIN"  # property of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
 
 
@@ -37,6 +42,11 @@ def open_session(settings: Session) -> SparkSession:
 
 def open_stream(spark: SparkSession, job: str, session: Session, stream: Stream) -> DataFrame:
     """Return a job's topics as a stream whose progress its group shows."""
+    return spark.readStream.format("rocketmq").options(**source_options(job, session, stream)).load()
+
+
+def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]:
+    """Return the source's options of a job that reads a stream."""
     topics = ",".join(topic.strip() for topic in stream.topics.split(","))
     group = stream.group or GROUP_PREFIX + f"{job}-{topics.replace(',', '-').replace('%', '')}"[:200]
     options = {
@@ -46,7 +56,17 @@ def open_stream(spark: SparkSession, job: str, session: Session, stream: Stream)
         "maxOffsetsPerTrigger": str(stream.batch_rows),
         "group": group,
     }
-    return spark.readStream.format("rocketmq").options(**(options | pairs(stream.option))).load()
+    given = pairs(stream.option)
+    if BY_TIME & {name.lower() for name in given}:
+        del options["startingOffsets"]
+    return options | given
+
+
+def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
+    """Return where a job without a checkpoint begins, which Spark does not report. Raises what the brokers say."""
+    options = read_options(source_options(job, session, stream), STREAM)
+    with QueueReader(options.group, options.namesrv) as reader:
+        return StreamPlanning(options, reader, SystemClock()).first()
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:

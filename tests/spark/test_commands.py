@@ -1,0 +1,82 @@
+"""`pyromq spark JOB` to its end: settings in YAML or flags, a table, and exit codes that tell what was found."""
+
+import json
+import uuid
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("yaml")
+
+from pyromq import Admin, Message, Producer
+from pyromq.cli.main import run
+
+pytestmark = pytest.mark.spark
+
+COUNT = 60
+
+
+@pytest.fixture
+def topic(namesrv, spark):
+    name = f"commands-{uuid.uuid4().hex[:8]}"
+    with Admin(namesrv) as admin, Producer("commands-test", namesrv) as producer:
+        admin.create_topic(name, 2)
+        for future in [producer.send_soon(Message(name, b"%d" % number)) for number in range(COUNT)]:
+            future.result()
+    return name
+
+
+@pytest.fixture
+def archived(namesrv, topic, tmp_path, capsys):
+    """The topic archived by a command that reads its settings from a file."""
+    lines = {"namesrv": namesrv, "topics": topic, "to": tmp_path / "lake", "checkpoint": tmp_path / "checkpoint"}
+    file = tmp_path / "archive.yaml"
+    file.write_text("".join(f"{name}: {value}\n" for name, value in lines.items()) + "once: false\nbatch_rows: 25\n")
+    assert run(["spark", "archive", "--file", str(file), "--once", "-o", "json"]) == 0  # flags win
+    said = capsys.readouterr()
+    assert sum(row["read"] for row in json.loads(said.out)) == COUNT
+    assert f"{COUNT} messages in 3 batches" in said.err
+    return tmp_path / "lake"
+
+
+def test_an_audit_says_by_its_exit_code_what_it_found(namesrv, topic, archived, tmp_path, capsys):
+    audit = ["spark", "audit", "--archive", str(archived), "--namesrv", namesrv, "--report", str(tmp_path / "report")]
+    assert run(audit) == 0
+    said = capsys.readouterr()
+    assert said.out.split()[:5] == ["topic", "broker", "queue", "first", "last"]
+    assert f"{COUNT} rows: 0 lost, 0 repeated, 0 disordered" in said.err
+    next(archived.glob("topic=*/date=*/*.parquet")).unlink()
+    assert run(audit) == 1
+    assert " 0 lost" not in capsys.readouterr().err
+    assert list((tmp_path / "report").glob("*.parquet"))
+
+
+def test_a_checkpoint_is_shown_and_set_anew(namesrv, topic, archived, tmp_path, capsys):
+    describe = ["spark", "describe", str(tmp_path / "checkpoint"), "--namesrv", namesrv, "-o", "json"]
+    assert run(describe) == 0
+    assert [row["lag"] for row in json.loads(capsys.readouterr().out)] == [0, 0]
+    assert run([*describe, "--reset", "earliest", "--yes"]) == 0
+    assert sum(row["lag"] for row in json.loads(capsys.readouterr().out)) == COUNT
+
+
+def test_what_a_job_fails_with_is_one_line(namesrv, topic, tmp_path, capsys):
+    archive = ["spark", "archive", "--namesrv", namesrv, "--to", str(tmp_path / "lake"), "--once"]
+    archive += ["--checkpoint", str(tmp_path / "checkpoint")]
+    assert run([*archive, "--topics", "nowhere"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "for the topic: nowhere" in line
+    assert run([*archive, "--topics", topic, "--option", "tagFiter=a"]) == 1
+    assert "did you mean tagFilter?" in capsys.readouterr().err
+    assert run([*archive, "--topics", topic, "--format", "orc"]) == 1
+    assert "archive format 'orc' is none of parquet, delta" in capsys.readouterr().err
+
+
+def test_jobs_that_write_say_how_much(namesrv, topic, archived, capsys):
+    with Admin(namesrv) as admin:
+        for name in (f"{topic}-again", f"{topic}-windows"):
+            admin.create_topic(name, 2)
+    replay = ["spark", "replay", "--namesrv", namesrv, "--archive", str(archived), "--topic", topic, "--job", topic]
+    assert run([*replay, "--to-topic", f"{topic}-again"]) == 0
+    assert f"{COUNT} messages sent to {topic}-again" in capsys.readouterr().err
+    assert run(["spark", "redrive", "--namesrv", namesrv, "--group", "nobody", "--job", topic]) == 1
+    assert "%DLQ%nobody" in capsys.readouterr().err

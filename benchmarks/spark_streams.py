@@ -33,6 +33,7 @@ ROWS, BATCHES = 200_000, 20
 RATE = 1_000
 SIZE = 1024
 STAMP = 19  # digits of the time in ns
+PARTS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 WARM_SECONDS = 15.0
 IMPORT = "import time, pyspark.sql.datasource, pyspark.sql.types as _; begun = time.perf_counter(); "
 IMPORT += "import pyspark_rocketmq, sys; assert 'pyarrow' not in sys.modules; print(time.perf_counter() - begun)"
@@ -133,7 +134,7 @@ def _live(spark: SparkSession, server: Server, queues: int, seconds: float) -> N
             warm = query.lastProgress.batchId if query.lastProgress else 0
             time.sleep(seconds)
             found = sorted(ages)
-            took = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.batchId > warm]
+            times = [each.durationMs for each in query.recentProgress if each.batchId > warm and each.numInputRows]
             feeder.terminate()
         query.processAllAvailable()
         time.sleep(2)
@@ -141,7 +142,10 @@ def _live(spark: SparkSession, server: Server, queues: int, seconds: float) -> N
         query.stop()
     p50, p99 = (found[len(found) * each // 100] for each in (50, 99))
     print(f"| {RATE} messages/s, send to foreachBatch, p50 / p99 | {queues} | {p50:.0f} / {p99:.0f} ms |")
+    took = [each["triggerExecution"] for each in times]
     print(f"| micro-batch meanwhile, p50 / most | {queues} | {statistics.median(took):.0f} / {max(took)} ms |")
+    parts = ", ".join(f"{part} {statistics.median(each.get(part, 0) for each in times):.0f}" for part in PARTS)
+    print(f"| of that, ms | {queues} | {parts} |")
     print(f"| connections to the broker, idle: of each process | {queues} | {connections} |", flush=True)
 
 

@@ -107,9 +107,15 @@ def _parts(rows: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
         raise UsageError(f"an archive needs column {missing[0]}")
     if not rows.num_rows:
         return
-    days = pc.strftime(rows.column("storeTimestamp"), DAY)
-    topics = rows.column("topic")
-    for topic in pc.unique(topics).to_pylist():
+    times, topics = rows.column("storeTimestamp"), rows.column("topic")
+    different = pc.unique(topics).to_pylist()
+    bounds = pc.min_max(times)
+    first, last = pc.strftime(pa.array([bounds["min"], bounds["max"]], times.type), DAY).to_pylist()
+    if len(different) == 1 and first == last:
+        yield different[0], first, rows
+        return
+    days = pc.strftime(times, DAY)
+    for topic in different:
         of_topic = pc.equal(topics, topic)
         for date in pc.unique(days.filter(of_topic)).to_pylist():
             yield topic, date, rows.filter(pc.and_(of_topic, pc.equal(days, date)))

@@ -456,6 +456,37 @@ def test_a_broken_record_is_left_out_and_named(alone, clock, caplog):
     assert "timer 1 is left out" in caplog.text
 
 
+def damage(alone):
+    """Flip a bit in the body of the first record that is filed; return its file."""
+    alone.timers.persist()
+    [path] = (alone.timers.filed._files.folder).glob("*.records")
+    content = bytearray(path.read_bytes())
+    content[90] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_for_a_damaged_record_that_of_the_log_is_delivered(alone, clock, caplog):
+    park(alone, clock.now_ms() + 10)
+    work(alone)
+    path = damage(alone)
+    clock.jump(1)
+    work(alone)
+    assert delivered(alone) == [b"hello"]
+    assert f"{path} byte 0: the record is damaged; that of the log is taken" in caplog.text
+
+
+def test_a_damaged_record_without_another_is_named_and_not_delivered(alone, clock, caplog, monkeypatch):
+    park(alone, clock.now_ms() + 10)
+    work(alone)
+    path = damage(alone)
+    monkeypatch.setattr(alone.store, "record_at", lambda log_offset: None)  # expired
+    clock.jump(1)
+    work(alone)
+    assert delivered(alone) == []
+    assert f"{path} byte 0: the record is damaged, and the log does not have it any more" in caplog.text
+
+
 # -- turns
 
 

@@ -13,7 +13,10 @@ from typing import NamedTuple
 import pytest
 
 from pyromq.errors import StoreCorrupt
+from pyromq.store.checking import Checking
+from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.stopped_store import Cure
 
 from ..store.making import (
     NOON_MS,
@@ -204,7 +207,10 @@ def test_damage_in_front_of_sound_records_is_not_cut_off(tmp_path: Path, crash: 
     if crash == "none":  # what a clean stop verifies is the end: here all, as it is short
         shutil.rmtree(root / "consumequeue")
     with (
-        pytest.raises(StoreCorrupt, match=rf"byte {sent[3].log_offset}: .*a sound one is behind|the queues know"),
+        pytest.raises(
+            StoreCorrupt,
+            match=rf"byte {sent[3].log_offset}: .*(a sound one is behind|consumequeue.* byte [0-9]+ knows one)",
+        ),
         opened(root),
     ):
         pass
@@ -315,6 +321,34 @@ def test_without_its_log_a_store_does_not_drop_its_queues(tmp_path: Path) -> Non
     with opened(tmp_path) as store:
         assert store.topics() == []
         assert store.find_by_key(TOPIC, "k1", 1, 0, 1 << 62).log_offsets == []
+    goes_on(tmp_path)
+
+
+def test_without_its_first_log_file_a_store_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 100)
+    first = tmp_path / "commitlog" / f"{0:020}"
+    first.rename(tmp_path / "kept")
+    [finding] = [each for each in Checking(StoreConfig(tmp_path)).run().findings if each.path == first]
+    assert finding.cure is Cure.BACKUP
+    with opened(tmp_path) as store:
+        assert store.min_offset(TOPIC, 0) > 0
+    assert f"{first} and what follows up to log offset 4096 is missing" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty"])
+def test_without_its_last_log_file_a_store_does_not_start(tmp_path: Path, kind: str) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 100)
+    before = files_below(tmp_path)
+    last = max((tmp_path / "commitlog").iterdir())
+    last.write_bytes(b"") if kind == "empty" else last.unlink()
+    with (
+        pytest.raises(StoreCorrupt, match=rf"{last} is missing, but .*consumequeue.* byte \d+ knows .* store repair"),
+        opened(tmp_path),
+    ):
+        pass
+    last.write_bytes(before[str(last.relative_to(tmp_path))])
     goes_on(tmp_path)
 
 

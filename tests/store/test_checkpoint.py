@@ -29,6 +29,24 @@ def test_times_come_back(path: Path) -> None:
     assert path.stat().st_size == 4096
 
 
+def test_the_log_s_begin_comes_back_if_it_is_whole(path: Path) -> None:
+    saved = Checkpoint(path)
+    saved.load()
+    assert saved.log_begin is None
+    saved.log_begin = 1 << 30
+    saved.save()
+    content = bytearray(path.read_bytes())
+    for byte in (None, *range(468, 480)):
+        if byte is not None:
+            content[byte] ^= 4
+        path.write_bytes(content)
+        loaded = Checkpoint(path)
+        loaded.load()
+        assert loaded.log_begin == (1 << 30 if byte is None else None)
+        if byte is not None:
+            content[byte] ^= 4
+
+
 @pytest.mark.parametrize("byte", [*range(24), *range(480, 508)])
 def test_a_flipped_bit_makes_no_time_later(path: Path, byte: int) -> None:
     before = times(path)

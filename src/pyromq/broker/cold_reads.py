@@ -6,7 +6,7 @@ be every client. So records that are not there are loaded by threads first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pyromq.remoting.command import Answered
@@ -22,14 +22,14 @@ class ColdReads:
         self._disk = store.disk
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-reads")
 
-    def when_loaded(self, records: Sequence[memoryview], reply: Answered) -> Future[Answered]:
-        """Resolve to `reply` once the pages of these records are in memory."""
+    def when_loaded(self, records: Sequence[memoryview], reply: Callable[[], Answered]) -> Future[Answered]:
+        """Resolve to what `reply` returns, in a thread, once the pages of these records are in memory."""
         return self._threads.submit(self._load, records, reply)
 
     def close(self) -> None:
         """End the threads; what they were at is answered before."""
         self._threads.shutdown()
 
-    def _load(self, records: Sequence[memoryview], reply: Answered) -> Answered:
+    def _load(self, records: Sequence[memoryview], reply: Callable[[], Answered]) -> Answered:
         self._disk.load(records)
-        return reply
+        return reply()

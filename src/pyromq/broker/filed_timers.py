@@ -17,7 +17,7 @@ from pathlib import Path
 from zlib import crc32
 
 from pyromq.broker.timer_records import Ticket, delivered_from, read_parked
-from pyromq.errors import StoreNotWritable
+from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.message import Property
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
@@ -206,6 +206,16 @@ class FiledTimers:
             return None
         entry = bucket.entry(number)
         return (bucket, bucket.record(entry)) if entry.due_ms == due_ms else None
+
+    def in_log(self, bucket: TimerBucket, number: int) -> bytes:
+        """Return the record of a message as the log has it. Raises `StoreCorrupt` where that has it no more."""
+        entry = bucket.entry(number)
+        record = self._store.record_at(entry.log_offset)
+        place = f"{bucket.files[1].path} byte {entry.position}: the record is damaged"
+        if record is None:
+            raise StoreCorrupt(f"{place}, and the log does not have it any more; restore the file from a backup")
+        logger.warning("%s; that of the log is taken", place)
+        return bytes(record)
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
         """Note that a message does not wait any more."""

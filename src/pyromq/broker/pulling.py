@@ -96,10 +96,18 @@ class Pulling:
         found = self._find(header, accepts)
         reply = self._reply(header, found)
         if found.is_past and found.records and not self._store.disk.is_loaded(found.records):
-            return self._cold_reads.when_loaded(found.records, reply)
+            return self._cold_reads.when_loaded(found.records, partial(self._proven, header, found, reply, accepts))
         if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, accepts, call)
         return reply
+
+    def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, accepts: Accepts) -> FilledReply:
+        """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
+        place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
+        if not found.is_doubted or self._store.prove(*place, tags=accepts is not None):
+            return reply
+        values = (header.queue_offset, found.min_offset, found.max_offset)
+        return FilledReply(_ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)
 
     def _check(self, header: PullMessage, call: Call) -> None:
         if not self._config.permission & Permission.READ:

@@ -175,7 +175,7 @@ def delivery_of(record: bytes) -> StoredMessage:
 
     Raises `StoreCorrupt` for a broken record, `MessageRefused` for one that does not say where to go.
     """
-    message = decode(record)
+    message = decode(record, check_crc=True)
     properties = message.properties
     queue_id = properties.get(Property.REAL_QUEUE_ID, "")
     if Property.REAL_TOPIC not in properties or not queue_id.isdecimal():

@@ -217,7 +217,13 @@ class Timers:
         """Return the message of a due time; None, and a line in the log if it is broken, where there is none to go."""
         try:
             found = self.filed.open(*time)
-            return None if found is None else _Delivery(time, found[0], delivery_of(found[1]))
+            if found is None:
+                return None
+            bucket, record = found
+            try:
+                return _Delivery(time, bucket, delivery_of(record))
+            except StoreCorrupt:
+                return _Delivery(time, bucket, delivery_of(self.filed.in_log(bucket, time.number)))
         except (StoreCorrupt, MessageRefused) as error:
             logger.warning("timer %d of those due at %d is left out: %s", time.number, time.due_ms, error)
             return None

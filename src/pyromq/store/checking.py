@@ -9,12 +9,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
 
 import msgspec
 
 from pyromq.errors import StoreCorrupt
-from pyromq.message import StoredMessage
+from pyromq.message import Property, StoredMessage
 from pyromq.record import decode
+from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.index_check import IndexCheck
 from pyromq.store.log_walk import Damage, LogWalk
@@ -97,6 +100,7 @@ class Checking:
             yield Finding(path, None, "the file is missing: after a crash the whole log would be read", Cure.START)
             return
         content = path.read_bytes()
+        yield from self._of_begin(path)
         if len(content) != _CHECKPOINT_BYTES:
             yield Finding(path, None, f"the file has {len(content)} bytes, not {_CHECKPOINT_BYTES}", Cure.START)
         if len(content) >= _TIMES.size:
@@ -105,6 +109,15 @@ class Checking:
                     text = f"it speaks of a time, {time_ms}, after that of the newest record, {report.newest_ms}"
                     yield Finding(path, 8 * number, text, Cure.REPAIR)
 
+    def _of_begin(self, path: Path) -> Iterator[Finding]:
+        """Look for files missing in front; after a crash they may just have been expired."""
+        checkpoint = Checkpoint(path)
+        checkpoint.load()
+        began = checkpoint.log_begin
+        if not self.store.crashed and began is not None and began < self.store.log_begin:
+            text = f"the file is missing, and all up to log offset {self.store.log_begin}"
+            yield Finding(self.store.log_path(began), None, text, Cure.BACKUP)
+
     def _of_timers(self) -> Iterator[Finding]:
         """Look through the messages that wait for their time; a store of a Java broker has none."""
         path = self.store.root / "timers" / "checkpoint.json"
@@ -112,7 +125,7 @@ class Checking:
             return
         try:
             checkpoint = msgspec.json.decode(path.read_bytes(), type=TimerCheckpoint)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             beside = path.with_name(path.name + ".bak")
             cure = Cure.START if beside.exists() else Cure.BACKUP
             yield Finding(path, None, f"it is damaged: {error}", cure)
@@ -131,15 +144,26 @@ class Checking:
         if not all(path.exists() for path in paths[:2]):
             return
         entries, records = (path.read_bytes() for path in paths[:2])
-        for number, fields in enumerate(_TIMER.iter_unpack(entries[: entries_size - entries_size % ENTRY_BYTES])):
-            _, _, _, log_offset, position, size = fields
+        whole = min(entries_size, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
+        for number, fields in enumerate(_TIMER.iter_unpack(entries[:whole])):
+            *labels, position, size = fields
             try:
-                if decode(records[position : position + size], check_crc=True).log_offset != log_offset:
-                    raise StoreCorrupt("its record is that of another message")
+                message = decode(records[position : position + size], check_crc=True)
+                if labels != _timer_labels(message):
+                    raise StoreCorrupt("its entry is not that of its record")
             except StoreCorrupt as error:
                 yield Finding(paths[0], number * ENTRY_BYTES, f"message {number} is damaged: {error}", Cure.BACKUP)
-        if done_size:
-            done = paths[2].read_bytes()[: done_size - done_size % NUMBER_BYTES]
+        if done_size and paths[2].exists():
+            done = paths[2].read_bytes()[:done_size]
+            done = done[: len(done) // NUMBER_BYTES * NUMBER_BYTES]
             for place, (number,) in enumerate(struct.iter_unpack(">I", done)):
                 if number >= entries_size // ENTRY_BYTES:
                     yield Finding(paths[2], place * NUMBER_BYTES, f"there is no message {number}", Cure.BACKUP)
+
+
+def _timer_labels(message: StoredMessage) -> list[int | str]:
+    """Return what the entry of a waiting message says: when it is due, hashes of key and topic, and where it was."""
+    properties = message.properties
+    key, topic = properties.get(Property.UNIQUE_KEY, ""), properties.get(Property.REAL_TOPIC, "")
+    due = properties.get(Property.TIMER_OUT_MS, "")
+    return [int(due) if due.isdecimal() else due, crc32(key.encode()), crc32(topic.encode()), message.log_offset]

@@ -4,6 +4,8 @@
     0      long   store time (ms) of the last record flushed to the commit log
     8      long   store time up to which consume queues are flushed
     16     long   end store time of the last index file flushed
+    468    long   ours: log offset at which the log begins
+    476    uint   ours: CRC-32 of that
     480    3 x 8  ours: the same times again, of our own last writing
     504    uint   ours: CRC-32 of these
 
@@ -24,6 +26,8 @@ _FILE_BYTES = 4096
 _TIMES = struct.Struct(">qqq")
 _COPY = struct.Struct(">24sI")
 _COPY_AT = 480  # in the first sector: a disk writes it as a whole
+_BEGIN = struct.Struct(">qI")
+_BEGIN_AT = _COPY_AT - _BEGIN.size
 _SAFETY_MS = 3_000  # times of neighbouring records may be out of order by less than this
 
 
@@ -36,6 +40,7 @@ class Checkpoint:
         self.log_ms = 0
         self.queues_ms = 0
         self.index_ms = 0
+        self.log_begin: int | None = None
 
     @property
     def safe_ms(self) -> int:
@@ -51,6 +56,7 @@ class Checkpoint:
                 copy, crc = _COPY.unpack_from(content, _COPY_AT)
                 if zlib.crc32(copy) == crc:
                     times = tuple(map(min, times, _TIMES.unpack(copy)))
+                self.log_begin = _log_begin(content)
             self.log_ms, self.queues_ms, self.index_ms = times
 
     def save(self) -> None:
@@ -59,7 +65,19 @@ class Checkpoint:
         try:
             self._disk.resize(descriptor, _FILE_BYTES)
             times = _TIMES.pack(self.log_ms, self.queues_ms, self.index_ms)
-            self._disk.write(descriptor, times.ljust(_COPY_AT, b"\0") + _COPY.pack(times, zlib.crc32(times)), 0)
+            begin = b"" if self.log_begin is None else _pack_begin(self.log_begin)
+            content = times.ljust(_BEGIN_AT, b"\0") + begin.ljust(_BEGIN.size, b"\0")
+            self._disk.write(descriptor, content + _COPY.pack(times, zlib.crc32(times)), 0)
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
+
+
+def _pack_begin(log_begin: int) -> bytes:
+    return _BEGIN.pack(log_begin, zlib.crc32(log_begin.to_bytes(8, "big")))
+
+
+def _log_begin(content: bytes) -> int | None:
+    log_begin: int = _BEGIN.unpack_from(content, _BEGIN_AT)[0]
+    is_whole = log_begin >= 0 and content[_BEGIN_AT:_COPY_AT] == _pack_begin(log_begin)
+    return log_begin if is_whole and any(content[_BEGIN_AT:_COPY_AT]) else None

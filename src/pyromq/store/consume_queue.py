@@ -51,11 +51,16 @@ class ConsumeQueue:
     """One writer. `min_offset` is the first queue offset whose record is still there, `max_offset` the next to give.
 
     Entries before `reserved` find room on disk. `flushed_offset` belongs to the flusher: entries before it are on disk.
+    Those before `doubted_to` were there when the store was opened.
     """
 
-    __slots__ = ("_base", "_disk", "_end", "_memory", "files", "flushed_offset", "max_offset", "min_offset", "reserved")
+    __slots__ = (
+        *("_base", "_disk", "_end", "_memory", "doubted_to", "files", "flushed_offset"),
+        *("max_offset", "min_offset", "queue_id", "reserved", "topic"),
+    )
 
     def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
+        self.topic, self.queue_id = folder.parent.name, int(folder.name)
         self._disk = disk
         self.files = SegmentedLog(
             folder, entries_per_file * ENTRY_BYTES, _SETTING, scattered=True, levels=_LEVELS, disk=disk
@@ -64,6 +69,7 @@ class ConsumeQueue:
         self.max_offset = 0
         self.flushed_offset = 0
         self.reserved = 0
+        self.doubted_to = 0
         self._memory: memoryview | None = None
         self._base = self._end = 0  # queue offsets of the file that is written
 
@@ -146,6 +152,18 @@ class ConsumeQueue:
         if segment is None:
             return None
         return QueueEntry._make(_ENTRY.unpack_from(segment.memory, queue_offset * ENTRY_BYTES - segment.base))
+
+    def place_of(self, queue_offset: int) -> tuple[Path, int]:
+        """Return the file of an entry that there is, and its position there."""
+        segment = self.files.find(queue_offset * ENTRY_BYTES)
+        assert segment is not None
+        return segment.path, queue_offset * ENTRY_BYTES - segment.base
+
+    def put(self, queue_offset: int, entry: QueueEntry) -> None:
+        """Write over an entry that there is. Safe to call from any thread."""
+        segment = self.files.find(queue_offset * ENTRY_BYTES)
+        assert segment is not None
+        _pack_into(segment.memory, queue_offset * ENTRY_BYTES - segment.base, *entry)
 
     def content(self, queue_offset: int, count: int) -> memoryview | None:
         """Return up to `count` entries from one file as bytes; None where that file is gone.
@@ -286,7 +304,7 @@ class ConsumeQueue:
         Source: ConsumeQueue.correctMinOffset, which leaves a queue without live records alone.
         """
         live = self.first(
-            lambda entry: not entry.is_filler and entry.log_offset >= log_offset,
+            lambda entry: not entry.is_filler and (entry.log_offset >= log_offset or not log_offset),
             start=self.files.base // ENTRY_BYTES,
         )
         if live < self.max_offset:

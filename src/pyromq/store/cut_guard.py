@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
+from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
@@ -14,23 +16,36 @@ _SEARCHED = 16 << 20  # bytes behind the damage: three of the largest records. W
 _PIECE = 1 << 20
 
 
-def check_cut(files: SegmentedLog, end: int, *, queues_end: int, vouched_ms: int | None) -> None:
+class Claim(NamedTuple):
+    """What the queues say about the log's end, and which entry says so: its file, and the byte there."""
+
+    log_end: int = 0
+    path: Path = Path()
+    position: int = 0
+
+
+def check_cut(files: SegmentedLog, end: int, *, claim: Claim, vouched_ms: int | None) -> None:
     """Raise `StoreCorrupt` if the log must not be cut at `end`: records behind it are sound, or known to queues.
 
-    `queues_end` is where the log ends by its queues. `vouched_ms`: after a power cut only records stored until then
-    are known to have been on disk, and others may well be torn; None: everything written is there.
+    `vouched_ms`: after a power cut only records stored until then are known to have been on disk, and others may well
+    be torn; None: everything written is there.
     """
-    if vouched_ms is None and end < queues_end:
-        raise StoreCorrupt(_refusal(files, end, f"the queues know records up to log offset {queues_end}"))
+    if vouched_ms is None and end < claim.log_end:
+        known = f"{claim.path} byte {claim.position} knows one that ends at log offset {claim.log_end}"
+        raise StoreCorrupt(_refusal(files, end, known))
     behind = _sound_record_behind(files, end)
     if behind is not None and (vouched_ms is None or behind.store_ms <= vouched_ms):
         raise StoreCorrupt(_refusal(files, end, f"a sound one is behind, at log offset {behind.log_offset}"))
 
 
 def _refusal(files: SegmentedLog, end: int, known: str) -> str:
-    segment = files.find(end) or files.segments[-1]
+    segment = files.find(end)
+    if segment is None:
+        place = f"{files.path_of(end)} is missing"
+    else:
+        place = f"{segment.path} byte {end - segment.base}: no sound record is there"
     return (
-        f"{segment.path} byte {end - segment.base}: no sound record is there, but {known}; starting would cut them off."
+        f"{place}, but {known}; starting would cut them off."
         " `pyromq store check` tells what is damaged, `pyromq store repair` keeps every sound record"
     )
 

@@ -288,6 +288,9 @@ def read_file(disk: Disk, path: Path) -> bytes | None:
     descriptor = disk.open(path, write=False)
     try:
         return disk.read(descriptor, size, 0)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         disk.close(descriptor)
 

@@ -152,6 +152,7 @@ class Flusher:
         if not least_pages:
             self._queues_synced_at = self._queues_flushed_at
             self._checkpoint.queues_ms = max(self._checkpoint.queues_ms, last_store_ms)
+            self._checkpoint.log_begin = self._log.min_offset
             self._checkpoint.save()
 
     def sync_entries(self) -> None:

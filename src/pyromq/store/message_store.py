@@ -22,6 +22,7 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.entry_proof import EntryProof
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.key_index import KeyIndex, KeyMatches
@@ -76,7 +77,8 @@ class MessageStore:
             disk=disk,
             sync_entries=self._flusher.sync_entries,
         )
-        self._reading = Reading(self._log, self._queues, config)
+        self._proof = EntryProof(self._log, self._follower.tags_code)
+        self._reading = Reading(self._log, self._queues, config, proof=self._proof, disk=disk)
         self.read = self._reading.read
         self._clock = clock
         self._open = False
@@ -101,9 +103,11 @@ class MessageStore:
                 self._log,
                 self._queues,
                 self._follower,
+                proof=self._proof,
                 check_crc=self.config.check_crc_on_recover,
                 clock=self._clock,
             )
+            recovery.log_began = self._checkpoint.log_begin
             flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_cut=power_cut)
             if self.config.index_enabled:
                 self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, in_doubt=power_cut)
@@ -270,6 +274,7 @@ class MessageStore:
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return []
+        self._proof.prove(queue, first, first + count)
         found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
         return [entry for entry in found if entry is not None]
 
@@ -279,9 +284,9 @@ class MessageStore:
         Fewer at the end of a file of the queue, [] at the queue's end. None: the record is not there any more.
         """
         queue = self._queues.find(topic, queue_id)
-        content = queue.content(first, count) if queue is not None and first < queue.max_offset else None
-        if content is None:
+        if queue is None or first >= queue.max_offset or (content := queue.content(first, count)) is None:
             return []
+        self._proof.prove(queue, first, first + count)
         starts, sizes, _ = zip(*_ENTRIES.iter_unpack(content), strict=True)
         if min(starts) < self._log.min_offset or FILLER_SIZE in sizes:
             return [(start, self._log.record_at(start)) for start in starts]
@@ -290,6 +295,14 @@ class MessageStore:
     def records_from(self, log_offset: int) -> Iterator[memoryview]:
         """Yield the records of all topics from that one on, in order of arrival."""
         return self._log.records_from(log_offset)
+
+    def prove(self, topic: str, queue_id: int, first: int, end: int, *, tags: bool) -> bool:
+        """Compare entries of a doubted read with their records; False if it has to be read again: some were wrong.
+
+        Safe to call from any thread.
+        """
+        queue = self._queues.find(topic, queue_id)
+        return queue is None or self._proof.prove(queue, first, end, tags=tags)
 
     def is_cold(self, log_offset: int) -> bool:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""

@@ -70,6 +70,13 @@ class QueueTable:
             queue.delete()
             self.is_incomplete = True
 
+    def drop_headless(self) -> None:
+        """Drop the queues whose first files are missing: of a log that begins at 0 nothing has expired."""
+        for queue in [queue for queue in self if queue.files.base]:
+            logger.warning("%s lacks its first files. This queue is made again from the log", queue.files.folder)
+            queue.delete()
+            self.is_incomplete = True
+
     def delete(self, topic: str) -> None:
         """Remove a topic's queues with their files."""
         for queue in self.by_topic.pop(topic, {}).values():

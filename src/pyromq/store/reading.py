@@ -19,6 +19,8 @@ import msgspec
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
 from pyromq.store.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from pyromq.store.disk import Disk
+from pyromq.store.entry_proof import EntryProof
 from pyromq.store.queue_table import QueueTable
 
 _RECENT_BYTES = 64 << 20  # of the log's end: still in memory, since they were written a moment ago
@@ -50,7 +52,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
 
     `next_offset` is the queue offset to ask for next. `is_past`: they were not written just now, and may have to come
-    from the disk when they are touched.
+    from the disk when they are touched. `is_doubted`: nobody has compared them with their entries, to touch nothing.
     """
 
     status: ReadStatus
@@ -61,6 +63,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     count: int
     size: int
     is_past: bool = False
+    is_doubted: bool = False
 
 
 _Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries looked at; the rest as in `ReadResult`
@@ -69,9 +72,13 @@ _Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries looked at
 class Reading:
     """Answers reads from queues and log."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, config: StoreConfig) -> None:
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, config: StoreConfig, *, proof: EntryProof, disk: Disk
+    ) -> None:
         self._log = log
         self._queues = queues
+        self._proof = proof
+        self._disk = disk
         self._limits = (config.max_transfer_bytes, config.max_transfer_count)
         self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
         self._bulk_limits = (config.bulk_transfer_bytes, config.bulk_transfer_count)
@@ -102,7 +109,16 @@ class Reading:
         if content is None:
             after = queue.after_file_of(queue_offset)
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, queue.max_offset, [], 0, 0)
-        return self._collect(queue, queue_offset, content, limits=(max_bytes, max_count), accepts=accepts)
+        limits = (max_bytes, max_count)
+        found = self._collect(queue, queue_offset, content, limits=limits, accepts=accepts)
+        if queue_offset < queue.doubted_to:
+            while self._proof.is_due(queue, queue_offset, found.next_offset, tags=accepts is not None):
+                if found.is_past and found.records and not self._disk.is_loaded(found.records):
+                    return msgspec.structs.replace(found, is_doubted=True)
+                if self._proof.prove(queue, queue_offset, found.next_offset, tags=accepts is not None):
+                    break
+                found = self._collect(queue, queue_offset, content, limits=limits, accepts=accepts)
+        return found
 
     def is_cold(self, log_offset: int) -> bool:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""

@@ -15,7 +15,8 @@ from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.store.commit_log import CommitLog, Scan
 from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
-from pyromq.store.cut_guard import check_cut
+from pyromq.store.cut_guard import Claim, check_cut
+from pyromq.store.entry_proof import EntryProof
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.progress_line import ProgressLine
 from pyromq.store.queue_table import QueueTable
@@ -31,13 +32,22 @@ class Recovery:
     """One start. Loads, verifies, cuts and mends; the log accepts appends afterwards."""
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, follower: Follower, *, check_crc: bool, clock: Clock
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        follower: Follower,
+        *,
+        proof: EntryProof,
+        check_crc: bool,
+        clock: Clock,
     ) -> None:
         self._clock = clock
+        self._proof = proof
         self._log = log
         self._queues = queues
         self._follower = follower
         self._check_crc = check_crc
+        self.log_began: int | None = None  # where the log began as long as somebody looked after it
 
     def run(self, *, crashed: bool, safe_ms: int, power_cut: bool = False) -> int:
         """Bring log and queues together; return the log offset up to which all is known to be on disk.
@@ -46,8 +56,10 @@ class Recovery:
         human has to decide.
         """
         self._log.load()
+        self._look_for_begin()
         self._queues.load(crashed=crashed)
-        queues_end = max((queue.log_end for queue in self._queues), default=0)
+        claim = self._claim(mend=not crashed)
+        queues_end = claim.log_end
         if not self._log.files.segments:
             if queues_end:
                 raise StoreCorrupt(
@@ -63,10 +75,12 @@ class Recovery:
         else:
             replay_from = max(queues_end, self._log.min_offset)
             start = min(self._start_after_stop(queues_end), replay_from)
+        if self._log.min_offset == 0:
+            self._queues.drop_headless()
         if self._queues.is_incomplete:
             start = replay_from = self._log.min_offset
         scan = self._walk(start, replay_from)
-        check_cut(self._log.files, scan.position, queues_end=queues_end, vouched_ms=safe_ms if power_cut else None)
+        check_cut(self._log.files, scan.position, claim=claim, vouched_ms=safe_ms if power_cut else None)
         self._finish(scan, crashed=crashed)
         if not crashed:
             return scan.position
@@ -75,6 +89,25 @@ class Recovery:
         for queue in self._queues:
             queue.distrust()
         return start
+
+    def _look_for_begin(self) -> None:
+        began, begins = self.log_began, self._log.min_offset
+        if began is not None and began < begins:
+            logger.error(
+                "%s and what follows up to log offset %d is missing: unless it was expired meanwhile, stop this broker"
+                " and put the files back before they are missed",
+                *(self._log.files.path_of(began), begins),
+            )
+
+    def _claim(self, *, mend: bool) -> Claim:
+        """Return where the log ends by its queues; with `mend` the entry that says so is put right, if it can be."""
+        while True:
+            farthest = max(self._queues, key=lambda queue: queue.log_end, default=None)
+            if farthest is None or not (known := farthest.log_end):
+                return Claim()
+            if mend and self._log.files.segments and self._proof.mend_last(farthest) and farthest.log_end != known:
+                continue
+            return Claim(known, *farthest.place_of(farthest.max_offset - 1))
 
     def _walk(self, start: int, replay_from: int) -> Scan:
         """Read the log from `start` to its end, and lead the records from `replay_from` on into their queues."""
@@ -120,6 +153,8 @@ class Recovery:
                 queue.cut_forgotten()
             queue.cut_behind(end)
             queue.forget_before(self._log.min_offset)
+            queue.doubted_to = queue.max_offset
+        self._proof.log_began = self._log.min_offset
         self._queues.release()
         self._log.resume(end, scan.last_store_ms)
         ahead_ms = scan.last_store_ms - self._clock.now_ms()

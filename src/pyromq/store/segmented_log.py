@@ -139,8 +139,12 @@ class SegmentedLog:
             raise
         return segment
 
+    def path_of(self, base: int) -> Path:
+        """Return where the file is, or would be, that begins with the byte at `base`."""
+        return self.folder / f"{base:0{_NAME_DIGITS}}"
+
     def _segment(self, base: int) -> Segment:
-        path = self.folder / f"{base:0{_NAME_DIGITS}}"
+        path = self.path_of(base)
         return Segment(path, self.segment_bytes, base, scattered=self._scattered, levels=self._levels, disk=self._disk)
 
     def add(self, segment: Segment) -> None:

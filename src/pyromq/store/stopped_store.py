@@ -161,6 +161,10 @@ class StoppedStore:
     def log_begin(self) -> int:
         return self.log_files[0].base if self.log_files else 0
 
+    def log_path(self, base: int) -> Path:
+        """Return where the log file is, or would be, that begins at `base`."""
+        return self.log_folder / f"{base:0{_NAME_DIGITS}}"
+
     def wrong_log_files(self) -> Iterator[tuple[Path, str]]:
         """Yield log files that are missing or of another size."""
         rows = self._log_rows

@@ -7,7 +7,7 @@ heartbeats, so that nobody's queues are shared anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyromq.client.lifespan import AsyncLifespan, Lifespan
 from pyromq.client.membership import Membership
@@ -103,6 +103,14 @@ class AsyncQueueReader(AsyncLifespan):
         """Pull once. A broker that gives large pulls gives up to `max_bytes` of records, others as configured."""
         request = PullRequest(max_count, tags, timeout=self._timeout, max_bytes=max_bytes)
         return await pull(self._membership, self.group, queue, offset, request=request)
+
+    async def pull_all(
+        self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
+    ) -> list[PullResult]:
+        """Pull at once from several places: queue, offset, most messages. As `pull` else."""
+        return await asyncio.gather(
+            *(self.pull(queue, offset, count, tags=tags, max_bytes=max_bytes) for queue, offset, count in places)
+        )
 
     async def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
         """Return where a group goes on in these queues; None where nothing is stored."""
@@ -202,6 +210,12 @@ class QueueReader(Lifespan):
     ) -> PullResult:
         """Pull once; see `AsyncQueueReader.pull`."""
         return self._portal.run(self._async.pull, queue, offset, max_count, tags=tags, max_bytes=max_bytes)
+
+    def pull_all(
+        self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
+    ) -> list[PullResult]:
+        """Pull at once from several places: queue, offset, most messages."""
+        return self._portal.run(self._async.pull_all, places, tags=tags, max_bytes=max_bytes)
 
     def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
         """Return where a group goes on in these queues; None where nothing is stored."""

@@ -20,6 +20,9 @@ from pyromq.spark.plan import QueueRange
 
 T = TypeVar("T")
 
+BUNDLE_ROWS = 1024  # ranges of so few rows are pulled at once,
+BUNDLE_RANGES = 16  # but not more of them: each may bring `pullBytes`
+
 
 def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of the ranges, one range after the other, each in order.
@@ -29,7 +32,7 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
     """
     tags = parse_tags(options.tag_filter).tags
     client = patiently(options, lambda: client_of(options))
-    for broker_name, raw in _joined(options, _ahead(_pulls(options, client, ranges))):
+    for broker_name, raw in _ahead(_joined(options, _pulls(options, client, ranges))):
         if options.verify_crc:
             check_bodies(raw)
         yield to_batch(raw, broker_name, columns, system_properties=options.system_properties, tags=tags)
@@ -74,23 +77,36 @@ def _pulls(
 
     A range ends by offset, never by count: filtered or deleted messages leave gaps.
     """
+    for together in _bundles(ranges):
+        begun = _pull(options, client, [(range_, range_.start) for range_ in together])
+        for range_, found in zip(together, begun, strict=True):
+            offset = range_.start
+            while _is_whole(options, found, offset, range_):
+                count, offset = found.next_offset - offset, found.next_offset
+                if found.raw and (raw := _before(found, range_.end)):
+                    yield range_.queue, count_records(raw) if options.tag_filter != "*" else count, raw
+                if offset >= range_.end:
+                    break
+                found = _pull(options, client, [(range_, offset)])[0]
+
+
+def _bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
+    """Put short ranges together, to be pulled at once: a micro-batch has a few messages in each of many queues."""
+    bundle: list[QueueRange] = []
+    rows = 0
     for range_ in ranges:
-        offset = range_.start
-        while offset < range_.end:
-            found = _pull(options, client, range_, offset)
-            if not _is_whole(options, found, offset, range_):
-                break
-            count, offset = found.next_offset - offset, found.next_offset
-            if found.raw and (raw := _before(found, range_.end)):
-                yield range_.queue, count_records(raw) if options.tag_filter != "*" else count, raw
+        if bundle and (rows + len(range_) > BUNDLE_ROWS or len(bundle) == BUNDLE_RANGES):
+            yield bundle
+            bundle, rows = [], 0
+        bundle.append(range_)
+        rows += len(range_)
+    if bundle:
+        yield bundle
 
 
-def _pull(options: ReadOptions, client: QueueReader, range_: QueueRange, offset: int) -> PullResult:
-    count = min(options.pull_batch, range_.end - offset)
-    return patiently(
-        options,
-        lambda: client.pull(range_.queue, offset, count, tags=options.tag_filter, max_bytes=options.pull_bytes),
-    )
+def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult]:
+    wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
+    return patiently(options, lambda: client.pull_all(wanted, tags=options.tag_filter, max_bytes=options.pull_bytes))
 
 
 def _is_whole(options: ReadOptions, found: PullResult, offset: int, range_: QueueRange) -> bool:

@@ -187,13 +187,13 @@ class ReadOptions:
     pull_bytes: int = _option(
         "pullBytes",
         values.size(1),
-        1 << 20,
+        2 << 20,
         "bytes one pull asks for; brokers other than ours give 32 messages or 256 KiB",
     )
     pull_timeout_ms: int = _option("pullTimeoutMs", values.number(1), 5_000, "how long one request may take")
     arrow_rows: int = _option("arrowBatchRows", values.number(1), 16_384, "rows of an Arrow batch")
     arrow_bytes: int = _option(
-        "arrowBatchBytes", values.size(1), 1 << 20, "bytes of records after which a batch is closed early"
+        "arrowBatchBytes", values.size(1), 2 << 20, "bytes of records after which a batch is closed early"
     )
     verify_crc: bool = _option("verifyCrc", values.truth, False, "check every body against its stored checksum")
     system_properties: bool = _option(

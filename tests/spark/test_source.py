@@ -14,6 +14,8 @@ from pyromq.message import MessageQueue
 from pyromq.spark.clients import client_of
 from pyromq.spark.offsets import DataLoss
 from pyromq.spark.options import read_options
+from pyromq.spark.plan import QueueRange
+from pyromq.spark.range_reading import bundles
 from pyromq.spark.reader import RocketMQReader
 
 TOPIC = "spark-orders"
@@ -58,6 +60,16 @@ def test_partitions_follow_the_options_and_still_read_all(namesrv, topic, option
     reader = reader_of(namesrv, **options)
     assert least <= len(reader.partitions()) <= most
     assert bodies(reader) == list(range(COUNT))
+
+
+def test_short_ranges_are_pulled_together():
+    def sizes(count, rows):
+        ranges = [QueueRange(MessageQueue("t", "b", number), 0, rows) for number in range(count)]
+        return list(map(len, bundles(ranges)))
+
+    assert sizes(40, 3) == [16, 16, 8]
+    assert sizes(4, 500) == [2, 2]
+    assert sizes(2, 5000) == [1, 1]
 
 
 def test_small_arrow_batches_lose_nothing(namesrv, topic):

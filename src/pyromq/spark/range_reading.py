@@ -77,7 +77,7 @@ def _pulls(
 
     A range ends by offset, never by count: filtered or deleted messages leave gaps.
     """
-    for together in _bundles(ranges):
+    for together in bundles(ranges):
         begun = _pull(options, client, [(range_, range_.start) for range_ in together])
         for range_, found in zip(together, begun, strict=True):
             offset = range_.start
@@ -90,7 +90,7 @@ def _pulls(
                 found = _pull(options, client, [(range_, offset)])[0]
 
 
-def _bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
+def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
     """Put short ranges together, to be pulled at once: a micro-batch has a few messages in each of many queues."""
     bundle: list[QueueRange] = []
     rows = 0

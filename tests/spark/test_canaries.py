@@ -3,6 +3,7 @@
 Classes are made inside functions, so that Spark's workers get them by value.
 """
 
+import io
 import json
 
 import pytest
@@ -118,6 +119,10 @@ def ticking_stream(log, texts):
             with Path(log).open("a") as file:
                 file.write(json.dumps(end) + "\n")
 
+        def stop(self):
+            with Path(log).open("a") as file:
+                file.write("stop\n")
+
     class Source(DataSource):
         @classmethod
         def name(cls):
@@ -146,8 +151,8 @@ def batches(spark, tmp_path, texts):
     return sum(1 for each in query.recentProgress if each.numInputRows)
 
 
-def test_a_sources_commit_never_comes_for_the_last_batch(spark, tmp_path):
-    """Why offsets are stored at the brokers from `latestOffset`."""
+def test_a_sources_commit_never_comes_for_the_last_batch_and_stop_not_at_all(spark, tmp_path):
+    """Why offsets are stored at the brokers from `latestOffset`, and connections end with their process."""
     texts = ['{"n": 0}', '{"n": 1}', '{"n": 2}']
     assert batches(spark, tmp_path, texts) == 2
     assert (tmp_path / "commits.log").read_text().splitlines() == ['{"n": 1}']
@@ -176,3 +181,13 @@ def test_a_writer_must_return_a_message_though_the_documentation_allows_none(spa
     spark.dataSource.register(Source)
     with pytest.raises(Exception, match=r"DATA_SOURCE_TYPE_MISMATCH|WriterCommitMessage"):
         spark.range(3).write.format("canary-none").mode("append").save()
+
+
+def test_one_broken_package_hides_all_sources(tmp_path, monkeypatch):
+    """Why `pyspark_rocketmq` imports nothing that may be missing: this should find it beside the broken one."""
+    from pyspark.sql.worker.lookup_data_sources import _main
+
+    (tmp_path / "pyspark_broken.py").write_text("import a_package_that_is_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError):
+        _main(io.BytesIO(), io.BytesIO())

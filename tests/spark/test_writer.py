@@ -145,6 +145,40 @@ def test_a_batch_that_a_stream_repeats_at_least_once_is_there_twice(spark, files
     assert len(seen(topic)) == len(ALL_LINES) + LINES
 
 
+def test_a_batch_that_foreach_batch_repeats_counts_once(spark, files, namesrv, topic, seen, tmp_path):
+    """Where a job is named after the batch, as the documentation says."""
+
+    def run():
+        lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(files)).selectExpr("value as body")
+        options = {"topic": topic, "delivery": "exactlyOnce"}
+        writer = lines.writeStream.foreachBatch(
+            lambda frame, number: write(frame, namesrv, **options, jobId=f"{topic}-{number}")
+        )
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    run()
+    forget_newest_commit(tmp_path / "checkpoint")
+    (files / "3.txt").write_text("9999\n")
+    run()
+    assert seen(topic, len(ALL_LINES) + 1) == [*ALL_LINES, "9999"]
+
+
+def test_rows_with_a_sharding_key_stay_in_order_in_one_queue(spark, namesrv, topic):
+    """With rows of a key in one task: `repartition` by it, and sorted within."""
+    rows = spark.range(0, 4000, 1, 4).selectExpr("id", "concat('k', id % 40) as shardingKey")
+    sorted_rows = rows.repartition("shardingKey").sortWithinPartitions("shardingKey", "id")
+    write(sorted_rows.selectExpr("string(id) as body", "shardingKey"), namesrv, topic=topic, sendBatchBytes="2k")
+    read = spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=topic, systemProperties="true").load()
+    found = {}
+    for row in read.orderBy("queueId", "queueOffset").collect():
+        found.setdefault(row.properties["__SHARDINGKEY"], []).append((row.queueId, int(row.body)))
+    assert len(found) == 40
+    for key, places in found.items():
+        assert len({queue for queue, _ in places}) == 1
+        assert [number for _, number in places] == list(range(int(key[1:]), 4000, 40))
+
+
 def test_a_job_id_is_not_for_streams(spark, files, namesrv, topic, tmp_path):
     with pytest.raises(Exception, match="option jobId is for batch writes"):
         stream(spark, files, namesrv, tmp_path / "checkpoint", topic=topic, delivery="exactlyOnce", jobId="j")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pyromq.client.queue_reader import QueueReader
 from pyromq.errors import MQError
@@ -40,9 +41,16 @@ def _keep_freed_memory() -> None:
     bytes(LARGE_BYTES)
 
 
-def patiently(options: ReadOptions, call: Callable[[], T]) -> T:
+class Patience(Protocol):
+    """Options that say how long to try."""
+
+    @property
+    def deadline_ms(self) -> int: ...
+
+
+def patiently(options: Patience, call: Callable[[], T], *, most_seconds: float = math.inf) -> T:
     """Return what `call` gives; while brokers are away it is repeated, until `deadlineMs`. Then raises its error."""
-    give_up = time.monotonic() + options.deadline_ms / 1000
+    give_up = time.monotonic() + min(options.deadline_ms / 1000, most_seconds)
     while True:
         try:
             return call()

@@ -17,6 +17,7 @@ from pyromq.client.runs import Acknowledged
 from pyromq.errors import BatchDecided, MessageRefused
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
+from pyromq.spark.clients import patiently
 from pyromq.spark.sink_columns import MessageReader, Messages, Row, dead_letter
 from pyromq.spark.sink_options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 from pyromq.spark.sink_runs import OpenRuns
@@ -68,10 +69,10 @@ class SinkTask:
         Raises `IllegalMessage` for a row that cannot be sent, and what sending fails with.
         """
         exactly_once = self._options.delivery == EXACTLY_ONCE
-        if exactly_once and self._client.lookup(self._name.write) is not None:
+        if exactly_once and patiently(self._options, lambda: self._client.lookup(self._name.write)) is not None:
             return self._skipped(batches)
         self._out = self._client.attempt(self._name.write) if exactly_once else self._client.stream()
-        self._runs = OpenRuns(self._client.queues, self._out.send_run, run_bytes=self._options.batch_bytes)
+        self._runs = OpenRuns(self._queues, self._out.send_run, run_bytes=self._options.batch_bytes)
         try:
             self._send(batches)
             self._finish()
@@ -82,6 +83,9 @@ class SinkTask:
             self._out.abandon()
             raise
         return self._report
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        return patiently(self._options, lambda: self._client.queues(topic))
 
     def _skipped(self, batches: Iterable[pa.RecordBatch]) -> Report:
         """Take what Spark gives and do nothing with it: its worker wants it all taken."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,11 +18,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyromq.client.batch_transactions import AttemptResult
 from pyromq.errors import MQError, UsageError
+from pyromq.spark.clients import patiently
 from pyromq.spark.sink_clients import sink_client
 from pyromq.spark.sink_options import EXACTLY_ONCE, SinkOptions
 from pyromq.spark.sink_task import Report, SinkTask, TaskName
 
 logger = logging.getLogger(__name__)
+
+RESTART_SECONDS = (
+    20.0  # that servers may be away when a micro-batch is planned; in tasks and commits it is `deadlineMs`
+)
 
 
 @dataclass
@@ -36,7 +42,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._ledger = check_reachable(options)
+        self._ledger = check_reachable(options, wait_seconds=0)
         self._write = f"spark-job:{options.job_id or uuid4().hex}:{options.topic or '*'}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -56,7 +62,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         if options.job_id is not None:
             raise UsageError("option jobId is for batch writes; a stream's writes are named by its query")
         self._options = options
-        self._ledger = check_reachable(options)
+        self._ledger = check_reachable(options, wait_seconds=RESTART_SECONDS)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _task()
@@ -73,15 +79,15 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         abort_reports(self._options, self._ledger, reports_of(messages))
 
 
-def check_reachable(options: SinkOptions) -> str | None:
+def check_reachable(options: SinkOptions, *, wait_seconds: float) -> str | None:
     """Connect, at planning: no name server, no such topic or ledger are said before any row is touched.
 
-    Return the broker that decides, for exactly once: tasks and driver must mean the same.
+    Spark plans each micro-batch, so a stream waits a while for servers that are started again. Return the broker that
+    decides, for exactly once: tasks and driver must mean the same.
     """
-    client = sink_client(options)
-    for topic in (options.topic, options.dead_letter_topic):
-        if topic is not None:
-            client.queues(topic)
+    client = patiently(options, lambda: sink_client(options), most_seconds=wait_seconds)
+    for topic in filter(None, (options.topic, options.dead_letter_topic)):
+        patiently(options, partial(client.queues, topic), most_seconds=wait_seconds)
     return client.ledger if options.delivery == EXACTLY_ONCE else None
 
 
@@ -97,7 +103,8 @@ def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[R
     if options.delivery == EXACTLY_ONCE:
         # Where a task found the write decided, its commit only finishes what that decision began.
         whole = not any(report.skipped for report in reports)
-        outcome = sink_client(options, ledger).commit(write, _results(reports) if whole else [])
+        client = patiently(options, lambda: sink_client(options, ledger))
+        outcome = client.commit(write, _results(reports) if whole else [])
         logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
     dropped, dead_letters = sum(each.dropped for each in reports), sum(each.dead_letters for each in reports)
     if dropped or dead_letters:
@@ -124,7 +131,7 @@ def _results(reports: Iterable[Report]) -> list[AttemptResult]:
 
 def _run_task(options: SinkOptions, ledger: str | None, write: str, batches: Iterator[pa.RecordBatch]) -> Report:
     name = TaskName(write, _task().partitionId())
-    return SinkTask(sink_client(options, ledger), options, name).write(batches)
+    return SinkTask(patiently(options, lambda: sink_client(options, ledger)), options, name).write(batches)
 
 
 def _task() -> TaskContext:

@@ -1,0 +1,58 @@
+"""Servers that are away while a sink plans, begins or commits: it waits for them, as long as its options say."""
+
+import threading
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+from pyromq import Admin
+from pyromq.errors import NoNameServer
+from pyromq.spark.clients import patiently
+from pyromq.spark.sink_clients import sink_client
+from pyromq.spark.sink_options import sink_options
+from pyromq.spark.sink_task import SinkTask, TaskName
+from pyromq.spark.writer import check_reachable, commit_reports
+
+from .serving import Served, numbers_seen
+
+
+def options_of(namesrv, **given):
+    return sink_options({"namesrvAddr": namesrv, "topic": "orders", "delivery": "exactlyOnce"} | given)
+
+
+def test_an_address_where_nobody_is_is_named_in_the_end():
+    options = options_of("127.0.0.1:1", deadlineMs="300ms")
+    with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1\b"):
+        check_reachable(options, wait_seconds=0)
+    with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1\b"):
+        patiently(options, lambda: sink_client(options))
+
+
+@pytest.mark.slow
+def test_planning_a_task_and_a_commit_wait_for_servers_that_come_back(tmp_path):
+    served = Served(tmp_path)
+    served.start()
+    with Admin(served.namesrv) as admin:
+        admin.create_topic("orders", 2)
+    options = options_of(served.namesrv)
+    batch = pa.RecordBatch.from_pydict({"body": [str(number) for number in range(10)]})
+
+    def over_a_kill(work):
+        served.kill()
+        started = threading.Thread(target=served.start)
+        started.start()
+        try:
+            return work()
+        finally:
+            started.join()
+
+    ledger = over_a_kill(lambda: check_reachable(options, wait_seconds=20))
+    client = sink_client(options, ledger)
+    report = over_a_kill(lambda: SinkTask(client, options, TaskName("write", 0)).write([batch]))
+    over_a_kill(lambda: commit_reports(options, ledger, [report]))
+    assert numbers_seen(served.namesrv, "orders", 10) == list(range(10))
+    client.close()
+    served.stop()

@@ -10,7 +10,11 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
 
 from servers import Server
 
@@ -81,6 +85,37 @@ def closed_loop(server: Server, *, connections: int, size: int, seconds: float) 
     for each in sockets:
         each.close()
     return _outcome(waits, now - began)
+
+
+def make_topics(server: Server, names: Sequence[str], queues: int) -> None:
+    with _connect(server.port) as connection, connection.makefile("rb") as stream:
+        for name in names:
+            fields = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": str(queues), "perm": "6"}
+            fields |= {"writeQueueNums": str(queues), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
+            connection.sendall(frame(17, fields | {"order": "false"}))
+            _check(stream.read(_LENGTH.unpack(stream.read(4))[0]))
+
+
+def pipelined(server: Server, frames: Sequence[bytes], *, count: int) -> float:
+    """Send so many over four connections, 256 in flight on each; return how many a second."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(4) as threads:
+        shares = [frames[number::4] for number in range(4)]
+        list(threads.map(partial(_pipeline, server, count=count // 4), shares))
+    return count / (time.perf_counter() - began)
+
+
+def _pipeline(server: Server, frames: Sequence[bytes], *, count: int) -> None:
+    frames = list(islice(cycle(frames), -(-len(frames) // 128) * 128))
+    bursts = [b"".join(frames[at : at + 128]) for at in range(0, len(frames), 128)]
+    with _connect(server.port) as connection, connection.makefile("rb", 1 << 18) as stream:
+        connection.sendall(bursts[0])
+        for number in range(1, count // 128 + 1):
+            if number < count // 128:
+                connection.sendall(bursts[number % len(bursts)])
+            for _ in range(128):
+                answer = stream.read(_LENGTH.unpack(stream.read(4))[0])
+            _check(answer)
 
 
 def paced(server: Server, *, rate: float, size: int, seconds: float) -> Outcome:

@@ -14,16 +14,20 @@ FILL_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop: every connection keeps so many requests in flight."""
+    """A closed loop: every connection keeps so many requests in flight. With a `rate` an open one: so many a second
+    come at random moments, and wait from then on, sent or not."""
 
     connections: int
     in_flight: int
     size: int = 128  # bytes of a body sent
     pull_count: int = 0  # messages asked for by each pull; 0 sends instead
     pull_span: int = 0  # pulls begin at offsets below this
+    rate: float = 0
 
     def arguments(self) -> list[str]:
         shape = ["-c", str(self.connections), "-w", str(self.in_flight), "-s", str(self.size)]
+        if self.rate:
+            shape += ["-r", str(self.rate)]
         return (
             [*shape, "-m", "pull", "-n", str(self.pull_count), "-S", str(self.pull_span)] if self.pull_count else shape
         )
@@ -36,6 +40,10 @@ class Outcome:
     rate: float
     p50_ms: float
     p99_ms: float
+    p999_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f} a second, p50 {self.p50_ms:.2f}, p99 {self.p99_ms:.2f}, p99.9 {self.p999_ms:.1f} ms"
 
 
 class Generator:
@@ -50,7 +58,7 @@ class Generator:
         if refused:
             raise SystemExit(f"the server on port {server.port} refuses {refused:.0f} requests of {load}")
         report = self._run(server, [*load.arguments(), "-u", str(warm_seconds), "-d", str(seconds)])
-        return Outcome(report["rps"], report["p50"] / 1000, report["p99"] / 1000)
+        return Outcome(report["rps"], *(report[name] / 1000 for name in ("p50", "p99", "p999")))
 
     def fill(self, server: Server, count: int, *, size: int) -> None:
         """Send `count` messages, spread over 4 queues."""

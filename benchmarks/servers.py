@@ -82,9 +82,9 @@ def our_server(data: Path | None = None, *, core: int | None = SERVER_CORE) -> I
             yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
 
 
-def java_broker(jars: Path, *placement: str) -> Start:
+def java_broker(jars: Path, *placement: str, settings: str = "") -> Start:
     """The genuine name server and broker from the jars of a folder, with 4 GB of heap; free to use every core unless
-    `placement` (a command's begin, as `pinned` gives) holds the broker to one."""
+    `placement` (a command's begin, as `pinned` gives) holds the broker to one. `settings` are lines of its own."""
 
     @contextlib.contextmanager
     def start() -> Iterator[Server]:
@@ -95,7 +95,7 @@ def java_broker(jars: Path, *placement: str) -> Start:
             with _process(namesrv) as process:
                 _wait_for_line(process, "boot success")
                 port = _port_for_java()
-                broker = [*placement, *_java(home, jars, "broker", _java_settings(home, port, namesrv_port))]
+                broker = [*placement, *_java(home, jars, "broker", _java_settings(home, port, namesrv_port) + settings)]
                 with _process(broker) as process:
                     ready = _wait_for_line(process, "boot success")
                     yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")

@@ -1,9 +1,10 @@
-"""The store: starting after a crash, making queues again, flushing, reading the past, rolling, while others send.
+"""The store: starting after a crash, making queues again, flushing, reading the past, rolling, thousands of queues.
 
-    store.py [recovery] [rebuild] [sync] [cold] [rolls]      (default: all)
+    store.py [recovery] [rebuild] [sync] [cold] [rolls] [queues]      (default: all)
 
 Recovery and rebuild open a store in a process of their own. The rest has the server on one core, what asks it on the
-other; both senders of a ratio run in one round, one after the other.
+other; both sides of a ratio run in one round, one after the other. `sync` and `rolls` need the load generator (see
+end_to_end.py); with `--java` and a folder of jars `rolls` measures the genuine broker beside ours.
 """
 
 from __future__ import annotations
@@ -15,21 +16,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from random import Random
 
-from disk_load import Readers, closed_loop, paced
+from disk_load import Readers, closed_loop, make_topics, paced, pipelined, send_frame
+from generator import Generator, Load, Outcome
 from pyromq.clock import SystemClock
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.record import BLANK_MAGIC, encode
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
-from servers import our_server
+from servers import Server, Start, java_broker, our_server
 
 GIB = 1 << 30
 RECORDS_A_SEGMENT = 4_000
 REBUILT_MESSAGES = 2_000_000
 QUEUES = 8
 BATCH = 500
+HALF_LOAD_SECONDS = 8
+RECORD_BYTES = 1200  # of a message of 1 KiB, about
+MANY_QUEUES = 10_000
 COLD_BYTES = 2 << 30
 
 
@@ -101,7 +108,7 @@ def timed_open(root: Path) -> tuple[float, float, int]:
     return float(out[0]), float(out[1]), int(out[2])
 
 
-def recovery(root: Path) -> None:
+def recovery(root: Path, _: argparse.Namespace) -> None:
     write_sparse_log(root, 10)
     store = opened(root)  # makes the queues
     store.close()
@@ -115,7 +122,7 @@ def recovery(root: Path) -> None:
         print(f"{seconds:.2f} s ({cpu:.2f} s of CPU)")
 
 
-def rebuild(root: Path) -> None:
+def rebuild(root: Path, _: argparse.Namespace) -> None:
     store = opened(root)
     for first in range(0, REBUILT_MESSAGES, BATCH):
         store.append_batch([message(n, 128) for n in range(first, first + BATCH)])
@@ -133,15 +140,14 @@ def settle(data: Path, **settings: object) -> None:
     (data / "config" / "broker.properties").write_text("".join(lines))
 
 
-def sync(root: Path) -> None:
+def sync(root: Path, options: argparse.Namespace) -> None:
     rates: dict[str, list[float]] = {"ASYNC_FLUSH": [], "SYNC_FLUSH": []}
-    for number in range(3):
+    for number in range(options.rounds):
         for flush, found in rates.items():
             data = root / f"{flush}{number}"
             settle(data, flushDiskType=flush)
             with our_server(data) as server:
-                closed_loop(server, connections=64, size=128, seconds=0.5)
-                outcome = closed_loop(server, connections=64, size=128, seconds=3)
+                outcome = Generator(options.lg).measure(server, Load(64, 1), seconds=4, warm_seconds=1)
             print(f"{flush}, 64 x 1, 128 B: {outcome}")
             found.append(outcome.rate)
             shutil.rmtree(data)
@@ -149,13 +155,13 @@ def sync(root: Path) -> None:
     print(f"ratios {', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))}")
 
 
-def cold(root: Path) -> None:
+def cold(root: Path, options: argparse.Namespace) -> None:
     """Send at a steady rate alone, then beside readers of what is on disk only."""
     data = root / "data"
     with our_server(data) as server:
         while sum(path.stat().st_blocks for path in (data / "commitlog").glob("*")) * 512 < COLD_BYTES:
             closed_loop(server, connections=64, size=4096, seconds=5)
-    for number in range(3):
+    for number in range(options.rounds):
         with our_server(data) as server:
             alone = paced(server, rate=1000, size=1024, seconds=5)
             with Readers(server, 2) as warm_readers:
@@ -178,32 +184,80 @@ def forget(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def rolls(root: Path) -> None:
-    """Send at a steady rate into files of 1 GiB, then into ones that are full every second."""
-    for number in range(3):
-        for megabytes in (1024, 8):
+def rolls(root: Path, options: argparse.Namespace) -> None:
+    """Send at half of what a server takes, into files of 1 GiB, then into ones that are full in a moment."""
+    for number in range(options.rounds):
+        for megabytes in (1024, 16):
             data = root / f"{megabytes}-{number}"
-            settle(data, mappedFileSizeCommitLog=megabytes << 20)
-            with our_server(data) as server:
-                paced(server, rate=1000, size=1024, seconds=1)
-                outcome = paced(server, rate=8000, size=1024, seconds=8)
-            count = len(list((data / "commitlog").iterdir()))
-            print(f"8,000 sends a second, files of {megabytes} MiB, {count - 1} rolls: {outcome}")
+            setting = {"mappedFileSizeCommitLog": megabytes << 20}
+            settle(data, **setting)
+            starts = {"pyromq": partial(our_server, data)}
+            if options.java:
+                lines = "".join(f"{name}={value}\n" for name, value in setting.items())
+                starts["Java"] = java_broker(options.java, settings=lines)
+            for name, start in starts.items():
+                half, outcome = half_load(Generator(options.lg), start, warm_seconds=8 if name == "Java" else 1)
+                count = outcome.rate * HALF_LOAD_SECONDS * RECORD_BYTES / (megabytes << 20)
+                print(f"{name}, files of {megabytes} MiB, {count:.0f} rolls, half load {half:,.0f}: {outcome}")
             shutil.rmtree(data)
 
 
-PARTS = {"recovery": recovery, "rebuild": rebuild, "sync": sync, "cold": cold, "rolls": rolls}
+def half_load(generator: Generator, start: Start, *, warm_seconds: float) -> tuple[float, Outcome]:
+    """Return half the rate of a closed loop, and what sends wait at that."""
+    with start() as server:
+        most = generator.measure(server, Load(64, 1, 1024), seconds=3, warm_seconds=warm_seconds).rate
+        load = Load(16, 1, 1024, rate=most / 2)
+        return most / 2, generator.measure(server, load, seconds=HALF_LOAD_SECONDS, warm_seconds=1)
+
+
+def queues(root: Path, options: argparse.Namespace) -> None:
+    """Fill thousands of queues beside one topic's, in turns; look at what that costs, and start again."""
+    data = root / "data"
+    names = [f"topic-{number}" for number in range(MANY_QUEUES // QUEUES)]
+    with our_server(data) as server:
+        make_topics(server, [*names, "bench"], QUEUES)
+        many = [send_frame(name, queue, 128) for name in names for queue in range(QUEUES)]
+        Random(0).shuffle(many)
+        one = [send_frame("bench", queue, 128) for queue in range(QUEUES)]
+        pipelined(server, one, count=50_000)
+        for _ in range(options.rounds):
+            alone = pipelined(server, one, count=200_000)
+            spread = pipelined(server, many, count=MANY_QUEUES * 100 // options.rounds)
+            print(f"one topic {alone:,.0f} a second, {len(many):,} queues {spread:,.0f}: {spread / alone:.2f}")
+        print(f"filled: {weight(server)}")
+        time.sleep(15)  # the key index follows, queues are flushed
+        print(f"idle: {weight(server)}")
+    for _ in range(options.rounds):
+        with our_server(data) as server:
+            print(f"started after {server.ready_seconds:.2f} s, {weight(server)}")
+
+
+def weight(server: Server) -> str:
+    process = Path(f"/proc/{server.pid}")
+    own, files = server.resident_mb()
+    count = len((process / "maps").read_text().splitlines())
+    return (
+        f"{own:.0f} MB + {files:.0f} MB of files, {len(list((process / 'fd').iterdir()))} descriptors, {count} mappings"
+    )
+
+
+PARTS = {part.__name__: part for part in (recovery, rebuild, sync, cold, rolls, queues)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; default: all")
+    parser.add_argument("--lg", default=os.environ.get("PYROMQ_LG"), help="the load generator [PYROMQ_LG]")
+    parser.add_argument("--java", type=Path, metavar="CLASSPATH_DIR", help="folder of the genuine broker's jars")
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
+    if not arguments.lg and {"sync", "rolls"} & set(arguments.parts or PARTS):
+        parser.error("sync and rolls need the load generator: --lg or PYROMQ_LG")
     print(f"load {os.getloadavg()[0]:.1f}")
     for part in arguments.parts or PARTS:
         folder = Path(tempfile.mkdtemp(prefix=f"pyromq-{part}-"))
         try:
-            PARTS[part](folder)
+            PARTS[part](folder, arguments)
         finally:
             shutil.rmtree(folder)
 

@@ -11,6 +11,7 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
+from pyromq.store import queue_table
 from pyromq.store.message_store import ReadStatus
 
 from .making import ADDRESS, NOON_MS, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
@@ -231,3 +232,18 @@ def test_unknown_queue_is_empty(tmp_path: Path) -> None:
         assert store.entries("x", 0, 0, 10) == []
         assert store.queue_ids("x") == []
         assert store.read("x", 0, 0, 32).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+
+
+def test_of_many_queues_few_are_mapped_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_table, "MOST_MAPPED", 5)
+    with opened(tmp_path) as store:
+        for _ in range(3):
+            fill(store, 40, queues=20)
+        queues = list(store._queues)
+        assert sum(queue.files.segments[-1].is_mapped for queue in queues) == 5
+        assert [bodies(store, queue_id) for queue_id in range(20)] == [
+            [b"body %d" % queue_id, b"body %d" % (queue_id + 20)] * 3 for queue_id in range(20)
+        ]
+        assert sum(queue.files.segments[-1].is_mapped for queue in queues) == 5
+    with opened(tmp_path) as store:
+        assert store.max_offset(TOPIC, 19) == 6

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from pyromq.errors import StoreNotWritable
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.mappings import Mappings
 from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
 
@@ -55,13 +56,14 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        *("_base", "_disk", "_end", "_memory", "doubted_to", "files", "flushed_offset"),
+        *("_base", "_disk", "_end", "_mappings", "_memory", "doubted_to", "files", "flushed_offset"),
         *("max_offset", "min_offset", "queue_id", "reserved", "topic"),
     )
 
-    def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
+    def __init__(self, folder: Path, entries_per_file: int, *, mappings: Mappings, disk: Disk = LOCAL_DISK) -> None:
         self.topic, self.queue_id = folder.parent.name, int(folder.name)
         self._disk = disk
+        self._mappings = mappings
         self.files = SegmentedLog(
             folder, entries_per_file * ENTRY_BYTES, _SETTING, scattered=True, levels=_LEVELS, disk=disk
         )
@@ -127,12 +129,18 @@ class ConsumeQueue:
         assert segment is not None
         if segment.base // ENTRY_BYTES != self._base:
             self.files.release()  # the full file is mapped again if it is read
-        self._memory = segment.memory
+        self._memory = self._mapped(segment)
         self._base = segment.base // ENTRY_BYTES
         self._end = min(self.reserved, self._base + segment.size // ENTRY_BYTES)
 
+    def _mapped(self, segment: Segment) -> memoryview:
+        if not segment.is_mapped:
+            self._mappings.note(self)
+        return segment.memory
+
     def release(self) -> None:
         """Give up the mappings; they come back when used."""
+        self._mappings.forget(self)
         self._memory = None
         self._end = 0
         self.files.release()
@@ -151,7 +159,7 @@ class ConsumeQueue:
         segment = self.files.find(queue_offset * ENTRY_BYTES) if 0 <= queue_offset < self.max_offset else None
         if segment is None:
             return None
-        return QueueEntry._make(_ENTRY.unpack_from(segment.memory, queue_offset * ENTRY_BYTES - segment.base))
+        return QueueEntry._make(_ENTRY.unpack_from(self._mapped(segment), queue_offset * ENTRY_BYTES - segment.base))
 
     def place_of(self, queue_offset: int) -> tuple[Path, int]:
         """Return the file of an entry that there is, and its position there."""
@@ -163,7 +171,7 @@ class ConsumeQueue:
         """Write over an entry that there is. Safe to call from any thread."""
         segment = self.files.find(queue_offset * ENTRY_BYTES)
         assert segment is not None
-        _pack_into(segment.memory, queue_offset * ENTRY_BYTES - segment.base, *entry)
+        _pack_into(self._mapped(segment), queue_offset * ENTRY_BYTES - segment.base, *entry)
 
     def content(self, queue_offset: int, count: int) -> memoryview | None:
         """Return up to `count` entries from one file as bytes; None where that file is gone.
@@ -176,7 +184,7 @@ class ConsumeQueue:
             return None
         start = position - segment.base
         end = min(start + count * ENTRY_BYTES, self.max_offset * ENTRY_BYTES - segment.base, segment.size)
-        return segment.memory[start:end]
+        return self._mapped(segment)[start:end]
 
     def after_file_of(self, queue_offset: int) -> int:
         """Return the first queue offset of the next file: where to go on when this one is gone."""
@@ -229,7 +237,7 @@ class ConsumeQueue:
         for segment in self.files.segments[-_LOADED_FILES:]:
             offset = segment.base // ENTRY_BYTES
             self.max_offset = offset
-            memory = segment.memory
+            memory = self._mapped(segment)
             for start in range(0, segment.size, _WALK_ENTRIES * ENTRY_BYTES):
                 for log_offset, size, _ in _ENTRY.iter_unpack(memory[start : start + _WALK_ENTRIES * ENTRY_BYTES]):
                     if log_offset < 0 or size <= 0:

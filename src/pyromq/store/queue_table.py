@@ -9,8 +9,11 @@ from pathlib import Path
 from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.mappings import Mappings
 
 logger = logging.getLogger(__name__)
+
+MOST_MAPPED = 20_000  # queues; nearly all have one file mapped
 
 
 class QueueTable:
@@ -23,6 +26,7 @@ class QueueTable:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self.is_incomplete = False
         self._folder = folder
+        self._mappings = Mappings(MOST_MAPPED)
         self._disk = disk
         self._entries_per_file = entries_per_file
 
@@ -41,7 +45,8 @@ class QueueTable:
         if queue is None:
             if not names_folders(topic, queue_id):
                 raise MessageRefused(f"topic {topic!r} queue {queue_id} cannot be stored: no legal names")
-            queue = ConsumeQueue(self._folder / topic / str(queue_id), self._entries_per_file, self._disk)
+            folder = self._folder / topic / str(queue_id)
+            queue = ConsumeQueue(folder, self._entries_per_file, mappings=self._mappings, disk=self._disk)
             self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
 

@@ -119,6 +119,11 @@ def test_properties_are_those_that_reading_one_record_finds(texts):
     assert found == [decode_properties(text) for text in texts]
 
 
+def test_what_is_no_text_is_replaced():
+    raw = record(text="TAGS\x01ab\x02na\x01c").replace(b"ab", b"a\xff").replace(b"na", b"n\xff")
+    assert rows(raw, ["tags", "properties"]) == [{"tags": "a\ufffd", "properties": [("n\ufffd", "c")]}]
+
+
 def test_more_different_names_than_anybody_has():
     raw = b"".join(record(text=f"name{number}\x01{number}\x02TAGS\x01t{number}") for number in range(100))
     found = rows(raw, ["properties", "tags"])

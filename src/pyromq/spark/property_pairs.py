@@ -60,7 +60,7 @@ class PropertyPairs:
             found = blocks(self._text, self._name_at[alike], f"S{size}")
             same = alike[found == found[0]]
             codes[same] = len(self.names)
-            self.names.append(self._text[self._name_at[left[0]] :][:size].tobytes().decode())
+            self.names.append(self._text[self._name_at[left[0]] :][:size].tobytes().decode(errors="replace"))
             left = left[codes[left] < 0]
         if left.size:
             others = texts(self._text, self._name_at[left], self._name_sizes[left]).dictionary_encode()

@@ -52,7 +52,12 @@ def _begins(data: Bytes, at: Ints) -> Bytes:
 
 
 def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    return slices(data, at, sizes).cast(pa.string())
+    """Return stretches as texts; what is not UTF-8 is replaced, as Java does it."""
+    stretches = slices(data, at, sizes)
+    try:
+        return stretches.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([each.decode(errors="replace") for each in stretches.to_pylist()], pa.string())
 
 
 def list_offsets(rows: Ints, count: int) -> pa.Array:

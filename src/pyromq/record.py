@@ -144,45 +144,60 @@ def encode(message: StoredMessage) -> bytes:
 def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
     """Return the record that starts at `position`. Raises `StoreCorrupt` saying what does not fit.
 
-    The body is copied out of the buffer. `check_crc` compares the body with its checksum.
+    The record is copied out of the buffer. `check_crc` compares the body with its checksum.
     """
     try:
-        unpack_head, head_size = _UNPACK_HEAD[_unpack_int(buffer, position + 36)[0] & _HOST_FLAGS]
-        fields = unpack_head(buffer, position)
-        size, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag = fields[:8]
-        born_ms, born_address, store_ms, store_address, reconsume_times, prepared_offset, body_size = fields[8:]
+        unpack_head, body_at = _UNPACK_HEAD[_unpack_int(buffer, position + 36)[0] & _HOST_FLAGS]
+        (
+            size,
+            magic,
+            crc,
+            queue_id,
+            flag,
+            queue_offset,
+            log_offset,
+            sys_flag,
+            born_ms,
+            born_address,
+            store_ms,
+            store_address,
+            reconsume_times,
+            prepared_offset,
+            body_size,
+        ) = unpack_head(buffer, position)
         if magic != MAGIC:
             raise StoreCorrupt(f"no record at byte {position}: magic is {magic:#x}")
-        body_at = position + head_size
         topic_at = body_at + body_size
-        properties_at = topic_at + 1 + buffer[topic_at]
-        end = properties_at + 2 + _unpack_short(buffer, properties_at)[0]
-        if end != position + size:
-            raise StoreCorrupt(f"record at byte {position} says {size} bytes, its fields say {end - position}")
-        body = bytes(buffer[body_at:topic_at])
-        topic = str(buffer[topic_at + 1 : properties_at], "utf-8")
-        properties = str(buffer[properties_at + 2 : end], "utf-8")
+        properties_at = topic_at + 1 + buffer[position + topic_at]
+        end = properties_at + 2 + _unpack_short(buffer, position + properties_at)[0]
+        if end != size:
+            raise StoreCorrupt(f"record at byte {position} says {size} bytes, its fields say {end}")
+        record = bytes(buffer[position : position + size])
+        body = record[body_at:topic_at]
+        topic = record[topic_at + 1 : properties_at].decode()
+        properties = record[properties_at + 2 :].decode()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
     if check_crc and _crc32(body) & 0x7FFFFFFF != crc:
         raise StoreCorrupt(f"record at byte {position}: body does not match its checksum")
-    return StoredMessage(
+    return StoredMessage(  # by place, in the order of its fields: by name it takes a third more
         topic,
         body,
         properties,
-        queue_id=queue_id,
-        flag=flag,
-        sys_flag=sys_flag,
-        born_ms=born_ms,
-        born_address=born_address,
-        reconsume_times=reconsume_times,
-        prepared_offset=prepared_offset,
-        queue_offset=queue_offset,
-        log_offset=log_offset,
-        size=size,
-        store_ms=store_ms,
-        store_address=store_address,
-        body_crc=crc,
+        queue_id,
+        flag,
+        sys_flag,
+        born_ms,
+        born_address,
+        reconsume_times,
+        prepared_offset,
+        queue_offset,
+        log_offset,
+        size,
+        store_ms,
+        store_address,
+        "",
+        crc,
     )
 
 

@@ -45,16 +45,16 @@ class Waits:
         if message.topic.startswith(DEAD_LETTER_PREFIX):
             return None
         text = message.property_text
-        ticket, more = None, ""  # `more` is what the properties may grow by until the message is seen
-        if DELAY not in text and TRANSACTION not in text:
-            ticket = self._timers.divert(message)
-        else:
+        if DELAY in text or TRANSACTION in text:
             ticket, more = self._divert_parsed(message, header)
+        else:
+            ticket, more = self._timers.divert(message), ""
         if is_too_long(message.property_text + more):
             raise MessageRefused(too_large(self._config))
         return ticket
 
     def _divert_parsed(self, message: StoredMessage, header: SendMessage) -> tuple[Ticket | None, str]:
+        """The same; also return what the properties may grow by until the message is seen."""
         properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
         properties[Property.CLUSTER] = self._config.cluster
         # Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.

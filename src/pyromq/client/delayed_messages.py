@@ -14,12 +14,11 @@ from typing import Self
 
 from pyromq.client.membership import Membership
 from pyromq.client.recalling import recall
-from pyromq.client.routes import MASTER
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import CodeNotSupported
-from pyromq.remoting.bodies import ClusterTable, TimerCounts, TimerEntry, TimerList, decode_body
+from pyromq.remoting.bodies import TimerCounts, TimerEntry, TimerList, decode_body
 from pyromq.remoting.command import Response
-from pyromq.remoting.headers import Cluster, CountTimers, ListTimers
+from pyromq.remoting.headers import CountTimers, ListTimers
 
 PAGE = 500
 
@@ -71,7 +70,7 @@ class AsyncDelayedMessages:
     async def counts(self) -> dict[str, int]:
         """Return how many messages wait, by topic, in order of topic; topics without any are not in it."""
         total: Counter[str] = Counter()
-        for name, address in (await self._masters()).items():
+        for name, address in (await self._membership.masters()).items():
             response = await self._ask(name, address, CountTimers())
             for topic, each in decode_body(TimerCounts, response.body).counts.items():
                 total[topic] += each.count
@@ -85,7 +84,7 @@ class AsyncDelayedMessages:
         async with AsyncExitStack() as stack:
             sources = [
                 await stack.enter_async_context(aclosing(self._waiting_at(name, address, topic, begin_ms)))
-                for name, address in (await self._masters()).items()
+                for name, address in (await self._membership.masters()).items()
             ]
             heads = [(await anext(source, None), source) for source in sources]
             while ahead := [(first.due_ms, number) for number, (first, _) in enumerate(heads) if first is not None]:
@@ -117,12 +116,6 @@ class AsyncDelayedMessages:
         except CodeNotSupported as error:
             what = "list" if isinstance(question, ListTimers) else "count"
             raise CodeNotSupported(f"broker {name} at {address} does not {what} messages that wait") from error
-
-    async def _masters(self) -> dict[str, str]:
-        """Return the masters' addresses by broker name."""
-        response = await self._membership.name_servers.ask(Cluster())
-        brokers = decode_body(ClusterTable, response.check().body).brokers
-        return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
 
 
 def _delayed(broker_name: str, entry: TimerEntry) -> DelayedMessage:

@@ -13,14 +13,13 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.membership import Membership
-from pyromq.client.routes import MASTER
 from pyromq.client.searching import find_by_offset_id
 from pyromq.client.transactions import Decision
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import CodeNotSupported, QueryNotFound, UsageError
 from pyromq.message import StoredMessage
-from pyromq.remoting.bodies import ClusterTable, HalfMessageEntry, HalfMessageList, decode_body
-from pyromq.remoting.headers import Cluster, EndTransaction, ListHalfMessages
+from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, decode_body
+from pyromq.remoting.headers import EndTransaction, ListHalfMessages
 
 PAGE = 200
 
@@ -80,7 +79,7 @@ class AsyncHalfMessages:
 
         One whose producer is asked meanwhile may come twice.
         """
-        for name, address in (await self._masters()).items():
+        for name, address in (await self._membership.masters()).items():
             after: int | None = -1
             while after is not None:
                 page = await self._page(name, address, ListHalfMessages(count=PAGE, after=after, producer_group=group))
@@ -138,12 +137,6 @@ class AsyncHalfMessages:
             raise CodeNotSupported(
                 f"broker {name} at {address} does not list half messages; only brokers of pyromq do"
             ) from error
-
-    async def _masters(self) -> dict[str, str]:
-        """Return the masters' addresses by broker name."""
-        response = await self._membership.name_servers.ask(Cluster())
-        brokers = decode_body(ClusterTable, response.check().body).brokers
-        return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
 
 
 def _half(broker_name: str, address: str, entry: HalfMessageEntry) -> HalfMessage:

@@ -21,11 +21,11 @@ from pyromq.message import MessageQueue
 from pyromq.net.channel import Channel
 from pyromq.net.pool import Pool
 from pyromq.net.tasks import Tasks, every
-from pyromq.remoting.bodies import HeartbeatBody, TopicRoute
+from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.header import Header
-from pyromq.remoting.headers import Heartbeat, RouteOfTopic, UnregisterClient
+from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
 logger = logging.getLogger(__name__)
@@ -186,6 +186,12 @@ class Membership:
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 await self.refresh(queue.topic)
+
+    async def masters(self) -> dict[str, str]:
+        """Return the addresses of all masters by broker name, as a name server knows them now."""
+        response = await self.name_servers.ask(Cluster())
+        brokers = decode_body(ClusterTable, response.check().body).brokers
+        return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
 
     async def heartbeat(self) -> None:
         """Tell every broker of the known routes who is here; masters only where nothing is consumed."""

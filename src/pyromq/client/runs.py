@@ -15,16 +15,14 @@ from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import STATUSES, check_topic_for_sending
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE, Membership
-from pyromq.client.routes import MASTER
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response
 from pyromq.message import MessageQueue, SendStatus
 from pyromq.message_id import UniqueIds
 from pyromq.names import check_group
-from pyromq.remoting.bodies import ClusterTable, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
-from pyromq.remoting.headers import Cluster, SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
+from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
 
 LONGEST_ANSWER = 15.0  # seconds without an answer after which a run is sent again
 
@@ -191,12 +189,6 @@ class AsyncRunProducer(AsyncLifespan):
                 raise NoPermission(f"topic {topic!r} has no queue that may be written; see `pyromq topic show {topic}`")
             raise Unavailable(f"topic {topic!r} has no queue that can be written: no master is there")
         return list(route.writable)
-
-    async def masters(self) -> dict[str, str]:
-        """Return the masters' addresses by broker name."""
-        response = await self.membership.name_servers.ask(Cluster())
-        brokers = decode_body(ClusterTable, response.check().body).brokers
-        return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
 
     def stream(self, make_header: MakeHeader | None = None) -> RunStream:
         """Return a stream of runs: by default of messages that can be seen as soon as they are stored."""

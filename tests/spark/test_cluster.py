@@ -1,6 +1,6 @@
 """Source, sink and an archive on a real standalone Spark: one master and two workers, processes of their own.
 
-Started from PySpark's own jars. Executors have nothing but the installed package.
+Started from PySpark's own jars. Executors have nothing but the installed package. One dies in each of two queries.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def master(tmp_path):
         yield url
 
 
-def test_archive_audit_and_replay_run_on_executors_of_a_cluster(namesrv, master, tmp_path):
+def test_source_sink_and_archive_run_on_a_cluster_and_survive_the_death_of_an_executor(namesrv, master, tmp_path):
     topic = f"cluster-{uuid.uuid4().hex[:8]}"
     with Admin(namesrv) as admin, Producer("cluster-test", namesrv) as producer:
         admin.create_topic(topic, 8)
@@ -95,4 +95,5 @@ def test_archive_audit_and_replay_run_on_executors_of_a_cluster(namesrv, master,
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["executors"], found["failed"]) == (2, False), found["notes"]
-    assert found["bodies"] == list(range(COUNT))
+    assert found["copied"] == list(range(COUNT))
+    assert found["archived"] == list(range(COUNT))

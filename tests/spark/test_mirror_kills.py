@@ -21,7 +21,7 @@ ROWS, QUEUES, KILLED_AT = 3000, 4, 700
 SET_BY_OTHERS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")  # a user's terminal has none of them
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.spark,
     pytest.mark.skipif(shutil.which("java") is None and not os.environ.get("JAVA_HOME"), reason="no Java"),
 ]

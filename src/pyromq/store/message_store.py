@@ -95,8 +95,8 @@ class MessageStore:
         Raises `StoreLocked`, `StoreCorrupt`, `StoreNotWritable`, naming folder or file and the way out.
         """
         directory = self._directory
-        directory.lock()
         try:
+            directory.lock()
             self._checkpoint.load()
             power_cut = directory.crashed and not directory.same_boot
             recovery = Recovery(

@@ -75,7 +75,7 @@ class TimerFiles:
             self.saved = found
             self.pending = Counter(found.pending)
         for name, sizes in self.saved.buckets.items():
-            bucket = TimerBucket(self.folder, name, _hour_of(name), sizes, disk=self._disk)
+            bucket = TimerBucket(self.folder, name, self._hour_of(name), sizes, disk=self._disk)
             if self._has_files(bucket):
                 self.buckets[bucket.hour] = bucket
         self._remove_unknown()
@@ -91,11 +91,26 @@ class TimerFiles:
                 )
         return True
 
+    def _hour_of(self, name: str) -> int:
+        try:
+            start = datetime.strptime(name[:_NAME_CHARACTERS], _NAME_FORMAT).replace(tzinfo=UTC)
+        except ValueError as error:
+            raise StoreCorrupt(
+                f"{self._file.path} is damaged: it names a bucket {name!r}: {error}; restore it from a backup, or"
+                f" move the folder {self.folder} away: it is made again from what the log still has"
+            ) from error
+        return int(start.timestamp()) // 3600
+
     def _remove_unknown(self) -> None:
         known = {bucket.name for bucket in self.buckets.values()}
         for name in self._disk.names(self.folder):
             if _FILE_NAME.match(name) and name.rpartition(".")[0] not in known:
-                self._disk.remove(self.folder / name)
+                try:
+                    self._disk.remove(self.folder / name)
+                except OSError as error:
+                    logger.warning(
+                        "%s belongs to nothing, and cannot be removed: %s", self.folder / name, error.strerror
+                    )
 
     def make(self, hour: int, queue_offset: int) -> TimerBucket:
         """Make the bucket of an hour, named also by the first message that comes into it.
@@ -173,11 +188,3 @@ class TimerFiles:
     def release(self) -> None:
         for bucket in self.buckets.values():
             bucket.release()
-
-
-def _hour_of(name: str) -> int:
-    try:
-        start = datetime.strptime(name[:_NAME_CHARACTERS], _NAME_FORMAT).replace(tzinfo=UTC)
-    except ValueError as error:
-        raise StoreCorrupt(f"the checkpoint of the timers names a bucket {name!r}: {error}") from error
-    return int(start.timestamp()) // 3600

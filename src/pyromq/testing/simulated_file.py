@@ -7,7 +7,7 @@ from random import Random
 
 SECTOR = 512  # what a disk writes whole
 BLOCK = 4096  # what a file system gives to a file
-_TORN = 0.5  # how often the last sector kept of a mapped file holds only the first part of what was written
+_TORN = 0.5  # how often a mapped file's last sector with anything in it holds only a part of what was written
 
 
 class Loss(Enum):
@@ -73,7 +73,8 @@ class SimulatedFile:
             kept = [at for at in changed if random.random() < share]
         for at in kept:
             end = min(at + SECTOR, size)
-            if loss is Loss.BACK and at == kept[-1] and self.is_mapped and random.random() < _TORN:
+            is_tail = at == kept[-1] and not any(old[end:])
+            if loss is Loss.BACK and is_tail and self.is_mapped and random.random() < _TORN:
                 end = random.randint(at, end)
             content[at:end] = new[at:end].ljust(end - at, b"\0")
         return bytes(content)

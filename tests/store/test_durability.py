@@ -196,6 +196,49 @@ def test_killed_at_every_operation_of_opening_and_closing() -> None:
             assert bodies(opened(after)) == sent
 
 
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_folder_for_reading_only_is_refused_and_named(crashed: bool) -> None:
+    before = SimulatedDisk()
+    store = opened(before)
+    sent = send(store, 120)
+    if not crashed:
+        store.close()
+    disk = before.after_kill()
+    disk.refuse = lambda kind, path: errno.EROFS  # what is only read is not asked about
+    with pytest.raises(StoreNotWritable, match=rf"{ROOT}: .*Read-only file system.*choose another folder"):
+        opened(disk)
+    assert bodies(opened(disk.after_kill())) == sent
+
+
+def test_whatever_a_start_may_not_write_is_told_with_the_folder() -> None:
+    before = SimulatedDisk()
+    store = opened(before)
+    sent = send(store, 120)
+    for number in range(1, 1000):
+        disk = before.after_kill()
+        disk.refuse = refusing(number)
+        try:
+            opened(disk)
+        except StoreNotWritable as error:
+            assert str(ROOT) in str(error)
+            assert "Input/output error" in str(error)
+        else:
+            break
+        assert bodies(opened(disk.after_kill())) == sent
+
+
+def refusing(number: int) -> Callable[[str, Path], int | None]:
+    """Fail the one change with that number."""
+    left = number
+
+    def refuse(kind: str, path: Path) -> int | None:
+        nonlocal left
+        left -= 1
+        return None if left else errno.EIO
+
+    return refuse
+
+
 def killed_at_each(life: Callable[[SimulatedDisk], None], before: SimulatedDisk) -> list[SimulatedDisk]:
     """Return the disks as they are when `life` was killed at its first, second, third ... operation."""
     killed = []

@@ -119,6 +119,23 @@ def test_properties_are_those_that_reading_one_record_finds(texts):
     assert found == [decode_properties(text) for text in texts]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        "a\x01xy\x02d\x01z",
+        "ab\x01c\x02d\x01e",
+        "b\x01bc\x02d\x01e",
+        "a\x01b\x00\x02d\x01e",
+        "a\x01bc\x01d\x01e",
+        "\x02" * 8,
+    ],
+)
+def test_texts_of_one_size_may_differ_in_any_way(other):
+    texts = ["a\x01bc\x02d\x01e"] * 3 + [other]
+    found = rows(b"".join(record(text=text) for text in texts), ["properties"])
+    assert [dict(row["properties"]) for row in found] == [decode_properties(text) for text in texts]
+
+
 def test_what_is_no_text_is_replaced():
     raw = record(text="TAGS\x01ab\x02na\x01c").replace(b"ab", b"a\xff").replace(b"na", b"n\xff")
     assert rows(raw, ["tags", "properties"]) == [{"tags": "a\ufffd", "properties": [("n\ufffd", "c")]}]

@@ -44,3 +44,26 @@ def test_changes_survive_a_restart(groups, config, tmp_path):
     assert again.version == groups.version
     again.delete("g")
     assert "g" not in again
+
+
+def test_a_group_that_came_by_itself_is_written_later(groups, config, tmp_path):
+    groups.persist()
+    assert groups.unsaved() is None
+    groups.find("g")
+    again = Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+    again.load()
+    assert "g" not in again
+    groups.unsaved()()
+    assert groups.unsaved() is None
+    again.load()
+    assert "g" in again
+
+
+def test_what_a_thread_writes_late_undoes_nothing(groups, config, tmp_path):
+    groups.find("g")
+    late = groups.unsaved()
+    groups.put(GroupConfig(name="h"))
+    late()
+    again = Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+    again.load()
+    assert "h" in again

@@ -222,6 +222,8 @@ class Broker:
         self.batches.note_progress(closed=True)
         self.offsets.persist()
         self.timers.persist()
+        if (save := self.groups.unsaved()) is not None:
+            save()
 
     def _load_tables(self) -> None:
         self.topics.load()
@@ -271,10 +273,10 @@ class Broker:
         self._tasks.start(self._expire(), name="expiring")
 
     async def _persist_offsets(self) -> None:
-        """Write what has been consumed and delivered in a thread: the disk may take long."""
+        """Write what has been consumed and delivered, and new groups, in a thread: the disk may take long."""
         self.half_messages.note_progress()
         self.batches.note_progress()
-        for save in (self.offsets.unsaved(), self.delay_levels.unsaved()):
+        for save in (self.offsets.unsaved(), self.delay_levels.unsaved(), self.groups.unsaved()):
             await self._save(save)
 
     async def _persist_timers(self) -> None:

@@ -5,14 +5,14 @@ Source: RocketMQ 4.9.8, SubscriptionGroupManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
-from pyromq.errors import IllegalName
+from pyromq.errors import IllegalName, StoreNotWritable
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import DataVersion, GroupConfig, GroupConfigTable, decode_body
 from pyromq.store.json_file import JsonFile
@@ -29,13 +29,17 @@ BUILT_IN_GROUPS = (
 
 
 class Groups:
-    """The table group -> settings. Each change gets a new data version and is on disk before the call returns."""
+    """The table group -> settings. Each change gets a new data version and is on disk before the call returns.
+
+    Groups that were created because somebody came are not: `unsaved` writes them. They would be created again.
+    """
 
     def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self._config = config
         self._file = file
         self._clock = clock
+        self._is_saved = True
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
 
     def __iter__(self) -> Iterator[GroupConfig]:
@@ -53,7 +57,25 @@ class Groups:
 
     def persist(self) -> None:
         """Write the table to disk."""
-        self._file.save(msgspec.json.format(msgspec.json.encode(self.table()), indent=1))
+        self._saving()()
+
+    def unsaved(self) -> Callable[[], None] | None:
+        """Return what writes the present table, in any thread; None if it is on disk."""
+        return None if self._is_saved else self._saving()
+
+    def _saving(self) -> Callable[[], None]:
+        self._is_saved = True
+        content = msgspec.json.format(msgspec.json.encode(self.table()), indent=1)
+        order = self.version.counter
+
+        def save() -> None:
+            try:
+                self._file.save(content, order=order)
+            except StoreNotWritable:
+                self._is_saved = False
+                raise
+
+        return save
 
     def table(self) -> GroupConfigTable:
         """Return all settings with their version, as request 201 answers."""
@@ -67,8 +89,8 @@ class Groups:
                 check_group(name)
             except IllegalName:
                 return None
-            group = GroupConfig(name=name)
-            self.put(group)
+            group = self._table[name] = GroupConfig(name=name)
+            self._renew()
         return group
 
     def put(self, group: GroupConfig) -> None:
@@ -85,5 +107,9 @@ class Groups:
         return True
 
     def _changed(self) -> None:
-        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self._renew()
         self.persist()
+
+    def _renew(self) -> None:
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self._is_saved = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,8 @@ class JsonFile:
         self.path = path
         self._disk = disk
         self._is_new = True  # its folder may not be on disk
+        self._saving = threading.Lock()
+        self._order = 0
 
     def load(self) -> bytes | None:
         """Return the content, the previous one where the file is missing or empty; None if there is neither.
@@ -53,8 +56,17 @@ class JsonFile:
             raise damaged
         return None
 
-    def save(self, content: bytes) -> None:
-        """Replace the content; it is on disk when this returns. Raises `StoreNotWritable` naming the file."""
+    def save(self, content: bytes, *, order: int = 0) -> None:
+        """Replace the content; it is on disk when this returns. Raises `StoreNotWritable` naming the file.
+
+        Of contents that several threads save, one with a lower `order` than what is there is of no account.
+        """
+        with self._saving:
+            if order >= self._order:
+                self._replace(content)
+                self._order = order
+
+    def _replace(self, content: bytes) -> None:
         try:
             self._disk.make_folder(self.path.parent)
             if self._is_new:

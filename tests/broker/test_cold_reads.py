@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pyromq.broker.broker import Broker
+from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
 from pyromq.store import reading
 from pyromq.store.disk import LOCAL_DISK
@@ -39,6 +40,27 @@ async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to,
             response = await caller.pull(offset=len(found))
             found += [message.body[:4] for message in decode_all(response.body)]
         assert found == [b"%04d" % number for number in range(200)]
+
+
+async def test_a_damaged_entry_among_what_is_on_disk_only_costs_one_more_pull(config, clock, caller_to, monkeypatch):
+    monkeypatch.setattr(reading, "_RECENT_BYTES", 0)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        for number in range(10):
+            await caller.send("orders", b"%d" % number)
+    [path] = (config.data / "consumequeue" / "orders" / "0").iterdir()
+    content = bytearray(path.read_bytes())
+    content[4 * 20 + 7] ^= 1
+    path.write_bytes(content)
+    loaded = [False, False, False]  # as the store asks, then the broker; the broker at the second pull
+    monkeypatch.setattr(LOCAL_DISK.__class__, "is_loaded", lambda disk, views: loaded.pop() if loaded else True)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        response = await caller.pull()
+        assert (response.code, response.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
+        response = await caller.pull()
+        assert [message.body for message in decode_all(response.body)] == [b"%d" % number for number in range(10)]
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["neighbours", "far apart"])

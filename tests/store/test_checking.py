@@ -12,8 +12,10 @@ from tests.store.making import SMALL, TOPIC, crashed_copy, files_below, fill, me
 
 from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
+from pyromq.record import decode_all
 from pyromq.store.checking import Checking, Report
 from pyromq.store.config import StoreConfig
+from pyromq.store.message_store import MessageStore
 from pyromq.store.repairing import Repairing
 from pyromq.store.stopped_store import Cure, check_stopped
 
@@ -58,13 +60,11 @@ def opens_with(root: Path, expected: dict[int, list[bytes]]) -> None:
             assert pulled(store, queue_id)[-1] == b"body 999"
 
 
-def pulled(store: object, queue_id: int) -> list[bytes]:
-    from pyromq.record import decode_all
-
+def pulled(store: MessageStore, queue_id: int) -> list[bytes]:
     found: list[bytes] = []
-    offset = store.min_offset(TOPIC, queue_id)  # type: ignore[attr-defined]
-    while offset < store.max_offset(TOPIC, queue_id):  # type: ignore[attr-defined]
-        read = store.read(TOPIC, queue_id, offset, 32)  # type: ignore[attr-defined]
+    offset = store.min_offset(TOPIC, queue_id)
+    while offset < store.max_offset(TOPIC, queue_id):
+        read = store.read(TOPIC, queue_id, offset, 32)
         found += [each.body for view in read.records for each in decode_all(view)]
         offset = read.next_offset
     return found

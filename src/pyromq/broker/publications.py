@@ -39,6 +39,18 @@ class _Publication:
     done: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the messages of a run have in common."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_ms: int
+    born_address: bytes
+    log_offset: int  # of the run
+
+
 class Publications:
     """The decisions of one broker that are not visible yet, oldest first."""
 
@@ -52,7 +64,7 @@ class Publications:
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._waiting: deque[_Publication] = deque()
         self._members: Iterator[BatchMember] | None = None  # of the first run, from the first hidden one on
-        self._record: StoredMessage | None = None  # of the first run, without its body
+        self._shape: _Shape | None = None  # of the first run
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -92,7 +104,7 @@ class Publications:
         run = publication.runs[0]
         if self._members is None:
             self._open(publication)
-        messages = self._slice(run)
+        messages = self._slice()
         done = publication.done + len(messages)
         ended = not messages or done >= run.messages
         note = self._ledger.note(LedgerNote(run.transaction, run.queue_offset, run.messages if ended else done))
@@ -120,36 +132,41 @@ class Publications:
         self._members = decode_batch(record.stored_body)
         for _ in range(publication.done):
             next(self._members, None)
-        self._record = record
+        self._shape = self._shape_of(record, run)
 
-    def _slice(self, run: Run) -> list[StoredMessage]:
+    def _shape_of(self, record: StoredMessage, run: Run) -> _Shape:
+        topic = record.properties[Property.REAL_TOPIC]
+        settings = self._topics.find(topic)
+        tags = 0 if settings is None or settings.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
+        queue_id = int(record.properties[Property.REAL_QUEUE_ID])
+        flags = SysFlag.COMMIT | tags
+        return _Shape(topic, queue_id, flags, record.born_ms, record.born_address, run.log_offset)
+
+    def _slice(self) -> list[StoredMessage]:
         assert self._members is not None
         messages: list[StoredMessage] = []
         size = 0
         for member in self._members:
-            messages.append(self._message(member, run))
+            messages.append(self._message(member))
             size += len(member.body)
             if len(messages) == SLICE or size >= SLICE_BYTES:
                 break
         return messages
 
-    def _message(self, member: BatchMember, run: Run) -> StoredMessage:
-        record = self._record
-        assert record is not None
+    def _message(self, member: BatchMember) -> StoredMessage:
+        shape = self._shape
+        assert shape is not None
         text = member.property_text
-        topic = record.properties[Property.REAL_TOPIC]
-        settings = self._topics.find(topic)
-        tags = 0 if settings is None or settings.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
         return StoredMessage(
-            topic,
+            shape.topic,
             member.body,
             text + ("" if not text or text.endswith(PAIRS) else PAIRS) + self._cluster_pair,
-            int(record.properties[Property.REAL_QUEUE_ID]),
+            shape.queue_id,
             member.flag,
-            SysFlag.COMMIT | tags,
-            record.born_ms,
-            record.born_address,
-            prepared_offset=run.log_offset,
+            shape.sys_flag,
+            shape.born_ms,
+            shape.born_address,
+            prepared_offset=shape.log_offset,
         )
 
     def _append(self, publication: _Publication, messages: list[StoredMessage], note: StoredMessage) -> None:
@@ -169,7 +186,7 @@ class Publications:
             logger.exception("a committed message to %s is lost", message.topic)
 
     def _end_run(self, publication: _Publication) -> None:
-        self._members = self._record = None
+        self._members = self._shape = None
         publication.runs.popleft()
         publication.done = 0
         if not publication.runs:

@@ -1,6 +1,6 @@
 """Times of delivery: what accepting costs, what ten million pending take, how late and how fast messages come.
 
-    delays.py [--pending 10000000] [--seconds 8] [--rounds 3] [--first]
+    delays.py [--pending 10000000] [--seconds 8] [--rounds 3] [--first] [--folder PATH]
 
 The server has one core, what asks it the other. Messages that wait for long are due at random times within 30 days.
 """
@@ -281,18 +281,21 @@ def fill(folder: Path, pending: int) -> None:
         memory(server, f"{pending:,} pending")
         lateness(server, "while the last of them are filed")
         cpu_when_idle(server)
-        lateness(server, f"{pending} pending")
-        burst(server, random_order=True)
-        burst(server, random_order=False)
-        memory(server, "after bursts")
         stopping = time.monotonic()
     print(f"stopped in {time.monotonic() - stopping:.1f} s")
     size = sum(path.stat().st_size for path in (folder / "timers").iterdir())
     print(f"files of the timers: {size / 1e9:.2f} GB in {len(list((folder / 'timers').iterdir()))} files")
+
+
+def deliver(folder: Path) -> None:
+    """Start on what `fill` left, and see how what is due leaves beside it."""
     with our_server(folder) as server:
         print(f"restart: ready in {server.ready_seconds:.2f} s")
         memory(server, "after the restart")
-        lateness(server, "after the restart")
+        lateness(server, "beside them")
+        burst(server, random_order=True)
+        burst(server, random_order=False)
+        memory(server, "after bursts")
 
 
 def main() -> None:
@@ -301,18 +304,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", action="store_true", help="before other programs (nice -20; needs root)")
+    parser.add_argument("--folder", type=Path, help="fill this one, or go on with it where it is there: two runs")
     asked = parser.parse_args()
     if asked.first:
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     os.sched_setaffinity(0, {GENERATOR_CORE})
     if asked.rounds:
         accept_rates(asked.seconds, asked.rounds)
-    with our_server() as server:
-        lateness_of_levels(server)
-        lateness(server, "nothing else pending")
-    if asked.pending:
+    if not asked.folder:
+        with our_server() as server:
+            lateness_of_levels(server)
+            lateness(server, "nothing else pending")
+    if asked.folder and asked.folder.exists():
+        deliver(asked.folder)
+    elif asked.folder:
+        fill(asked.folder, asked.pending)
+    elif asked.pending:
         with folder_for_now() as folder:
             fill(folder, asked.pending)
+            deliver(folder)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ DRAIN_SECONDS = 2.0  # running requests get this long to end
 STORE_TICK_SECONDS = 1.0
 EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time is up
 EXPIRE_CLIENTS_SECONDS = 10.0
-INDEX_STEP_SECONDS = 0.005  # work on the key index between two turns of the loop, while there is a backlog
-INDEX_PAUSE_SECONDS = 0.05
+INDEX_STEP_SECONDS = 0.001  # of work on the key index between two turns of the loop: everybody waits as long
+INDEX_PAUSE_SECONDS = 0.005  # while there is a backlog
 INDEX_IDLE_SECONDS = 0.5
 
 

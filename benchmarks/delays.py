@@ -277,7 +277,11 @@ def fill(folder: Path, pending: int) -> None:
     with our_server(folder) as server:
         memory(server, "empty")
         answered, passed = load(server.port, frames_of("bench", "TIMER_DELIVER_MS", within_a_month()), count=pending)
-        print(f"filled with {answered:,} in {passed:.0f} s: {answered / passed:,.0f} a second")
+        used = server.cpu_seconds()
+        print(
+            f"filled with {answered:,} in {passed:.0f} s: {answered / passed:,.0f} a second,"
+            f" {used / passed:.2f} of a core; for each {used / answered * 1e6:.1f} us"
+        )
         memory(server, f"{pending:,} pending")
         lateness(server, "while the last of them are filed")
         cpu_when_idle(server)

@@ -9,6 +9,8 @@ pytest.importorskip("pyspark")
 
 from pyromq import Admin, BatchTransactions, PullConsumer
 
+pytestmark = pytest.mark.spark
+
 LINES = 40  # of each file, which is a micro-batch
 
 

@@ -29,7 +29,7 @@ from pyromq.testing import FakeClock
 COUNT = 60
 SIZES = {"segment_bytes": 8192, "consume_queue_entries": 20, "index_slots": 16, "index_entries": 60}
 KINDS = ("flip", "cut", "empty", "missing", "garbage", "folder")
-FLIPS = 4  # of each file
+FLIPS = 3  # of each file
 
 
 def settings(folder):

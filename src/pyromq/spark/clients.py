@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pyromq.client.queue_reader import QueueReader
-from pyromq.errors import MQError
+from pyromq.errors import MQError, TopicNotFound, UsageError
 from pyromq.spark.options import ReadOptions
 
 T = TypeVar("T")
 
 RETRY_SECONDS = 0.2
+RESTART_SECONDS = 20.0  # that servers may need to be as they were
 LARGE_BYTES = 24 << 20
 
 _clients: dict[tuple[int, str, str, int], QueueReader] = {}
@@ -48,14 +49,21 @@ class Patience(Protocol):
     def deadline_ms(self) -> int: ...
 
 
-def patiently(options: Patience, call: Callable[[], T], *, most_seconds: float = math.inf) -> T:
-    """Return what `call` gives; while brokers are away it is repeated, until `deadlineMs`. Then raises its error."""
-    give_up = time.monotonic() + min(options.deadline_ms / 1000, most_seconds)
+def patiently(options: Patience, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False) -> T:
+    """Return what `call` gives; while brokers are away it is repeated, until `deadlineMs`. Then raises its error.
+
+    `planned`: topics and brokers were there when this was planned, so a name server that does not know them has been
+    started again and is told in a moment.
+    """
+    began = time.monotonic()
+    give_up = began + min(options.deadline_ms / 1000, most_seconds)
+    told = min(give_up, began + RESTART_SECONDS) if planned else began
     while True:
         try:
             return call()
         except MQError as error:
-            if not error.retriable or time.monotonic() >= give_up:
+            unknown = isinstance(error, TopicNotFound | UsageError)
+            if time.monotonic() >= (told if unknown else give_up) or not (error.retriable or unknown):
                 raise
         time.sleep(RETRY_SECONDS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -106,7 +107,8 @@ def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
 
 def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult]:
     wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
-    return patiently(options, lambda: client.pull_all(wanted, tags=options.tag_filter, max_bytes=options.pull_bytes))
+    pull = partial(client.pull_all, wanted, tags=options.tag_filter, max_bytes=options.pull_bytes)
+    return patiently(options, pull, planned=True)
 
 
 def _is_whole(options: ReadOptions, found: PullResult, offset: int, range_: QueueRange) -> bool:

@@ -85,7 +85,7 @@ class SinkTask:
         return self._report
 
     def _queues(self, topic: str) -> list[MessageQueue]:
-        return patiently(self._options, lambda: self._client.queues(topic))
+        return patiently(self._options, lambda: self._client.queues(topic), planned=True)
 
     def _skipped(self, batches: Iterable[pa.RecordBatch]) -> Report:
         """Take what Spark gives and do nothing with it: its worker wants it all taken."""

@@ -18,16 +18,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyromq.client.batch_transactions import AttemptResult
 from pyromq.errors import MQError, UsageError
-from pyromq.spark.clients import patiently
+from pyromq.spark.clients import RESTART_SECONDS, patiently
 from pyromq.spark.sink_clients import sink_client
 from pyromq.spark.sink_options import EXACTLY_ONCE, SinkOptions
 from pyromq.spark.sink_task import Report, SinkTask, TaskName
 
 logger = logging.getLogger(__name__)
-
-RESTART_SECONDS = (
-    20.0  # that servers may be away when a micro-batch is planned; in tasks and commits it is `deadlineMs`
-)
 
 
 @dataclass
@@ -87,7 +83,7 @@ def check_reachable(options: SinkOptions, *, wait_seconds: float) -> str | None:
     """
     client = patiently(options, lambda: sink_client(options), most_seconds=wait_seconds)
     for topic in filter(None, (options.topic, options.dead_letter_topic)):
-        patiently(options, partial(client.queues, topic), most_seconds=wait_seconds)
+        patiently(options, partial(client.queues, topic), most_seconds=wait_seconds, planned=wait_seconds > 0)
     return client.ledger if options.delivery == EXACTLY_ONCE else None
 
 
@@ -103,7 +99,7 @@ def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[R
     if options.delivery == EXACTLY_ONCE:
         # Where a task found the write decided, its commit only finishes what that decision began.
         whole = not any(report.skipped for report in reports)
-        client = patiently(options, lambda: sink_client(options, ledger))
+        client = patiently(options, lambda: sink_client(options, ledger), planned=True)
         outcome = client.commit(write, _results(reports) if whole else [])
         logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
     dropped, dead_letters = sum(each.dropped for each in reports), sum(each.dead_letters for each in reports)
@@ -131,7 +127,8 @@ def _results(reports: Iterable[Report]) -> list[AttemptResult]:
 
 def _run_task(options: SinkOptions, ledger: str | None, write: str, batches: Iterator[pa.RecordBatch]) -> Report:
     name = TaskName(write, _task().partitionId())
-    return SinkTask(patiently(options, lambda: sink_client(options, ledger)), options, name).write(batches)
+    client = patiently(options, lambda: sink_client(options, ledger), planned=True)
+    return SinkTask(client, options, name).write(batches)
 
 
 def _task() -> TaskContext:

@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from pyromq import Admin
-from pyromq.errors import NoNameServer
+from pyromq.errors import NoNameServer, TopicNotFound
 from pyromq.spark.clients import patiently
 from pyromq.spark.sink_clients import sink_client
 from pyromq.spark.sink_options import sink_options
@@ -29,6 +29,20 @@ def test_an_address_where_nobody_is_is_named_in_the_end():
         check_reachable(options, wait_seconds=0)
     with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1\b"):
         patiently(options, lambda: sink_client(options))
+
+
+def test_a_name_server_that_does_not_know_a_planned_topic_yet_is_asked_again():
+    answers = [TopicNotFound("orders"), ["a queue"]]
+
+    def ask():
+        if isinstance(answers[0], TopicNotFound):
+            raise answers.pop(0)
+        return answers[0]
+
+    with pytest.raises(TopicNotFound):
+        patiently(options_of("127.0.0.1:1"), ask)
+    answers.insert(0, TopicNotFound("orders"))
+    assert patiently(options_of("127.0.0.1:1"), ask, planned=True) == ["a queue"]
 
 
 @pytest.mark.slow

@@ -143,12 +143,13 @@ class Disk:
 
     def _elsewhere(self, write: Callable[..., Any], arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
         """The same in another thread, which must not wait for long for one that may wait for it."""
-        result = write(*arguments, **more)
-        if self._chosen(write.__name__) and self._lock.acquire(timeout=PATIENCE_SECONDS):
-            try:
-                if self.armed:
-                    image = image_of(self._folder)
-                    self._on_write(image, image, False)
-            finally:
+        is_alone = self._lock.acquire(timeout=PATIENCE_SECONDS)  # files must not come and go while they are looked at
+        try:
+            result = write(*arguments, **more)
+            if is_alone and self.armed and self._chosen(write.__name__):
+                image = image_of(self._folder)
+                self._on_write(image, image, False)
+            return result
+        finally:
+            if is_alone:
                 self._lock.release()
-        return result

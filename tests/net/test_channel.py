@@ -1,7 +1,9 @@
 """The client's side of a connection: asks, gives up in time, says what broke, and ends in a bounded time."""
 
 import asyncio
+import errno
 import logging
+import socket
 import threading
 from concurrent.futures import Future
 
@@ -297,3 +299,12 @@ async def test_bytes_that_are_no_frame_close_the_connection(caplog):
         await channel.close()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert address in caplog.text
+
+
+async def test_a_peer_that_is_gone_when_the_connection_stands_cannot_be_reached(server, monkeypatch):
+    def gone(_):
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr(socket.socket, "getpeername", gone)  # as after a kill in that very moment
+    with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{server.port} closed the connection at once"):
+        await connect(f"127.0.0.1:{server.port}", Dispatcher(), SystemClock())

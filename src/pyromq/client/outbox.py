@@ -94,6 +94,8 @@ class Outbox:
                 waiting.popleft()
         finally:
             del self._stalled[topic]
+            for delivery in waiting:  # only if this ended early: nobody waits for ever
+                self._fail(delivery, Unavailable(f"the message to topic {topic!r} was given up before it was sent"))
 
     async def destination(self, delivery: Delivery) -> tuple[Channel, MessageQueue]:
         """Return where the message goes next, connected. Raises `Unavailable` or what makes sending impossible."""

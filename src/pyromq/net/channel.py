@@ -128,7 +128,7 @@ class Channel(asyncio.Protocol):
         self._exchange = Exchange(
             self._dispatcher,
             self._clock,
-            address=transport.get_extra_info("peername"),
+            address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # none: the peer is gone already
             wake=self._ask_flush,
             run_soon=self._run_soon,
             initiator=True,
@@ -192,7 +192,7 @@ async def connect(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, channel = await loop.create_connection(
+            transport, channel = await loop.create_connection(
                 lambda: Channel(dispatcher, clock, serialization), host.strip("[]"), int(port), ssl=tls
             )
     except ConnectionRefusedError as error:
@@ -201,4 +201,7 @@ async def connect(
         raise Unavailable(f"{address} cannot be reached within {CONNECT_SECONDS:g} s") from error
     except (OSError, ValueError, OverflowError) as error:  # the last: a port beyond 65535
         raise Unavailable(f"{address} cannot be reached: {error}") from error
+    if transport.get_extra_info("peername") is None:
+        transport.abort()
+        raise Unavailable(f"{address} closed the connection at once")
     return channel

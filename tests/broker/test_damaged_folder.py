@@ -77,7 +77,7 @@ def sound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sound")
     clock = FakeClock()
     asyncio.run(fill(folder, clock))
-    copy = shutil.copytree(folder, folder.with_name("copy"))
+    copy = shutil.copytree(folder, folder.with_name(f"{folder.name}-copy"))
     seen = asyncio.run(started(copy, clock.now_ms()))
     assert sum(seen.values()) == COUNT + COUNT // 10  # the delayed ones have come
     return folder, clock.now_ms(), seen

@@ -72,7 +72,7 @@ def test_clean_stop_leaves_no_segment_made_ahead(tmp_path: Path) -> None:
         assert store._log._room._next is not None
         store._log._room._next.result(timeout=5)  # made by the helper's thread
         ahead = len(list((tmp_path / "commitlog").iterdir()))
-        copy = crashed_copy(tmp_path, tmp_path.with_name("copy"))
+        copy = crashed_copy(tmp_path, tmp_path.with_name(f"{tmp_path.name}-copy"))
     assert ahead == 2
     for root in (tmp_path, copy):
         with opened(root, **sizes) as store:

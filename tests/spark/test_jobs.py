@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import shutil
+import time
 import uuid
 from pathlib import Path
 
@@ -213,9 +215,12 @@ class TestMetrics:
         """Messages from files: the times of those from a broker cannot be chosen."""
         minutes = (["00:10"] * 10, ["10:00"], ["00:20", "00:30"], ["20:00"])
         (tmp_path / "in").mkdir()
+        written = time.time() - 60
         for number, times in enumerate(minutes):
             lines = [json.dumps({"topic": "t", "body": "eA==", "bornTimestamp": t, "storeTimestamp": t}) for t in times]
-            (tmp_path / "in" / f"{number}.json").write_text("\n".join(lines))
+            file = tmp_path / "in" / f"{number}.json"
+            file.write_text("\n".join(lines))
+            os.utime(file, (written + number, written + number))  # Spark takes them in this order
         windows = {"window": "1 minute", "late": "1 minute", "to_topic": topic}
         settings = build(JOBS["metrics"], {"namesrv": namesrv, **windows, **stream(topic, tmp_path)})
         schema = "topic string, tags string, body binary, bornTimestamp string, storeTimestamp string"

@@ -14,6 +14,7 @@ from pyromq.errors import (
     IllegalName,
     NotRunning,
     TopicNotFound,
+    Unavailable,
     UsageError,
 )
 from pyromq.message import Message, MessageQueue, SendStatus, SysFlag
@@ -181,6 +182,27 @@ async def test_one_way_messages_arrive(cluster):
         await producer.send_one_way(Message("orders", b"%d" % n), ordering_key="k")
     last = await producer.send(Message("orders", b"3"), ordering_key="k")
     assert last.queue_offset == 3
+
+
+async def test_a_fault_of_ours_leaves_no_message_waiting(cluster, monkeypatch, caplog):
+    producer = await cluster.producer()
+
+    async def broken(*_):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(producer._membership, "channel", broken)
+    with pytest.raises(Unavailable, match="to topic 'orders' was given up before it was sent"):
+        await producer.send(Message("orders", b"1"))
+    waiting = producer.send_soon(Message("orders", b"2"))
+    monkeypatch.setattr(producer._outbox, "destination", unavailable)
+    monkeypatch.setattr(producer._membership, "refresh", broken)
+    with pytest.raises(Unavailable, match="to topic 'orders' was given up before it was sent"):
+        await waiting
+    assert "a fault of ours" in caplog.text
+
+
+async def unavailable(*_):
+    raise Unavailable("nobody is there")
 
 
 async def test_ids_are_unique_and_stay_with_the_message(cluster):

@@ -12,7 +12,7 @@ import msgspec
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
-from pyromq.errors import IllegalName, StoreNotWritable
+from pyromq.errors import IllegalName
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import DataVersion, GroupConfig, GroupConfigTable, decode_body
 from pyromq.store.json_file import JsonFile
@@ -66,16 +66,10 @@ class Groups:
     def _saving(self) -> Callable[[], None]:
         self._is_saved = True
         content = msgspec.json.format(msgspec.json.encode(self.table()), indent=1)
-        order = self.version.counter
+        return self._file.saving(content, failed=self._lost, order=self.version.counter)
 
-        def save() -> None:
-            try:
-                self._file.save(content, order=order)
-            except StoreNotWritable:
-                self._is_saved = False
-                raise
-
-        return save
+    def _lost(self) -> None:
+        self._is_saved = False
 
     def table(self) -> GroupConfigTable:
         """Return all settings with their version, as request 201 answers."""

@@ -11,7 +11,6 @@ from functools import partial
 
 import msgspec
 
-from pyromq.errors import StoreError
 from pyromq.remoting.bodies import ConsumerOffsetTable, decode_body
 from pyromq.store.json_file import JsonFile
 
@@ -42,16 +41,10 @@ class Offsets:
         if not self._dirty:
             return None
         self._dirty = False
-        content = msgspec.json.encode(self.table())
+        return self._file.saving(msgspec.json.encode(self.table()), failed=self._lost)
 
-        def save() -> None:
-            try:
-                self._file.save(content)
-            except StoreError:
-                self._dirty = True
-                raise
-
-        return save
+    def _lost(self) -> None:
+        self._dirty = True
 
     def table(self) -> ConsumerOffsetTable:
         """Return everything, as request 43 answers."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.lifespan import Lifespan
 from pyromq.client.portal import Portal
 from pyromq.client.pull_consumer import AsyncPullConsumer
 from pyromq.client.pulling import PullResult
@@ -15,7 +16,7 @@ from pyromq.client.queue_watch import QueueListener
 from pyromq.message import MessageQueue, StoredMessage
 
 
-class PullConsumer:
+class PullConsumer(Lifespan):
     """Pulls messages when the application asks; blocking, for programs without an event loop.
 
         with PullConsumer("billing") as consumer:
@@ -41,16 +42,12 @@ class PullConsumer:
         """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
         self._portal.close(self._async.close)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             self._async.hand_back_latest()
-        self.close()
+        super().__exit__(kind, error, trace)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order of broker name and queue id."""

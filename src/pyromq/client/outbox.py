@@ -95,7 +95,7 @@ class Outbox:
         finally:
             del self._stalled[topic]
             for delivery in waiting:  # only if this ended early: nobody waits for ever
-                self._fail(delivery, Unavailable(f"the message to topic {topic!r} was given up before it was sent"))
+                self._fail(delivery, _given_up(topic))
 
     async def destination(self, delivery: Delivery) -> tuple[Channel, MessageQueue]:
         """Return where the message goes next, connected. Raises `Unavailable` or what makes sending impossible."""
@@ -231,7 +231,15 @@ class Outbox:
             self._membership.tasks.start(self._retry(delivery, error), name="retry")
 
     async def _retry(self, delivery: Delivery, error: MQError) -> None:
-        """Try again until the message is on a connection; a restarted broker is found within its timeout."""
+        failure: MQError | None = _given_up(delivery.topic)  # what a fault of ours means: nobody waits for ever
+        try:
+            failure = await self._try_again(delivery, error)
+        finally:
+            if failure is not None:
+                self._fail(delivery, failure)
+
+    async def _try_again(self, delivery: Delivery, error: MQError) -> MQError | None:
+        """Try until the message is on a connection; a restarted broker is found within its timeout. Else, say why."""
         pause = FIRST_PAUSE
         while self._clock.monotonic() < delivery.deadline and not delivery.future.done():
             await self._membership.refresh(delivery.topic)
@@ -246,10 +254,10 @@ class Outbox:
                 break
             else:
                 self._ask(channel, delivery, queue)
-                return
+                return None
         if isinstance(error, Unavailable):
-            error = type(error)(f"no broker took the message to topic {delivery.topic!r} in time: {error}")
-        self._fail(delivery, error)
+            return type(error)(f"no broker took the message to topic {delivery.topic!r} in time: {error}")
+        return error
 
     def _fail(self, delivery: Delivery, error: MQError) -> None:
         self._leave(delivery)
@@ -266,3 +274,7 @@ class Outbox:
             limit, future = waiter
             if self.in_flight < limit and not future.done():
                 future.set_result(None)
+
+
+def _given_up(topic: str) -> MQError:
+    return Unavailable(f"the message to topic {topic!r} was given up before it was sent")

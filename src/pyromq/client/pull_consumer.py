@@ -15,6 +15,7 @@ from typing import Self
 from pyromq.client.assigned_queue import AssignedQueue, Batch
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.fetching import Fetching
+from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.positions import Positions
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0  # how long iteration waits before it looks again whether the consumer was closed
 
 
-class AsyncPullConsumer:
+class AsyncPullConsumer(AsyncLifespan):
     """Pulls messages when the application asks, for programs with an event loop; see also `PullConsumer`.
 
         async with AsyncPullConsumer("billing") as consumer:
@@ -129,16 +130,12 @@ class AsyncPullConsumer:
             await self._membership.close()
             self._fetching.changed.set()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             self.hand_back_latest()
-        await self.close()
+        await super().__aexit__(kind, error, trace)
 
     def hand_back_latest(self) -> None:
         """Take what the latest poll, or iteration step, handed out as not consumed: closing will not commit it."""

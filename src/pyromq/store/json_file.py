@@ -66,6 +66,18 @@ class JsonFile:
                 self._replace(content)
                 self._order = order
 
+    def saving(self, content: bytes, *, failed: Callable[[], None], order: int = 0) -> Callable[[], None]:
+        """Return what saves the content, in any thread; where it cannot, it calls `failed` and raises `StoreError`."""
+
+        def save() -> None:
+            try:
+                self.save(content, order=order)
+            except StoreError:
+                failed()
+                raise
+
+        return save
+
     def _replace(self, content: bytes) -> None:
         try:
             self._disk.make_folder(self.path.parent)

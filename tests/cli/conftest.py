@@ -51,7 +51,7 @@ class Served:
         self.loop.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared():
     with closing(Served()) as served:
         yield served

@@ -62,7 +62,7 @@ def spark(small_java):
     session.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def namesrv():
     """A cluster in a thread of this process."""
     with cluster_in_thread() as namesrv:

@@ -8,7 +8,7 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
-from pyromq.store import reading
+from pyromq.store import residency
 from pyromq.store.disk import LOCAL_DISK
 
 
@@ -26,7 +26,7 @@ def forget(folder):
 
 
 async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to, monkeypatch):
-    monkeypatch.setattr(reading, "_RECENT_BYTES", 0)
+    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders", queues=1)
@@ -43,7 +43,7 @@ async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to,
 
 
 async def test_a_damaged_entry_among_what_is_on_disk_only_costs_one_more_pull(config, clock, caller_to, monkeypatch):
-    monkeypatch.setattr(reading, "_RECENT_BYTES", 0)
+    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders", queues=1)

@@ -200,6 +200,13 @@ class CommitLog:
             views.append(segment.memory[start - segment.base : start - segment.base + size])
         return views
 
+    def stretch(self, start: int, end: int) -> list[memoryview]:
+        """Return the bytes between two log offsets as far as they are there, a view for each segment."""
+        return [
+            segment.memory[max(start - segment.base, 0) : end - segment.base]
+            for segment in self.files.between(start, min(end, self.end))
+        ]
+
     def _segment_at(self, offset: int) -> Segment:
         segment = self.files.find(offset)
         assert segment is not None  # every file from `min_offset` to `end` is there

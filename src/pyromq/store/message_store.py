@@ -29,6 +29,7 @@ from pyromq.store.key_index import KeyIndex, KeyMatches
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.reading import Reading, ReadResult, ReadStatus
 from pyromq.store.recovery import Recovery
+from pyromq.store.residency import Residency
 from pyromq.store.retention import Retention
 
 __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
@@ -78,7 +79,8 @@ class MessageStore:
             sync_entries=self._flusher.sync_entries,
         )
         self._proof = EntryProof(self._log, self._follower.tags_code)
-        self._reading = Reading(self._log, self._queues, config, proof=self._proof, disk=disk)
+        residency = Residency(self._log, disk=disk, clock=clock)
+        self._reading = Reading(self._log, self._queues, config, proof=self._proof, residency=residency, disk=disk)
         self.read = self._reading.read
         self._clock = clock
         self._open = False

@@ -22,10 +22,11 @@ from pyromq.store.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from pyromq.store.disk import Disk
 from pyromq.store.entry_proof import EntryProof
 from pyromq.store.queue_table import QueueTable
+from pyromq.store.residency import Residency
 
-_RECENT_BYTES = 64 << 20  # of the log's end: still in memory, since they were written a moment ago
 SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
 _unpack_entries = struct.Struct(">qiq").iter_unpack
+_unpack_last = struct.Struct(">qi").unpack_from
 
 
 @lru_cache(maxsize=256)
@@ -51,8 +52,9 @@ class ReadStatus(Enum):
 class ReadResult(msgspec.Struct, frozen=True):
     """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
 
-    `next_offset` is the queue offset to ask for next. `is_past`: they were not written just now, and may have to come
-    from the disk when they are touched. `is_doubted`: nobody has compared them with their entries, to touch nothing.
+    `next_offset` is the queue offset to ask for next. `is_past`: they were not written or seen in memory just now, and
+    may have to come from the disk when they are touched. `is_doubted`: nobody has compared them with their entries, to
+    touch nothing.
     """
 
     status: ReadStatus
@@ -73,11 +75,19 @@ class Reading:
     """Answers reads from queues and log."""
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, config: StoreConfig, *, proof: EntryProof, disk: Disk
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        config: StoreConfig,
+        *,
+        proof: EntryProof,
+        residency: Residency,
+        disk: Disk,
     ) -> None:
         self._log = log
         self._queues = queues
         self._proof = proof
+        self._residency = residency
         self._disk = disk
         self._limits = (config.max_transfer_bytes, config.max_transfer_count)
         self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
@@ -144,7 +154,8 @@ class Reading:
             found = self._picked(content, max_count, max_bytes, accepts)
         scanned, status, records, count, total = found
         low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
-        is_past = first < self._log.end - _RECENT_BYTES
+        last, size = _unpack_last(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
+        is_past = not self._residency.covers(first, last + size)
         return ReadResult(status, after, low, high, records, count, total, is_past)
 
     def _allowed(self, asked_bytes: int | None, cold: bool) -> tuple[int, int]:

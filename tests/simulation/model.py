@@ -104,9 +104,9 @@ class Model:
     def watch_table(self, file: JsonFile) -> None:
         save, name = file.save, str(file.path)
 
-        def noted_save(content: bytes) -> None:
+        def noted_save(content: bytes, *, order: int = 0) -> None:
             self.tables[name] = (self.tables.get(name, (None, None))[0], content)
-            save(content)
+            save(content, order=order)
             self.tables[name] = (content, content)
 
         file.save = noted_save  # type: ignore[method-assign]

@@ -29,7 +29,7 @@ from pyromq.spark.archive_sink import ArchiveSink
 from servers import Server, our_server
 from spark import fill, open_session
 
-ROWS, BATCHES = 200_000, 20
+BATCHES = 20
 RATE = 1_000
 SIZE = 1024
 STAMP = 19  # digits of the time in ns
@@ -51,14 +51,14 @@ def main() -> None:
         _import()
         for queues in map(int, arguments.queues.split(",")):
             topic = f"bench-streams-{queues}"
-            fill(server, topic, queues, rows=ROWS, body=b"x" * SIZE)
+            fill(server, topic, queues, rows=arguments.rows, body=b"x" * SIZE)
             for what in arguments.only.split(","):
                 if what == "live":
                     _live(spark, server, queues, arguments.seconds)
                 elif what == "batches":
-                    _batches(spark, server, topic, queues)
+                    _batches(spark, server, topic, queues, arguments.rows)
                 elif what == "archive":
-                    _archive(spark, server, topic, queues)
+                    _archive(spark, server, topic, queues, arguments.rows)
         spark.stop()
 
 
@@ -66,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queues", default="4,64")
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--rows", type=int, default=200_000, help="in the topics that are read as they are")
     parser.add_argument("--only", default="live,batches,archive")
     parser.add_argument("--feed", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -94,22 +95,22 @@ def _run(frame: DataFrame, form: str, **options: str) -> StreamingQuery:
         return query
 
 
-def _batches(spark: SparkSession, server: Server, topic: str, queues: int) -> None:
-    limit = str(ROWS // BATCHES)
+def _batches(spark: SparkSession, server: Server, topic: str, queues: int, rows: int) -> None:
+    limit = str(rows // BATCHES)
     query = _run(_stream(spark, server, topic, startingOffsets="earliest", maxOffsetsPerTrigger=limit), "noop")
     took = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows][2:]
     print(f"| micro-batch of {limit} x 1 KiB, p50 | {queues} | {statistics.median(took):.0f} ms |", flush=True)
 
 
-def _archive(spark: SparkSession, server: Server, topic: str, queues: int) -> None:
+def _archive(spark: SparkSession, server: Server, topic: str, queues: int, rows: int) -> None:
     """Archive the topic in one micro-batch; also without what a query costs to begin and to end."""
     whole, batches = [], []
     for _ in range(4):
         began = time.perf_counter()
         query = _run(_stream(spark, server, topic, startingOffsets="earliest"), "rocketmq-archive")
-        whole.append(ROWS / (time.perf_counter() - began) / 1000)
+        whole.append(rows / (time.perf_counter() - began) / 1000)
         took = sum(each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows)
-        batches.append(ROWS / took)
+        batches.append(rows / took)
     for what, rates in (("the whole query", whole[1:]), ("its batch alone", batches[1:])):  # the first warms up
         figure = f"{statistics.median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f}) thousand rows/s"
         print(f"| archive to Parquet, 1 KiB, {what} | {queues} | {figure} |", flush=True)

@@ -208,6 +208,7 @@ async def test_closing_lets_parked_answers_come(server, channel, offsets, until)
 async def test_who_stops_accepting_still_serves_those_who_are_there(server, channel):
     await channel.call(maximum(1), timeout=5)
     server.stop_accepting()
+    await asyncio.sleep(0)
     with pytest.raises(Unavailable, match="refuses connections"):
         await connect(f"127.0.0.1:{server.port}", Dispatcher(), SystemClock())
     assert (await channel.call(maximum(2), timeout=5)).code == 0
@@ -226,6 +227,22 @@ async def test_closing_twice_and_closing_what_never_started_is_nothing(server, c
     await server.close()
     await server.close()
     await Server(Dispatcher(), clock).close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_made_just_before_the_end_is_ended(serve, turns):
+    server = await serve()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        for _ in range(turns):  # of the loop: accepted, handed on
+            await asyncio.sleep(0)
+        await server.close(drain_seconds=0)
+        client.setblocking(False)
+        async with asyncio.timeout(5):
+            try:
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+            except ConnectionResetError:
+                pass
+    assert not server.exchanges
 
 
 async def test_an_answer_after_the_end_of_everything_is_lost_quietly(server, channel, offsets, until, caplog):

@@ -1,6 +1,7 @@
 """The relay that makes a network bad: it holds, delays, cuts and comes back, and otherwise is not there."""
 
 import asyncio
+import socket
 import time
 from contextlib import asynccontextmanager
 
@@ -220,3 +221,24 @@ async def test_a_restarted_broker_is_behind_its_link_again():
         await cluster.restart_broker()
         await producer.send(Message("orders", b"2"))
         assert cluster.broker.address == cluster.links[0].address
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_connection_made_just_before_the_end_is_ended(server, turns):
+    link = Link(f"127.0.0.1:{server.port}")
+    await link.open()
+    with socket.create_connection(("127.0.0.1", link.port), timeout=5) as client:
+        for _ in range(turns):  # of the loop: accepted, handed on, connected to the server
+            await asyncio.sleep(0)
+        await link.close()
+        assert await ended(client)
+
+
+async def ended(client):
+    """Whether the other side has ended a connection."""
+    client.setblocking(False)
+    try:
+        async with asyncio.timeout(5):
+            return await asyncio.get_running_loop().sock_recv(client, 1) == b""
+    except ConnectionResetError:
+        return True

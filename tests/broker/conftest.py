@@ -18,11 +18,11 @@ from pyromq.remoting.headers import (
     Heartbeat,
     PullMessage,
     SendMessageResponse,
-    SendMessageV2,
 )
 from pyromq.store.config import StoreConfig
 from pyromq.testing import FakeClock
 
+from .headers import send_header
 from .transactions import ROUND, Checked, Transactions
 
 
@@ -56,17 +56,7 @@ class Caller:
         return decode_body(header.reply_body, (await self.ask(header, body)).body)
 
     async def send(self, topic, body=b"hello", *, queue_id=0, properties=""):
-        header = SendMessageV2(
-            producer_group="p",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_count=4,
-            queue_id=queue_id,
-            sys_flag=0,
-            born_ms=1,
-            flag=0,
-            properties=properties,
-        )
+        header = send_header(properties, topic=topic, queue_id=queue_id)
         return (await self.ask(header, body)).header(SendMessageResponse)
 
     def pull(self, topic="orders", queue_id=0, *, offset=0, suspend_ms=0):

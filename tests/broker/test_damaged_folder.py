@@ -21,10 +21,12 @@ from pyromq.message import encode_properties
 from pyromq.net.channel import connect
 from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import CreateTopic, SendMessageV2, UpdateConsumerOffset
+from pyromq.remoting.headers import CreateTopic, UpdateConsumerOffset
 from pyromq.store.checking import Checking
 from pyromq.store.config import StoreConfig
 from pyromq.testing import FakeClock
+
+from .headers import send_header
 
 COUNT = 60
 SIZES = {"segment_bytes": 8192, "consume_queue_entries": 20, "index_slots": 16, "index_entries": 60}
@@ -45,17 +47,7 @@ def sends(number):
 
 
 def send(queue_id, properties):
-    return SendMessageV2(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        properties=encode_properties(properties),
-    )
+    return send_header(encode_properties(properties), queue_id=queue_id)
 
 
 async def fill(folder, clock):

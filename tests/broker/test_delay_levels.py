@@ -20,15 +20,14 @@ from pyromq.remoting.headers import (
     AllDelayOffsets,
     BrokerState,
     MaxOffset,
-    SendBatchMessage,
     SendMessageResponse,
-    SendMessageV2,
 )
 from pyromq.store.config import DELAY_LEVELS_MS
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
 
 from .folders import killed
+from .headers import batch_header, send_header
 
 
 async def delay(caller, level, body=b"hello", *, queue_id=0, more=""):
@@ -106,17 +105,7 @@ async def test_other_levels_are_no_delay(orders, level):
 
 @pytest.mark.parametrize("level", ["soon", "1.5", "1h"])
 async def test_what_is_no_number_is_refused(orders, level):
-    header = SendMessageV2(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        properties=f"DELAY\x01{level}",
-    )
+    header = send_header(f"DELAY\x01{level}")
     response = await orders.ask(header, b"hello", code=13)
     assert response.remark == f"property DELAY is '{level}'; it must be a delay level, a whole number"
     assert await orders.bodies() == []
@@ -294,17 +283,8 @@ async def test_the_entry_of_a_parked_message_holds_the_due_time(broker, orders, 
 
 
 async def test_a_delivered_message_is_the_one_sent_with_a_new_store_time(broker, orders, clock):
-    header = SendMessageV2(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=2,
-        sys_flag=0x100,
-        born_ms=1_234,
-        flag=7,
-        reconsume_times=2,
-        properties="DELAY\x011\x02TAGS\x01a",
+    header = send_header(
+        "DELAY\x011\x02TAGS\x01a", queue_id=2, sys_flag=0x100, born_ms=1_234, flag=7, reconsume_times=2
     )
     await orders.ask(header, b"hello")
     (parked,) = await orders.messages(SCHEDULE_TOPIC, 0)
@@ -321,33 +301,13 @@ async def test_a_delivered_message_is_the_one_sent_with_a_new_store_time(broker,
 async def test_properties_must_fit_with_what_is_added(orders):
     room = 32_767 - len("DELAY\x011\x02a\x01\x02CLUSTER\x01DefaultCluster\x02REAL_TOPIC\x01orders\x02REAL_QID\x010")
     await delay(orders, 1, more="\x02a\x01" + "v" * room)
-    header = SendMessageV2(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        properties="DELAY\x011\x02a\x01" + "v" * (room + 1),
-    )
+    header = send_header("DELAY\x011\x02a\x01" + "v" * (room + 1))
     await orders.ask(header, b"hello", code=13)
 
 
 async def test_delayed_and_plain_messages_share_a_burst(orders, clock):
     def header(properties):
-        return SendMessageV2(
-            producer_group="p",
-            topic="orders",
-            default_topic="TBW102",
-            default_topic_queue_count=4,
-            queue_id=1,
-            sys_flag=0,
-            born_ms=1,
-            flag=0,
-            properties=properties,
-        )
+        return send_header(properties, queue_id=1)
 
     sent = [orders.channel.call_soon(header(text), b"x", timeout=5) for text in ("", "DELAY\x011", "", "DELAY\x01x")]
     responses = [await each for each in sent]
@@ -359,17 +319,7 @@ async def test_delayed_and_plain_messages_share_a_burst(orders, clock):
 
 
 async def test_a_batch_cannot_be_delayed(orders):
-    header = SendBatchMessage(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        batch=True,
-    )
+    header = batch_header()
     members = encode_batch([BatchMember(0, b"1", ""), BatchMember(0, b"2", "DELAY\x011")])
     response = await orders.ask(header, members, code=13)
     assert "A batch cannot be delayed" in response.remark
@@ -378,18 +328,7 @@ async def test_a_batch_cannot_be_delayed(orders):
 
 async def test_the_last_retry_is_a_dead_letter_at_once(broker, orders):
     broker.groups.put(GroupConfig(name="g", retry_max_times=2))
-    header = SendMessageV2(
-        producer_group="p",
-        topic="%RETRY%g",
-        default_topic="TBW102",
-        default_topic_queue_count=1,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        reconsume_times=2,
-        properties="DELAY\x015",
-    )
+    header = send_header("DELAY\x015", topic="%RETRY%g", default_topic_queue_count=1, reconsume_times=2)
     await orders.ask(header, b"hello")
     assert await orders.bodies("%DLQ%g") == [b"hello"]
 

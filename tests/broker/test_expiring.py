@@ -10,6 +10,8 @@ from pyromq.errors import ResponseCode
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse, MinOffset, OffsetResponse
 from pyromq.store.disk_use import DiskUse
 
+from .headers import send_header
+
 SEGMENT = 1 << 16
 
 
@@ -122,20 +124,7 @@ async def test_a_full_disk_refuses_sends_and_takes_them_again_by_itself(running,
 
 
 async def caller_send_code(caller, code):
-    from pyromq.remoting.headers import SendMessageV2
-
-    header = SendMessageV2(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        properties="",
-    )
-    return (await caller.ask(header, b"x", code=code)).remark
+    return (await caller.ask(send_header(), b"x", code=code)).remark
 
 
 async def test_what_is_due_on_a_full_disk_is_delivered_when_there_is_room(running, clock):

@@ -2,22 +2,11 @@
 
 import asyncio
 
-from pyromq.remoting.headers import SendMessageV2
+from .headers import send_header
 
 
 def header(*, topic="orders", queue_id=0, properties="a\x011", batch=None):
-    return SendMessageV2(
-        producer_group="p",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        properties=properties,
-        batch=batch,
-    )
+    return send_header(properties, topic=topic, queue_id=queue_id, batch=batch)
 
 
 async def burst(caller, *requests):

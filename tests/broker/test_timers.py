@@ -15,13 +15,10 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import BatchMember, decode_all, encode_batch
-from pyromq.remoting.headers import (
-    SendBatchMessage,
-    SendMessageV2,
-)
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timer_bucket import HOUR_MS
 
+from .headers import batch_header, send_header
 from .timers import DAY, cancel, timed
 
 
@@ -29,20 +26,6 @@ async def refused(caller, properties):
     with pytest.raises(AssertionError) as failure:
         await caller.send("orders", properties=properties)
     return str(failure.value)
-
-
-def send_header(properties):
-    return SendMessageV2(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        properties=properties,
-    )
 
 
 class Alone(NamedTuple):
@@ -368,17 +351,7 @@ def test_the_limit_may_be_a_year(alone_in, config, clock):
 
 async def test_batches_cannot_wait(orders):
     body = encode_batch([BatchMember(0, b"x", "TIMER_DELAY_SEC\x015")])
-    header = SendBatchMessage(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        batch=True,
-    )
+    header = batch_header()
     response = await orders.ask(header, body, code=13)
     assert "batch cannot be delayed" in response.remark
 

@@ -13,11 +13,10 @@ from pyromq.remoting.headers import (
     ListHalfMessages,
     PullMessage,
     ResumeHalfMessage,
-    SendBatchMessage,
-    SendMessageV2,
 )
 from pyromq.store.config import FlushMode
 
+from .headers import batch_header, send_header
 from .transactions import COMMIT, ROLLBACK, UNKNOWN, numbers_done, queue
 
 # -- half messages
@@ -59,34 +58,19 @@ async def test_a_half_message_that_leaves_no_room_for_checks_is_refused(producer
 
 
 async def test_a_batch_holds_no_half_messages(producer):
-    header = SendBatchMessage(
-        producer_group="p",
-        topic="orders",
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        batch=True,
-    )
+    header = batch_header()
     members = encode_batch([BatchMember(0, b"1", "TRAN_MSG\x01true")])
     response = await producer.caller.ask(header, members, code=13)
     assert "part of a transaction" in response.remark
 
 
 async def test_the_copy_of_a_committed_message_that_is_retried_is_no_half_message(producer, broker):
-    header = SendMessageV2(
+    header = send_header(
+        "TRAN_MSG\x01true\x02DELAY\x011",
         producer_group="CLIENT_INNER_PRODUCER",
         topic="%RETRY%g",
-        default_topic="TBW102",
         default_topic_queue_count=1,
-        queue_id=0,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
         reconsume_times=1,
-        properties="TRAN_MSG\x01true\x02DELAY\x011",
     )
     await producer.caller.ask(header, b"again")
     assert broker.store.max_offset(HALF_TOPIC, 0) == 0

@@ -11,8 +11,9 @@ from pyromq.remoting.headers import (
     CheckTransaction,
     EndTransaction,
     SendMessageResponse,
-    SendMessageV2,
 )
+
+from .headers import send_header
 
 COMMIT, ROLLBACK, UNKNOWN = SysFlag.COMMIT, SysFlag.ROLLBACK, 0
 ROUND = 7  # seconds; a minute would be so many ticks of the clock
@@ -46,16 +47,8 @@ class Transactions:
         text = f"TRAN_MSG\x01true\x02PGROUP\x01p{more}"
         if unique:
             text += f"\x02UNIQ_KEY\x01{next(self._numbers):032X}"
-        header = SendMessageV2(
-            producer_group="p",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_count=4,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_ms=self.clock.now_ms(),
-            flag=7,
-            properties=text,
+        header = send_header(
+            text, topic=topic, queue_id=queue_id, sys_flag=sys_flag, born_ms=self.clock.now_ms(), flag=7
         )
         response = await self.caller.ask(header, body, code=code)
         return response if code else response.header(SendMessageResponse)

@@ -1,0 +1,22 @@
+"""Headers of sends as plain clients fill them; a test names what it is about."""
+
+from pyromq.remoting.headers import SendBatchMessage, SendMessageV2
+
+_PLAIN = {
+    "producer_group": "p",
+    "topic": "orders",
+    "default_topic": "TBW102",
+    "default_topic_queue_count": 4,
+    "queue_id": 0,
+    "sys_flag": 0,
+    "born_ms": 1,
+    "flag": 0,
+}
+
+
+def send_header(properties="", **fields):
+    return SendMessageV2(**(_PLAIN | fields), properties=properties)
+
+
+def batch_header(**fields):
+    return SendBatchMessage(**(_PLAIN | fields), batch=True)

@@ -49,9 +49,9 @@ def flip(path: Path, position: int, *, mask: int = 0x10) -> None:
     path.write_bytes(content)
 
 
-def opens_with(root: Path, expected: dict[int, list[bytes]]) -> None:
+def opens_with(root: Path, expected: dict[int, list[bytes]], **changes: int) -> None:
     """Whether a broker starts and gives these messages by queue, and goes on behind the last ones."""
-    with opened(root) as store:
+    with opened(root, **changes) as store:
         assert {queue_id: pulled(store, queue_id) for queue_id in expected} == expected
         ends = {queue_id: store.max_offset(TOPIC, queue_id) for queue_id in expected}
         for queue_id in expected:

@@ -41,6 +41,7 @@ class Report:
     log_begin: int = 0
     log_end: int = 0
     newest_ms: int = 0
+    segment_bytes: int = 0  # of a log file, as the files tell
     findings: list[Finding] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
 
@@ -61,7 +62,7 @@ class Checking:
     def run(self) -> Report:
         """Look at everything. Raises `OSError` where a file cannot be read."""
         store = self.store
-        report = Report(log_begin=store.log_begin)
+        report = Report(log_begin=store.log_begin, segment_bytes=store.segment_bytes)
         report.findings += [Finding(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
         report.findings += [Finding(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
         self._walk(report)

@@ -27,7 +27,8 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _ENTRY = struct.Struct(">qiq")
 _TOPIC = "damaged"  # of records that stand for damage
 _KEPT = "damaged"  # folder
-_LEAST = FIXED_SIZE + 1  # a record with a topic of one character
+_LEAST = FIXED_SIZE + 1  # bytes of a record with a topic of one character
+_MOST = 4 << 20  # of one that stands for damage: brokers read a record into memory
 
 
 class Repairing:
@@ -92,19 +93,26 @@ class Repairing:
             self._write(file.path, start, _SIZE_AND_MAGIC.pack(end - start, BLANK_MAGIC))
         elif end - start >= _LEAST:
             self._on_act(f"{file.path} byte {start}: {end - start} damaged bytes are made a record that says so")
-            self._write(file.path, start, self._stand_in(damage, end - start, checking))
+            self._fill_with_stand_ins(damage, start, end, checking)
         else:
             self._on_act(f"{file.path} byte {start}: {end - start} damaged bytes are too few to be filled; left")
 
-    def _stand_in(self, damage: Damage, size: int, checking: Checking) -> bytes:
-        """Return a record of that size in no queue, with the damaged bytes in its body."""
+    def _fill_with_stand_ins(self, damage: Damage, start: int, end: int, checking: Checking) -> None:
+        while start < end:
+            size = end - start
+            if size > _MOST:
+                size = min(_MOST, size - _LEAST)  # what is left has to be a record too
+            self._write(damage.file.path, start, self._stand_in(damage, start, size, checking))
+            start += size
+
+    def _stand_in(self, damage: Damage, start: int, size: int, checking: Checking) -> bytes:
+        """Return a record of that size in no queue, with the damaged bytes from position `start` on in its body."""
         topic = _TOPIC[: size - FIXED_SIZE]
         body_size = size - FIXED_SIZE - len(topic)
-        start = damage.start - damage.file.base
         body = bytes(damage.file.content[start : start + body_size]).ljust(body_size, b"\0")
         record = StoredMessage(topic, body, "", sys_flag=SysFlag.ROLLBACK, born_address=bytes(8))
         record.store_address = bytes(8)
-        record.log_offset = damage.start
+        record.log_offset = damage.file.base + start
         record.store_ms = record.born_ms = damage.store_ms or _store_ms(checking.store, damage.end)
         content = encode(record)
         assert len(content) == size

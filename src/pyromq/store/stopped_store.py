@@ -16,14 +16,19 @@ from enum import Enum
 from pathlib import Path
 
 from pyromq.errors import StoreLocked, UsageError
+from pyromq.record import BLANK_MAGIC
 from pyromq.store.config import StoreConfig
-from pyromq.store.consume_queue import ENTRY_BYTES, QueueEntry
+from pyromq.store.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.queue_table import names_folders
 
 _ENTRY = struct.Struct(">qiq")
 _BLOCK_ENTRIES = 1024  # of a queue, read at once
 _NAME_DIGITS = 20
+_BLANK = BLANK_MAGIC.to_bytes(4, "big")
+_LEAST_LOG_FILE = 4096
+_LARGEST_RECORD = 16 << 20  # as a frame; a file's blank end is shorter
+_ROUND_SIZES = (4096, 1000)  # people set multiples of one of these
 
 
 class Cure(Enum):
@@ -93,6 +98,12 @@ class StoppedQueue:
         self.first = self._files[0][0] // ENTRY_BYTES if self._files else 0
         self.end = self._end()
 
+    @property
+    def log_end(self) -> int:
+        """Log offset behind the last entry's record; 0 where no entry points to one."""
+        last = self.entry(self.end - 1)
+        return 0 if last is None or last.size == FILLER_SIZE else last.log_offset + last.size
+
     def wrong_files(self) -> Iterator[tuple[Path, str]]:
         """Yield the files that are missing or of another size than the rest."""
         yield from _wrong_files(self.folder, self._files, self.file_bytes)
@@ -147,9 +158,9 @@ class StoppedStore:
         self.foreign += foreign
         if not self._log_rows and not (self.root / "consumequeue").is_dir():
             raise UsageError(f"{self.root} is no data folder of a broker: there is no {self.log_folder.name} in it")
-        self.segment_bytes = _usual_size(path for _, path in self._log_rows) or config.segment_bytes
-        self.config = replace(config, segment_bytes=self.segment_bytes)
         self.log_files = [self._mapped(base, path) for base, path in self._log_rows]
+        self.segment_bytes = self._file_size(config.segment_bytes)
+        self.config = replace(config, segment_bytes=self.segment_bytes)
         abort = self.root / "abort"
         self.crashed = abort.exists()
         # As `Directory` sees it: without a power cut everything that was written is there.
@@ -187,6 +198,24 @@ class StoppedStore:
                 return file, log_offset - file.base
         return None
 
+    def _file_size(self, configured: int) -> int:
+        """Return the size that log files ought to have. A single one tells it unless it was cut."""
+        usual = _usual_size(path for _, path in self._log_rows)
+        filled = [file for file in self.log_files if file.content]
+        if len(filled) != 1 or usual >= configured:
+            return usual or configured
+        return configured if self._is_cut(filled[0], configured) else usual
+
+    def _is_cut(self, file: StoppedFile, configured: int) -> bool:
+        """Whether the only log file was longer: nobody sets its size, or queues know records behind its end."""
+        size = len(file.content)
+        blank_at = file.content.rfind(_BLANK, max(size - _LARGEST_RECORD, 0)) - len(_BLANK)
+        if blank_at >= 0 and int.from_bytes(file.content[blank_at : blank_at + len(_BLANK)], "big") == size - blank_at:
+            return False  # the file was full
+        if size < _LEAST_LOG_FILE or all(size % unit for unit in _ROUND_SIZES):
+            return True
+        return any(file.base + size < queue.log_end <= file.base + configured for queue in self.queues())
+
     def _near(self, log_offset: int) -> Iterable[int]:
         index = (log_offset - self.log_begin) // self.segment_bytes
         return range(min(index, len(self.log_files) - 1), -1, -1)  # missing files shift those behind them
@@ -221,7 +250,7 @@ def _wrong_files(folder: Path, row: list[tuple[int, Path]], file_bytes: int) -> 
             expected += file_bytes
         size = path.stat().st_size
         if size != file_bytes:
-            yield path, f"the file has {size} bytes, the others have {file_bytes}"
+            yield path, f"the file has {size} bytes, not {file_bytes}"
         expected = base + file_bytes
 
 

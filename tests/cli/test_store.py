@@ -33,14 +33,31 @@ def damage(folder):
 def test_a_sound_folder_checks_out(store, folder):
     done = store("check", folder)
     assert (done.code, done.err) == (0, "")
-    assert done.lines == ["40 sound records, log offsets 0 to 6728: nothing is wrong"]
+    assert done.lines == [
+        "the log files have 4096 bytes: the broker's settings need mappedFileSizeCommitLog=4096",
+        "40 sound records, log offsets 0 to 6728: nothing is wrong",
+    ]
+
+
+def test_what_a_start_mends_is_not_called_nothing(store, folder):
+    (folder / "checkpoint").unlink()
+    done = store("check", folder)
+    assert done.code == 0
+    assert done.lines[-1].endswith(": nothing needs a repair")
+
+
+def test_a_single_thing_is_told_as_one(store, folder):
+    path = folder / "consumequeue" / TOPIC / "0" / f"{0:020}"
+    path.write_bytes(path.read_bytes()[:39] + b"\1" + path.read_bytes()[40:])
+    assert store("check", folder).lines[-1].endswith(": 1 thing is wrong")
+    assert "1 thing done" in store("repair", folder).lines
 
 
 @pytest.mark.parametrize("name", [CLEAN, CRASHED])
 def test_folders_of_java_brokers_check_out(store, tmp_path, name):
     done = store("check", unpack(name, tmp_path))
     assert done.code == 0
-    assert done.lines[-1].endswith("nothing is wrong")
+    assert done.lines[-1].endswith("nothing is wrong" if name == CLEAN else "nothing needs a repair")
 
 
 def test_damage_is_told_with_file_and_byte_and_repaired(store, folder):
@@ -146,7 +163,7 @@ def test_a_log_that_lies_elsewhere_is_found_by_the_settings(store, tmp_path):
     settings.write_text(f"storePathCommitLog={tmp_path / 'log'}\nstorePathRootDir=/elsewhere\n")
     assert store("check", tmp_path / "data").code == 1
     done = store("check", tmp_path / "data", "--config", settings)
-    assert done.lines == ["10 sound records, log offsets 0 to 1625: nothing is wrong"]
+    assert done.lines[1:] == ["10 sound records, log offsets 0 to 1625: nothing is wrong"]
 
 
 def test_a_running_broker_deletes_what_is_old(store, served_with, tmp_path):

@@ -81,9 +81,10 @@ def check(folder: Path, config_file: Path | None, output: str) -> int:
     a repair or a backup.
     """
     check_stopped(folder)
-    report = Checking(_config(folder, config_file), _progress_line(output)).run()
+    config = _config(folder, config_file)
+    report = Checking(config, _progress_line(output)).run()
     report.findings += _of_tables(folder)
-    return _tell(report, output)
+    return _tell(report, output, config)
 
 
 @store.command()
@@ -97,17 +98,18 @@ def repair(folder: Path, config_file: Path | None, output: str) -> int:
     """
     check_stopped(folder)
     directory = Directory(folder)
-    StoppedStore(_config(folder, config_file))  # refuses what is no store before anything is written
+    config = _config(folder, config_file)
+    StoppedStore(config)  # refuses what is no store before anything is written
     directory.lock()
     try:
         acts: list[str] = []
-        report = Repairing(_config(folder, config_file), acts.append, _progress_line(output)).run()
+        report = Repairing(config, acts.append, _progress_line(output)).run()
         report.findings += _of_tables(folder)
     finally:
         directory.unlock()
     if output == "table":
-        click.echo("\n".join([*acts, f"{len(acts)} things done"]))
-    return _tell(report, output, acts=acts)
+        click.echo("\n".join([*acts, f"{_counted(len(acts), 'thing')} done"]))
+    return _tell(report, output, config, acts=acts)
 
 
 @store.command()
@@ -175,7 +177,7 @@ def expire(broker: str | None, older_than: int | None, namesrv: str, output: str
 # -- what a check says
 
 
-def _tell(report: Report, output: str, *, acts: list[str] | None = None) -> int:
+def _tell(report: Report, output: str, config: StoreConfig, *, acts: list[str] | None = None) -> int:
     """Print a report; return the exit code."""
     bad = [finding for finding in report.findings if finding.cure in (Cure.REPAIR, Cure.BACKUP)]
     if output == "json":
@@ -190,10 +192,22 @@ def _tell(report: Report, output: str, *, acts: list[str] | None = None) -> int:
         return 1 if bad else 0
     for finding in report.findings:
         click.echo(str(finding))
+    if report.segment_bytes != config.segment_bytes:
+        size = report.segment_bytes
+        click.echo(f"the log files have {size} bytes: the broker's settings need mappedFileSizeCommitLog={size}")
     span = f"log offsets {report.log_begin} to {report.log_end}"
-    verdict = f"{len(bad)} things are wrong" if bad else "nothing is wrong"
-    click.echo(f"{report.records} sound records, {span}: {verdict}")
+    click.echo(f"{_counted(report.records, 'sound record')}, {span}: {_verdict(report, bad)}")
     return 1 if bad else 0
+
+
+def _verdict(report: Report, bad: list[Finding]) -> str:
+    if bad:
+        return f"{_counted(len(bad), 'thing')} {'is' if len(bad) == 1 else 'are'} wrong"
+    return "nothing needs a repair" if report.findings else "nothing is wrong"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -32,15 +32,19 @@ if TYPE_CHECKING:
     from pyromq.client.transactions import Decision as Decision
     from pyromq.client.transactions import Transaction as Transaction
     from pyromq.client.transactions import TransactionResult as TransactionResult
+    from pyromq.errors import BatchDecided as BatchDecided
+    from pyromq.errors import BatchIncomplete as BatchIncomplete
     from pyromq.errors import BrokerError as BrokerError
     from pyromq.errors import DeadlineExceeded as DeadlineExceeded
     from pyromq.errors import IllegalMessage as IllegalMessage
     from pyromq.errors import IllegalName as IllegalName
+    from pyromq.errors import MessageRefused as MessageRefused
     from pyromq.errors import MQError as MQError
     from pyromq.errors import NoNameServer as NoNameServer
     from pyromq.errors import NoReply as NoReply
     from pyromq.errors import NotRunning as NotRunning
     from pyromq.errors import ProtocolError as ProtocolError
+    from pyromq.errors import RecallRefused as RecallRefused
     from pyromq.errors import TopicNotFound as TopicNotFound
     from pyromq.errors import Unavailable as Unavailable
     from pyromq.errors import UsageError as UsageError
@@ -66,15 +70,19 @@ _MODULES = {
     "pyromq.client.pulling": ("PullResult", "PullStatus"),
     "pyromq.client.transactions": ("AsyncTransactionProducer", "Decision", "Transaction", "TransactionResult"),
     "pyromq.errors": (
+        "BatchDecided",
+        "BatchIncomplete",
         "BrokerError",
         "DeadlineExceeded",
         "IllegalMessage",
         "IllegalName",
+        "MessageRefused",
         "MQError",
         "NoNameServer",
         "NoReply",
         "NotRunning",
         "ProtocolError",
+        "RecallRefused",
         "TopicNotFound",
         "Unavailable",
         "UsageError",

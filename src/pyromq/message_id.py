@@ -69,11 +69,15 @@ class OffsetId(NamedTuple):
 
 
 def parse_offset_id(text: str) -> OffsetId:
-    """Return where an offset id points. Raises `UsageError` for anything that is not 32 or 56 hex digits."""
+    """Return where an offset id points. Raises `UsageError` for anything else, such as a producer's unique id."""
     try:
         raw = bytes.fromhex(text)
     except ValueError as error:
         raise UsageError(f"message id {text!r} is not hexadecimal") from error
     if len(raw) not in (16, 28):
         raise UsageError(f"message id {text!r} has {len(text)} digits; an offset id has 32 (IPv4) or 56 (IPv6)")
+    if raw[-12:-10] != b"\0\0":  # no port has more than 16 bits
+        raise UsageError(
+            f"message id {text!r} points at no broker; if it is the producer's unique id, give its topic too"
+        )
     return OffsetId(format_address(raw[:-8]), int.from_bytes(raw[-8:], "big"))

@@ -28,7 +28,7 @@ DATA = Path("data")
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field, value):
-    with pytest.raises(UsageError, match=rf"broker setting {field}"):
+    with pytest.raises(UsageError, match=rf"broker setting \w* ?\(?{field}"):
         BrokerConfig(DATA, **{field: value})
 
 
@@ -74,3 +74,22 @@ def test_a_property_that_does_not_fit_is_named_with_its_value(name, text):
 def test_the_advertised_address_is_the_public_one():
     assert BrokerConfig(DATA, port=10911).advertised_address == "127.0.0.1:10911"
     assert BrokerConfig(DATA, port=1, host="::", advertised_host="::1").advertised_address == "[::1]:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("fileReservedTime", "-1", "broker setting fileReservedTime (reserved_hours) is -1, must be from 0"),
+        ("deleteWhen", "25", "broker setting deleteWhen (expire_hours) is (25,), must be hours of a day"),
+        ("retentionBytes", "5", "broker setting retentionBytes (retained_bytes) is 5, must be at least two log files"),
+    ],
+)
+def test_a_setting_of_the_store_is_refused_by_the_name_that_was_written(tmp_path, name, text, complaint):
+    with pytest.raises(UsageError) as refused:
+        from_java({name: text}, data=tmp_path)
+    assert str(refused.value).startswith(complaint)
+
+
+def test_a_brokers_name_is_refused_as_a_name(tmp_path):
+    with pytest.raises(UsageError, match=r"brokerName \(name\) is 'a b': The specified name contains illegal"):
+        BrokerConfig(tmp_path, name="a b")

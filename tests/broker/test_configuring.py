@@ -58,7 +58,7 @@ async def test_changes_are_kept_in_the_file_the_broker_was_started_with(config, 
         ("rocketmqHome=/x", 16, "Can not update config in black list."),
         ("brokerName=other", 16, "setting brokerName cannot be changed while the broker runs"),
         ("noSuchSetting=1", 1, "setting 'noSuchSetting' is unknown to this broker"),
-        ("brokerPermission=99", 1, "broker setting permission is 99; it must be 0 to 7"),
+        ("brokerPermission=99", 1, "broker setting brokerPermission (permission) is 99; it must be 0 to 7"),
         ("defaultTopicQueueNums=few", 1, "property defaultTopicQueueNums is 'few': "),
     ],
 )

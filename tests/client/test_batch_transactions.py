@@ -1,6 +1,7 @@
 """Batch transactions at real brokers: many messages, one decision, whatever is repeated, cut or killed."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -97,6 +98,20 @@ async def test_a_queue_may_be_chosen(cluster, batches):
     assert cluster.broker.store.max_offset("orders", 3) == 1
     with pytest.raises(UsageError, match="one of queue and ordering_key"):
         await attempt_of(batches, "1", queue=queue, ordering_key="k", name="u")
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("ours")], ids=["finished", "given up"])
+async def test_an_attempt_that_is_over_takes_nothing_more(batches, error):
+    with suppress(RuntimeError):
+        async with batches.attempt("t") as attempt:
+            await attempt.send([Message("orders", b"1")])
+            if error is not None:
+                raise error
+    with pytest.raises(UsageError, match="the attempt at 't' is over; begin another one"):
+        await attempt.send([Message("orders", b"2")])
+    if error is not None:
+        with pytest.raises(UsageError, match="has no result and cannot win 't'"):
+            await batches.commit("t", [attempt.result])
 
 
 async def test_what_cannot_be_sent_is_refused(batches):

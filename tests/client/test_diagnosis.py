@@ -3,6 +3,7 @@
 import pytest
 
 from pyromq.client.diagnosis import diagnose
+from pyromq.store.disk_use import DiskUse
 from pyromq.testing.cluster import Cluster
 
 
@@ -47,6 +48,14 @@ async def test_a_broker_whose_address_leads_nowhere():
         _, finding = await diagnose(cluster.namesrv)
         assert "advertises 127.0.0.99" in finding.text
         assert "--broker-ip" in finding.advice
+
+
+async def test_a_broker_that_takes_no_messages(cluster):
+    cluster.broker.store.retention.measure = lambda path: DiskUse(path, 95, 5)
+    await cluster.clock.advance(10)
+    [finding] = wrong(await diagnose(cluster.namesrv))
+    assert finding.text == f"answers at {cluster.broker.address}, but takes no messages"
+    assert "95 % full" in finding.advice and "diskSpaceWarningLevelRatio" in finding.advice
 
 
 @pytest.mark.parametrize(("created_by_sending", "ok"), [(True, True), (False, False)])

@@ -205,6 +205,14 @@ async def unavailable(*_):
     raise Unavailable("nobody is there")
 
 
+@pytest.mark.parametrize("wrong", ["hello", [Message("orders", b"1"), Message("orders", b"2")]], ids=["text", "list"])
+async def test_what_is_no_message_is_refused(cluster, wrong):
+    producer = await cluster.producer()
+    for send in (producer.send, producer.request, producer.send_one_way):
+        with pytest.raises(IllegalMessage, match=r"a Message is sent, not .*; several go together with send_batch"):
+            await send(wrong)
+
+
 async def test_ids_are_unique_and_stay_with_the_message(cluster):
     producer = await cluster.producer()
     message = Message("orders", b"1")

@@ -70,6 +70,27 @@ async def test_committed_messages_do_not_come_again(cluster):
     assert [m.queue_offset for m in await second.poll()] == [3]
 
 
+async def test_a_queue_made_anew_is_read_from_its_begin(cluster, caplog):
+    queue = await fill(cluster, 3)
+    consumer = await reading(cluster, queue)
+    assert bodies(await consumer.poll()) == [0, 1, 2]
+    await consumer.close()
+    admin = await cluster.admin()
+    await admin.delete_topic("orders")
+    await admin.create_topic("orders", queues=4)
+    producer = await cluster.producer("anew")
+    await producer.send(Message("orders", b"7"), queue=queue)
+    again = await reading(cluster, queue)
+    assert bodies(await again.poll()) == [7]
+    assert again.position(queue) == 1
+    await again.commit()
+    assert await again.committed(queue) == 1
+    assert (
+        "group readers: offset 3 of queue 3 of orders at broker-a is outside the queue, which has 0 to 1; going on at 0"
+        in caplog.text
+    )
+
+
 async def test_closing_commits_what_was_handed_out(cluster):
     queue = await fill(cluster, 3)
     async with AsyncPullConsumer("g", cluster.namesrv) as consumer:

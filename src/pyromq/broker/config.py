@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class BrokerConfig:
         for field, (least, most) in _RANGES.items():
             value = getattr(self, field)
             if not isinstance(value, int) or not least <= value <= most:
-                raise UsageError(f"broker setting {field} is {value!r}; it must be {least} to {most}")
+                raise UsageError(f"broker setting {_called(field)} is {value!r}; it must be {least} to {most}")
 
     def _check_names(self) -> None:
         for field in ("name", "cluster"):
@@ -80,9 +81,10 @@ class BrokerConfig:
             try:
                 check_topic(value)  # each broker serves topics of these names
             except UsageError as error:
-                raise UsageError(f"broker setting {field} is {value!r}: {error}") from error
+                text = str(error).replace("topic", "name")
+                raise UsageError(f"broker setting {_called(field)} is {value!r}: {text}") from error
         if len(self.cluster) > MAX_TOPIC_LENGTH - len("_REPLY_TOPIC"):
-            raise UsageError(f"broker setting cluster is {self.cluster!r}: longer than 115 characters")
+            raise UsageError(f"broker setting {_called('cluster')} is {self.cluster!r}: longer than 115 characters")
 
     def _check_addresses(self) -> None:
         host = self.advertised_host or self.host
@@ -91,14 +93,14 @@ class BrokerConfig:
         except ValueError:  # records and message ids hold the address in binary form
             unusable = True
         if unusable:
+            name = _called("advertised_host" if self.advertised_host else "host")
             raise UsageError(
-                f"broker setting advertised_host is {host!r}; it must be the IP address by which clients reach this "
-                "machine (brokerIP1 in properties)"
+                f"broker setting {name} is {host!r}; it must be the IP address by which clients reach this machine"
             )
         for address in self.namesrv:
             host, _, port = address.rpartition(":")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise UsageError(f"broker setting namesrv names {address!r}; write HOST:PORT")
+                raise UsageError(f"broker setting {_called('namesrv')} names {address!r}; write HOST:PORT")
 
     @property
     def advertised_ip(self) -> str:
@@ -250,7 +252,7 @@ def from_java(properties: Mapping[str, str], *, data: Path) -> dict[str, Any]:
     """
     own, of_store = _fields(properties)
     if of_store:
-        own["store"] = StoreConfig(own.get("data", data), **of_store)
+        own["store"] = _store(partial(StoreConfig, own.get("data", data)), of_store)
     return own
 
 
@@ -258,8 +260,24 @@ def with_properties(config: BrokerConfig, properties: Mapping[str, str]) -> Brok
     """Return a copy of `config` changed by RocketMQ properties. Raises `UsageError` as `from_java` does."""
     own, of_store = _fields(properties)
     if of_store:
-        own["store"] = replace(config.store_config, **of_store)
+        own["store"] = _store(partial(replace, config.store_config), of_store)
     return replace(config, **own)
+
+
+def _store(make: Callable[..., StoreConfig], of_store: Mapping[str, Any]) -> StoreConfig:
+    """Make the store's settings; what does not fit is told by RocketMQ's name, too."""
+    try:
+        return make(**of_store)
+    except UsageError as error:
+        field, _, rest = str(error).partition(" ")
+        raise UsageError(f"broker setting {_called(field, 'store')} {rest}") from error
+
+
+def _called(field: str, component: str = "") -> str:
+    """Return a field's name as properties spell it, with ours beside it; ours alone where they have none."""
+    path = f"{component}.{field}" if component else field
+    name = next((name for name, each in JAVA_NAMES.items() if each == path), None)
+    return field if name is None else f"{name} ({field})"
 
 
 def _fields(properties: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

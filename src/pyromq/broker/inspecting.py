@@ -161,6 +161,7 @@ class Inspecting:
             "earliestMessageTimeStamp": str(store.earliest_store_time_of_log()),
             "dispatchBehindBytes": "0",  # a queue's entry is written together with its record
             "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
+            **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours
         }
 
     def _queue_figures(self) -> dict[str, str]:

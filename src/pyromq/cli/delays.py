@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_rows
+from pyromq.cli.render import as_json, local_time, namesrv_option, one_line, output_option, show_rows
 from pyromq.cli.times import read_moment
 from pyromq.client.delayed_messages import AsyncDelayedMessages, DelayedMessage
 from pyromq.errors import MQError
@@ -104,7 +104,7 @@ async def _cancel(namesrv: str, handles: Sequence[str], *, output: str) -> int:
                 outcome["message_id"] = await delayed_messages.cancel(handle)
             except MQError as error:
                 failed = True
-                outcome |= {"outcome": "failed", "error": str(error)}
+                outcome |= {"outcome": "failed", "error": one_line(error)}
             click.echo(as_json(outcome) if output == "json" else _line(outcome))
     return 1 if failed else 0
 

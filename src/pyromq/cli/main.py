@@ -16,7 +16,8 @@ try:
 except ImportError:  # installed without the extra
     sys.exit("pyromq: the command line needs its extra: pip install 'pyromq[cli]'")
 
-from pyromq.errors import MQError, TopicNotFound
+from pyromq.cli.render import one_line
+from pyromq.errors import MQError
 
 # name -> (module:attribute, one line of help); modules are imported only when their command runs.
 COMMANDS = {
@@ -99,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
     except (MQError, OSError) as error:
         if debug:
             raise
-        click.echo(f"error: {_one_line(error)}", err=True)
+        click.echo(f"error: {one_line(error)}", err=True)
         return 1
     return result if isinstance(result, int) else 0
 
@@ -109,9 +110,3 @@ def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [each for number, each in enumerate(arguments) if each != "--debug" or number >= end]
     return kept, len(kept) < len(arguments)
-
-
-def _one_line(error: Exception) -> str:
-    """The text without line breaks, and without the address of a page that Java's servers add to some answers."""
-    text = " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("See http"))
-    return f"{text}; `pyromq topic list` shows what there is" if isinstance(error, TopicNotFound) else text

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pyromq.errors import TopicNotFound
 from pyromq.remoting.codes import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -107,3 +108,9 @@ def local_time(ms: int) -> datetime | None:
 def permission_text(bits: int) -> str:
     """Return `r`, `w`, `rw`, or `-` for neither."""
     return ("r" if bits & Permission.READ else "") + ("w" if bits & Permission.WRITE else "") or "-"
+
+
+def one_line(error: Exception) -> str:
+    """Return the text on one line, without the address of a page that Java's servers add to some answers."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("See http"))
+    return f"{text}; `pyromq topic list` shows what there is" if isinstance(error, TopicNotFound) else text

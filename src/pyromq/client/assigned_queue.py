@@ -63,6 +63,7 @@ class AssignedQueue:
         self.finished = 0
         self.committed = -1  # what we last told the broker; -1: nothing yet
         self.fetch_offset = 0
+        self.latest_ms = 0  # when the latest message fetched was stored
         self.ready: deque[Batch] = deque()
         self.ready_count = 0
         self.ready_bytes = 0
@@ -82,6 +83,7 @@ class AssignedQueue:
         """Take what a pull brought; return whether there is something to hand out."""
         self.fetch_offset = next_offset
         if messages:
+            self.latest_ms = messages[-1].store_ms
             batch = Batch(self, messages, next_offset)
             self.ready.append(batch)
             self.ready_count += batch.count
@@ -89,6 +91,13 @@ class AssignedQueue:
         elif not self.ready and self.position < next_offset:
             self.position = next_offset  # nothing wanted on the way: filtered queues make progress too
         return bool(messages)
+
+    def correct(self, offset: int) -> None:
+        """Go on at `offset`, on either side of the place so far; what is fetched is handed out first."""
+        self.fetch_offset = offset
+        if not self.ready:
+            self.position = offset
+            self.finished = min(self.finished, offset)
 
     def take(self) -> Batch:
         """Return the oldest batch, which the caller hands out."""

@@ -82,6 +82,7 @@ class Attempt:
         self.transaction = transaction
         self.token = token
         self.result: AttemptResult | None = None
+        self._is_over = False
         self._runs = runs
         self._ledger = ledger
         self._stream = runs.stream(self._header)
@@ -121,14 +122,18 @@ class Attempt:
 
     async def send_run(self, queue: MessageQueue, body: bytes, messages: int) -> None:
         """Send messages that are encoded already, as `record.encode_batch` does."""
+        if self._is_over:
+            raise UsageError(f"the attempt at {self.transaction!r} is over; begin another one with attempt()")
         await self._stream.put(queue, body, messages)
 
     async def abandon(self) -> None:
         """Stop sending. Brokers roll back what they have in time; they need not be told."""
+        self._is_over = True
         await self._stream.abandon()
 
     async def finish(self) -> AttemptResult:
         """Wait until the brokers hold everything. Raises what a run failed with: then the attempt cannot count."""
+        self._is_over = True
         if self.result is None:
             by_broker: dict[str, int] = {}
             for queue, acknowledged in (await self._stream.finish()).items():
@@ -198,16 +203,21 @@ class AsyncBatchTransactions(AsyncLifespan):
         """Return a new attempt; tokens are made where none is given, and must never be used twice."""
         return Attempt(self.runs, transaction, token or uuid4().hex, self.ledger)
 
-    async def commit(self, transaction: str, attempts: Sequence[AttemptResult]) -> BatchOutcome:
+    async def commit(self, transaction: str, attempts: Sequence[AttemptResult | None]) -> BatchOutcome:
         """Decide that these attempts win, unless it is decided: return what counts.
 
         Raises `BatchIncomplete` when a broker lost messages of an attempt by its time-out, and `Unavailable` when a
         broker could not be told in time; committing again, with anything, finishes what was decided.
         """
+        wanted = []
         for attempt in attempts:
+            if attempt is None:
+                raise UsageError(
+                    f"an attempt that failed, or is not finished, has no result and cannot win {transaction!r}"
+                )
             if attempt.transaction != transaction:
                 raise UsageError(f"an attempt at {attempt.transaction!r} cannot win {transaction!r}")
-        wanted = [_wanted(attempt, self.ledger) for attempt in attempts]
+            wanted.append(_wanted(attempt, self.ledger))
         decision = await self._commit_at(self.ledger, transaction, wanted)
         visible = decision.visible
         for broker in sorted({name for attempt in decision.attempts for name in attempt.elsewhere}):

@@ -138,7 +138,7 @@ class BatchTransactions(Lifespan):
         """Return the queues that can be written now, in order of broker name and queue id."""
         return self._portal.run(self._async.runs.queues, topic)
 
-    def commit(self, transaction: str, attempts: Sequence[AttemptResult]) -> BatchOutcome:
+    def commit(self, transaction: str, attempts: Sequence[AttemptResult | None]) -> BatchOutcome:
         """Decide that these attempts win, unless it is decided: return what counts."""
         return self._portal.run(self._async.commit, transaction, attempts)
 

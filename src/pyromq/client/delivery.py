@@ -157,7 +157,12 @@ def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMe
 def queue_chooser(
     message: Message, queue: MessageQueue | None, ordering_key: str | None, selector: Selector | None
 ) -> QueueChooser | None:
-    """Return how the caller wants the queue chosen; None: in turns. Raises `UsageError` for two wishes at once."""
+    """Return how the caller wants the queue chosen; None: in turns.
+
+    Raises `UsageError` for two wishes at once, and `IllegalMessage` for what is no message.
+    """
+    if not isinstance(message, Message):
+        raise IllegalMessage(f"a Message is sent, not {message!r:.64}; several go together with send_batch")
     if (queue is not None) + (ordering_key is not None) + (selector is not None) > 1:
         raise UsageError("give one of queue, ordering_key and selector, not several")
     if queue is not None:

@@ -11,7 +11,7 @@ from pyromq.client.routes import read_route
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
-from pyromq.remoting.bodies import ClusterTable, TopicRoute, decode_body
+from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
 from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
 
 TIMEOUT = 3.0
@@ -75,7 +75,8 @@ async def _check_brokers(membership: Membership, name_server: str, table: Cluste
 
 async def _check_broker(membership: Membership, name: str, address: str) -> Finding:
     try:
-        (await membership.ask(address, BrokerState(), timeout=TIMEOUT)).check()
+        response = (await membership.ask(address, BrokerState(), timeout=TIMEOUT)).check()
+        figures = decode_body(KeyValues, response.body).table
     except Unavailable as error:
         host = address.rpartition(":")[0]
         advice = (
@@ -85,6 +86,8 @@ async def _check_broker(membership: Membership, name: str, address: str) -> Find
         return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
     except MQError as error:
         return Finding(name, False, f"answers at {address}, but: {error}", "look into the broker's log")
+    if refusal := figures.get("sendRefusal"):  # brokers of ours tell
+        return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
     return Finding(name, True, f"answers at {address}")
 
 

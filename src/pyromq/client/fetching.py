@@ -11,6 +11,7 @@ import logging
 from pyromq.client.assigned_queue import AssignedQueue
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.membership import Membership
+from pyromq.client.offsets import QueueOffsets
 from pyromq.client.pulling import PullRequest, PullStatus, pull
 from pyromq.client.routes import MASTER
 from pyromq.clock import Clock
@@ -27,11 +28,14 @@ class Fetching:
     or a queue resumed.
     """
 
-    def __init__(self, group: str, membership: Membership, config: ConsumerConfig, clock: Clock) -> None:
+    def __init__(
+        self, group: str, membership: Membership, *, offsets: QueueOffsets, config: ConsumerConfig, clock: Clock
+    ) -> None:
         self.changed = asyncio.Event()
         self.room = asyncio.Event()
         self._group = group
         self._membership = membership
+        self._offsets = offsets
         self._config = config
         self._clock = clock
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -96,7 +100,10 @@ class Fetching:
             return
         assigned.broker_id = result.suggested_broker_id
         assigned.pulled_ms = self._clock.now_ms()
-        if assigned.add(result.messages, result.next_offset):
+        if result.status is PullStatus.OFFSET_MOVED:
+            asked, latest_ms = assigned.fetch_offset, assigned.latest_ms
+            assigned.correct(await self._offsets.corrected(self._group, result, asked=asked, latest_ms=latest_ms))
+        elif assigned.add(result.messages, result.next_offset):
             self.changed.set()
         if assigned.queue in self._troubled:
             self._troubled.discard(assigned.queue)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from pyromq.client.config import ConsumeFrom
 from pyromq.client.membership import Membership
+from pyromq.client.pulling import PullResult
 from pyromq.errors import ResponseCode
 from pyromq.message import MessageQueue
 from pyromq.names import RETRY_PREFIX
@@ -17,6 +19,8 @@ from pyromq.remoting.headers import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class QueueOffsets:
@@ -45,6 +49,29 @@ class QueueOffsets:
             topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
         )
         return await self._ask(queue, question)
+
+    async def corrected(self, group: str, result: PullResult, *, asked: int, latest_ms: int) -> int:
+        """Return where to go on after a pull at `asked`, outside the queue; `latest_ms`: of the latest message we had.
+
+        Behind its end the queue is another one, made anew or without its lost tail. A broker then offers the end, and
+        messages in between would never be consumed: those stored since the latest one we had are, or where we had
+        none (0), all of a queue that still has its first message. What is done is logged.
+        """
+        queue, offset = result.queue, result.next_offset  # what was before it, retention has removed
+        if asked > result.max_offset and latest_ms:
+            offset = min(await self.by_time(queue, latest_ms + 1), result.max_offset)
+        elif asked > result.max_offset and result.min_offset == 0:
+            offset = 0
+        logger.warning(
+            "group %s: offset %d of %s is outside the queue, which has %d to %d; going on at %d",
+            group,
+            asked,
+            queue,
+            result.min_offset,
+            result.max_offset,
+            offset,
+        )
+        return offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """Return where a group goes on; None if nothing is stored and the broker does not say 0 by itself."""

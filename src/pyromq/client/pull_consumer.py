@@ -87,7 +87,7 @@ class AsyncPullConsumer(AsyncLifespan):
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
         self._offsets = QueueOffsets(self._membership, timeout=self.config.timeout)
-        self._fetching = Fetching(group, self._membership, self.config, self._clock)
+        self._fetching = Fetching(group, self._membership, offsets=self._offsets, config=self.config, clock=self._clock)
         self._watch = QueueWatch(self._membership)
         self._turns: list[AssignedQueue] = []
         self._open: Batch | None = None  # being handed out message by message

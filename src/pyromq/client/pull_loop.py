@@ -134,36 +134,14 @@ class PullLoops:
 
         Done at once: messages that arrive while one waits would be taken for consumed.
         """
-        in_flight = owned.in_flight
+        asked = owned.in_flight.next_offset
         try:
-            offset = await self._corrected(owned, result)
+            offset = await self._offsets.corrected(self._group, result, asked=asked, latest_ms=owned.latest_ms)
         except MQError as error:
             self._tell(owned, error)
             await self._clock.sleep(self._config.retry_seconds)
-            return
-        logger.warning(
-            "group %s: offset %d of %s is outside the queue, which has %d to %d; going on at %d",
-            self._group,
-            in_flight.next_offset,
-            owned.queue,
-            result.min_offset,
-            result.max_offset,
-            offset,
-        )
-        in_flight.next_offset = offset
-
-    async def _corrected(self, owned: OwnedQueue, result: PullResult) -> int:
-        """Return where to go on. Behind its end the queue is another one, made anew or without its lost tail.
-
-        A broker then offers the end, and messages in between would never be consumed: those stored since the latest
-        one we had are, or where we had none, all of a queue that still has its first message.
-        """
-        if owned.in_flight.next_offset <= result.max_offset:
-            return result.next_offset  # what was before it, retention has removed
-        if owned.latest_ms:
-            offset = await self._offsets.by_time(owned.queue, owned.latest_ms + 1)
-            return min(offset, result.max_offset)
-        return 0 if result.min_offset == 0 else result.next_offset
+        else:
+            owned.in_flight.next_offset = offset
 
     def _tell(self, owned: OwnedQueue, error: MQError) -> None:
         """A trouble is logged once, until the queue works again."""

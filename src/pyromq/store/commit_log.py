@@ -64,6 +64,11 @@ class CommitLog:
 
     # -- writing
 
+    @property
+    def refusal(self) -> str:
+        """Why appends are refused; "" while they are not."""
+        return self._refusal or self._held
+
     def append(self, message: StoredMessage) -> None:
         """Write the record; sets log offset, store time and size. In memory when this returns, not flushed.
 
@@ -120,8 +125,8 @@ class CommitLog:
 
     def _make_room(self, size: int) -> None:
         """Have room for `size` bytes at `end`: in a new segment where they do not fit."""
-        if self._refusal or self._held:
-            raise StoreNotWritable(self._refusal or self._held)
+        if self.refusal:
+            raise StoreNotWritable(self.refusal)
         limit = min(self._max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
         if size > limit:
             raise MessageRefused(f"message takes {size} bytes in the log, the limit is {limit}")

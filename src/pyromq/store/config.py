@@ -73,8 +73,7 @@ class StoreConfig:
         least_retained = 2 * self.segment_bytes
         if self.retained_bytes is not None and self.retained_bytes < least_retained:
             raise UsageError(
-                f"retained_bytes (retentionBytes) is {self.retained_bytes}, must be at least two log files:"
-                f" {least_retained}"
+                f"retained_bytes is {self.retained_bytes}, must be at least two log files: {least_retained}"
             )
         if not self.delay_levels_ms or min(self.delay_levels_ms) <= 0:
             raise UsageError(f"delay_levels_ms is {self.delay_levels_ms}, must be durations above 0")

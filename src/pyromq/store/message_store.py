@@ -228,6 +228,11 @@ class MessageStore:
         """
         return self._flusher.wait(log_offset)
 
+    @property
+    def refusal(self) -> str:
+        """Why no message is taken; "" while they are."""
+        return self._log.refusal
+
     # -- single records
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.store.making import fill, message, opened
+from tests.store.making import TOPIC, crashed_copy, fill, message, opened
 from tests.store.test_checking import opens_with, without
 
 from pyromq.errors import StoreCorrupt
@@ -79,3 +79,38 @@ def test_a_full_file_without_those_behind_it_keeps_its_size(tmp_path: Path) -> N
     for path in sorted((tmp_path / "commitlog").iterdir())[1:]:
         path.unlink()
     assert StoppedStore(StoreConfig(tmp_path)).segment_bytes == 4096
+
+
+@pytest.mark.parametrize("left", ["no file", "an empty file", "no folder"])
+@pytest.mark.parametrize("crashed", [False, True])
+def test_without_any_log_file_queues_go_on_counting(tmp_path: Path, left: str, crashed: bool) -> None:
+    with opened(tmp_path / "first") as store:
+        fill(store, COUNT)
+        root = crashed_copy(tmp_path / "first", tmp_path / "second")
+    if not crashed:
+        root = tmp_path / "first"
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    if left == "an empty file":
+        log_file(root).touch()
+    elif left == "no folder":
+        (root / "commitlog").rmdir()
+    with pytest.raises(StoreCorrupt, match="has no log files"), opened(root):
+        pass
+    mended = repaired(root, segment_bytes=4096)
+    assert {finding.cure for finding in mended.findings} <= {Cure.START, Cure.BACKUP}, mended.findings
+    with opened(root) as store:
+        assert [store.max_offset(TOPIC, queue_id) for queue_id in (0, 1)] == [COUNT // 2] * 2
+    opens_with(root, {0: [], 1: []})
+
+
+def test_a_damaged_queue_whose_records_are_gone_goes_on_counting(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, COUNT)
+    for path in (tmp_path / "commitlog").iterdir():
+        path.unlink()
+    (tmp_path / "consumequeue" / TOPIC / "0" / f"{0:020}").unlink()
+    (tmp_path / "consumequeue" / TOPIC / "0" / f"{320:020}").unlink()
+    repaired(tmp_path, segment_bytes=4096)
+    with opened(tmp_path) as store:
+        assert store.max_offset(TOPIC, 0) == COUNT // 2

@@ -52,6 +52,11 @@ class QueueCheck:
     def queue(self, topic: str, queue_id: int) -> StoppedQueue:
         return self._queues[topic, queue_id].queue
 
+    @property
+    def ends(self) -> dict[tuple[str, int], int]:
+        """The queue offsets behind the last entries."""
+        return {key: progress.queue.end for key, progress in self._queues.items()}
+
     def file_sizes(self) -> list[int]:
         """Return the size of each queue's files; 0 without any."""
         return [progress.queue.file_bytes for progress in self._queues.values()]

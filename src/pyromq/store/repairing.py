@@ -47,7 +47,8 @@ class Repairing:
 
     def run(self) -> Report:
         """Mend what can be mended; return what a check finds afterwards. Raises `OSError`."""
-        if self._restore_sizes(StoppedStore(self._config)):
+        store = StoppedStore(self._config)
+        if self._begin_anew(store) or self._restore_sizes(store):
             self._sync()
         checking = Checking(self._config, self._on_progress)
         report = checking.run()
@@ -63,6 +64,22 @@ class Repairing:
         return Checking(self._config, self._on_progress).run()
 
     # -- the log
+
+    def _begin_anew(self, store: StoppedStore) -> bool:
+        """Where nothing is left of the log, let it go on behind what the queues know: so they go on counting."""
+        known = max((queue.log_end for queue in store.queues()), default=0)
+        if not known or any(file.content for file in store.log_files):
+            return False
+        size = store.segment_bytes
+        path = store.log_path(known + -known % size)
+        self._on_act(f"{store.log_folder}: nothing is left of the log; {path.name} is made, where it goes on")
+        for file in store.log_files:
+            file.path.unlink()
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as made:
+            made.truncate(size)
+        self._touched.add(path)
+        return True
 
     def _restore_sizes(self, store: StoppedStore) -> bool:
         """Give log files back their size; a missing one comes back empty."""
@@ -152,6 +169,9 @@ class Repairing:
         for message in LogWalk(StoppedStore(self._config)):
             if isinstance(message, StoredMessage) and (message.topic, message.queue_id) in broken:
                 follower.replay(message, complete=True)
+        for key in broken & checking.queues.ends.keys():
+            if not table.make(*key).max_offset:  # nothing of it is left in the log
+                table.make(*key).begin_at(checking.queues.ends[key], 0)
         for key in broken & checking.queues.lost.keys():
             queue = table.make(*key)
             queue_offset, log_offset = checking.queues.lost[key][-1]

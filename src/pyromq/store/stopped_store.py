@@ -100,9 +100,11 @@ class StoppedQueue:
 
     @property
     def log_end(self) -> int:
-        """Log offset behind the last entry's record; 0 where no entry points to one."""
+        """Log offset behind the last entry's record, or where a lost one may have been; 0 without entries."""
         last = self.entry(self.end - 1)
-        return 0 if last is None or last.size == FILLER_SIZE else last.log_offset + last.size
+        if last is None:
+            return 0
+        return last.log_offset if last.size == FILLER_SIZE else last.log_offset + last.size
 
     def wrong_files(self) -> Iterator[tuple[Path, str]]:
         """Yield the files that are missing or of another size than the rest."""

@@ -143,13 +143,40 @@ def test_where_no_record_begins_the_nearest_are_named(store, folder):
     assert f"the sound record before begins at {first}, the one behind at {second}" in done.err
 
 
+def test_behind_the_log_its_end_is_named(store, folder):
+    done = store("dump", folder, "6900")
+    assert done.code == 1
+    assert done.err.endswith("; the log ends at 6728\n")
+
+
+def test_before_the_first_sound_record_none_is_invented(store, folder):
+    damage(folder)
+    done = store("dump", folder, "1")
+    assert "; no sound record is before, the one behind begins at " in done.err
+
+
 def test_all_messages_are_dumped_one_a_line(store, folder):
     damage(folder)
     done = store("dump", folder, "--count", "5")
     assert [json.loads(line)["body"] for line in done.lines] == [f"body {number}" for number in range(1, 6)]
     assert done.err.startswith("log offsets 0 to ")
     assert len(store("dump", folder, "--topic", TOPIC).lines) == 39
-    assert store("dump", folder, "--topic", "other").lines == []
+
+
+def test_all_messages_of_one_queue_are_dumped(store, folder):
+    lines = store("dump", folder, "--topic", TOPIC, "--queue", "1", "--count", "3").lines
+    assert [json.loads(line)["body"] for line in lines] == ["body 1", "body 3", "body 5"]
+    assert len(store("dump", folder, "--queue", "1").lines) == 20
+
+
+def test_a_dump_of_what_is_not_there_is_an_error(store, folder):
+    for which, text in (
+        (["--topic", "other"], "topic 'other'"),
+        (["--topic", TOPIC, "--queue", "7"], "queue 7 of topic"),
+    ):
+        done = store("dump", folder, *which)
+        assert (done.code, done.out) == (1, "")
+        assert f"there is no {text}" in done.err
 
 
 def test_every_message_of_a_java_broker_is_dumped(store, tmp_path):

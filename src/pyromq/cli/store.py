@@ -115,8 +115,8 @@ def repair(folder: Path, config_file: Path | None, output: str) -> int:
 @store.command()
 @_folder
 @click.argument("offsets", type=click.IntRange(0), nargs=-1, metavar="[OFFSET]...")
-@click.option("--topic", metavar="TOPIC", help="Offsets are those of a queue of this topic.")
-@click.option("--queue", type=click.IntRange(0), default=0, show_default=True, metavar="ID", help="Which queue.")
+@click.option("--topic", metavar="TOPIC", help="Only this topic. Offsets are those of a queue of it.")
+@click.option("--queue", type=click.IntRange(0), metavar="ID", help="Only this queue; with offsets 0 if not given.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Without offsets: print so many, not all.")
 @output_option
 def dump(
@@ -124,7 +124,7 @@ def dump(
     config_file: Path | None,
     offsets: tuple[int, ...],
     topic: str | None,
-    queue: int,
+    queue: int | None,
     count: int | None,
     output: str,
 ) -> int:
@@ -135,10 +135,10 @@ def dump(
     check_stopped(folder)
     stopped = StoppedStore(_config(folder, config_file))
     if not offsets:
-        return _dump_all(stopped, topic, count)
+        return _dump_all(stopped, topic, queue, count=count)
     failed = False
     for number, offset in enumerate(offsets):
-        log_offset = offset if topic is None else log_offset_of(stopped, topic, queue, offset)
+        log_offset = offset if topic is None else log_offset_of(stopped, topic, queue or 0, offset)
         message, fault = find_record(stopped, log_offset)
         record = _as_record(message) | {"fault": fault or None}
         failed = failed or bool(fault)
@@ -251,17 +251,26 @@ def _progress_line(output: str) -> Callable[[int, int], None]:
 # -- messages
 
 
-def _dump_all(stopped: StoppedStore, topic: str | None, count: int | None) -> int:
+def _dump_all(stopped: StoppedStore, topic: str | None, queue: int | None, *, count: int | None) -> int:
     left = count
+    known = topic is None
     for found in LogWalk(stopped):
         if left == 0:
             break
         if isinstance(found, Damage):
             click.echo(f"log offsets {found.start} to {found.end} are damaged: {found.reason}", err=True)
-        elif topic is None or found.topic == topic:
+        elif topic in (None, found.topic) and queue in (None, found.queue_id):
+            known = True
             click.echo(as_json(_as_record(found)))
             left = None if left is None else left - 1
+    if not known and not _has_queue(stopped, topic, queue):
+        which = f"topic {topic!r}" if queue is None else f"queue {queue} of topic {topic!r}"
+        raise UsageError(f"there is no {which} in {stopped.root}")
     return 0
+
+
+def _has_queue(stopped: StoppedStore, topic: str | None, queue: int | None) -> bool:
+    return any(each.topic == topic and queue in (None, each.queue_id) for each in stopped.queues())
 
 
 def _as_record(message: StoredMessage) -> dict[str, Any]:

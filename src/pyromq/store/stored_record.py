@@ -6,7 +6,7 @@ from pyromq.errors import StoreCorrupt, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import decode
 from pyromq.store.consume_queue import FILLER_SIZE
-from pyromq.store.log_walk import LogWalk
+from pyromq.store.log_walk import Damage, LogWalk
 from pyromq.store.stopped_store import StoppedQueue, StoppedStore
 
 
@@ -48,11 +48,27 @@ def find_record(store: StoppedStore, log_offset: int) -> tuple[StoredMessage, st
 
 
 def _neighbours(store: StoppedStore, log_offset: int) -> str:
-    before = after = None
-    for found in LogWalk(store, around=log_offset):
-        if isinstance(found, StoredMessage):
-            if found.log_offset >= log_offset:
+    """Say where the sound records nearest to a log offset begin, or where the log ends."""
+    for around in (log_offset, log_offset - store.segment_bytes):  # the one before may be in the file before
+        before = after = None
+        damaged_to = 0
+        walk = LogWalk(store, around=around)
+        for found in walk:
+            if isinstance(found, Damage):
+                damaged_to = found.end
+            elif found.log_offset >= log_offset:
                 after = found.log_offset
                 break
-            before = found.log_offset
-    return f"the sound record before begins at {before}, the one behind at {after}"
+            else:
+                before = found.log_offset
+        if before is not None:
+            break
+    if after is None and log_offset >= max(walk.end, damaged_to):
+        return f"the log ends at {walk.end}"
+    if before is None:
+        return "no sound record is before" + (
+            ", and none behind" if after is None else f", the one behind begins at {after}"
+        )
+    return f"the sound record before begins at {before}, " + (
+        "none is behind" if after is None else f"the one behind at {after}"
+    )

@@ -56,6 +56,7 @@ def test_damaged_content_is_put_aside_for_the_previous_one(tmp_path: Path, caplo
     assert file.read(msgspec.json.decode) == [1]
     assert (tmp_path / "topics.json.damaged").read_bytes() == b"[2"
     assert "topics.json is damaged" in caplog.text
+    assert "restore it" not in caplog.text  # nobody has to
     assert file.read(msgspec.json.decode) == [1]
 
 

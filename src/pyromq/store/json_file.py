@@ -53,7 +53,9 @@ class JsonFile:
             if decoded is not None:
                 return decoded
         if damaged is not None:
-            raise damaged
+            raise StoreCorrupt(
+                f"{damaged}; restore it from a backup, or move it away to go on without what it held"
+            ) from damaged
         return None
 
     def save(self, content: bytes, *, order: int = 0) -> None:
@@ -107,6 +109,4 @@ class JsonFile:
         try:
             return decode(content) if content else None
         except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise StoreCorrupt(
-                f"{path} is damaged: {error}; restore it from a backup, or move it away to go on without what it held"
-            ) from error
+            raise StoreCorrupt(f"{path} is damaged: {error}") from error

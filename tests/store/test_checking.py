@@ -207,6 +207,19 @@ def test_a_queue_file_cut_short_or_missing_is_made_again(tmp_path: Path, sent: l
     assert files_below(tmp_path / "consumequeue") == before
 
 
+def test_a_queue_of_one_short_file_is_left_to_the_start(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 6)
+    short = tmp_path / f"consumequeue/{TOPIC}/1/{0:020}"
+    short.write_bytes(short.read_bytes()[:100])
+    [finding] = checked(tmp_path).findings
+    assert (finding.path, finding.cure) == (short.parent, Cure.START)
+    assert "100 bytes, those of other queues 160" in finding.text
+    with opened(tmp_path) as store:
+        assert pulled(store, 1) == [b"body 1", b"body 3", b"body 5"]
+    assert checked(tmp_path).is_sound
+
+
 def test_a_missing_queue_of_a_known_topic_is_made_again(tmp_path: Path, sent: list[StoredMessage]) -> None:
     before = files_below(tmp_path / "consumequeue")
     shutil.rmtree(tmp_path / "consumequeue" / TOPIC / "1")

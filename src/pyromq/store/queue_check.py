@@ -13,7 +13,7 @@ from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.log_walk import Damage
 from pyromq.store.queue_table import QueueTable, names_folders
-from pyromq.store.stopped_store import Cure, Finding, StoppedQueue, StoppedStore
+from pyromq.store.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
 
 _QUEUE_OFFSET_AT = 20  # in a record
 _FEWEST_BEFORE = 1 << 32  # a log that was begun anew beside old queues may say more than its length allows
@@ -43,6 +43,8 @@ class QueueCheck:
             (queue.topic, queue.queue_id): _Progress(queue, _first_live_at(queue, store.log_begin))
             for queue in store.queues()
         }
+        sizes = [progress.queue.file_bytes for progress in self._queues.values()]
+        self.file_bytes = usual(size for size in sizes if size)  # of the files of most queues; 0 without any
         table = store.root / "config" / "topics.json"
         self._topics = table.read_bytes() if table.exists() else b""
         self._odd: list[StoredMessage] = []
@@ -56,10 +58,6 @@ class QueueCheck:
     def ends(self) -> dict[tuple[str, int], int]:
         """The queue offsets behind the last entries."""
         return {key: progress.queue.end for key, progress in self._queues.items()}
-
-    def file_sizes(self) -> list[int]:
-        """Return the size of each queue's files; 0 without any."""
-        return [progress.queue.file_bytes for progress in self._queues.values()]
 
     def take(self, message: StoredMessage) -> None:
         """Look for the entry of a sound record. Called for every one."""
@@ -120,6 +118,9 @@ class QueueCheck:
             yield Finding(path, None, "it is no file of a consume queue", Cure.NOBODY)
         for path, text in progress.queue.wrong_files():
             yield Finding(path, None, text, Cure.REPAIR)
+        if progress.queue.file_bytes not in (0, self.file_bytes):
+            text = f"its files have {progress.queue.file_bytes} bytes, those of other queues {self.file_bytes}"
+            yield Finding(progress.queue.folder, None, text, Cure.START)
 
     def _of_queue(
         self, key: tuple[str, int], progress: _Progress, log_end: int, damages: list[Damage]

@@ -161,7 +161,8 @@ class Repairing:
         broken = checking.queues.broken
         if not broken:
             return
-        table = QueueTable(self._config.root / "consumequeue", self._entries_per_file(checking))
+        per_file = checking.queues.file_bytes // ENTRY_BYTES or self._config.consume_queue_entries
+        table = QueueTable(self._config.root / "consumequeue", per_file)
         follower = Follower(table, self._config.delay_levels_ms)
         for topic, queue_id in sorted(broken):
             self._on_act(f"queue {topic} {queue_id}: made again from the log")
@@ -181,11 +182,6 @@ class Repairing:
             for segment in queue.files.segments:
                 segment.sync()
             queue.release()
-
-    def _entries_per_file(self, checking: Checking) -> int:
-        sizes = [size for size in checking.queues.file_sizes() if size]
-        usual = max(sizes, key=sizes.count, default=0)
-        return usual // ENTRY_BYTES or self._config.consume_queue_entries
 
     def _drop_index(self, checking: Checking) -> None:
         """Remove index files from the first broken one on: the next start makes them again."""

@@ -239,9 +239,13 @@ def _row(folder: Path) -> tuple[list[tuple[int, Path]], list[Path]]:
 
 
 def _usual_size(paths: Iterable[Path]) -> int:
-    """Return the size that most of the files have, of several the largest: what is wrong is usually too short."""
-    sizes = Counter(path.stat().st_size for path in paths)
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+    return usual(path.stat().st_size for path in paths)
+
+
+def usual(sizes: Iterable[int]) -> int:
+    """Return the size that is there most often, of several the largest: what is wrong is usually too short."""
+    counts = Counter(sizes)
+    return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
 def _wrong_files(folder: Path, row: list[tuple[int, Path]], file_bytes: int) -> Iterator[tuple[Path, str]]:

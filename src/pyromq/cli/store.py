@@ -77,8 +77,8 @@ def _config(folder: Path, config_file: Path | None) -> StoreConfig:
 def check(folder: Path, config_file: Path | None, output: str) -> int:
     """Say what is wrong in FOLDER, file by file; nothing is changed.
 
-    Reads every record, queue entry, index entry, waiting message and table. The exit code is 1 when something needs
-    a repair or a backup.
+    Reads every record, queue entry, index entry, waiting message and table. The exit code is 1 when something will
+    not mend itself.
     """
     check_stopped(folder)
     config = _config(folder, config_file)
@@ -179,7 +179,7 @@ def expire(broker: str | None, older_than: int | None, namesrv: str, output: str
 
 def _tell(report: Report, output: str, config: StoreConfig, *, acts: list[str] | None = None) -> int:
     """Print a report; return the exit code."""
-    bad = [finding for finding in report.findings if finding.cure in (Cure.REPAIR, Cure.BACKUP)]
+    bad = [finding for finding in report.findings if finding.cure not in (Cure.NOBODY, Cure.START)]
     if output == "json":
         record: dict[str, Any] = {
             "records": report.records,

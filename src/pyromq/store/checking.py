@@ -7,7 +7,7 @@ in `config` mean is not known here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -16,14 +16,14 @@ import msgspec
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import Property, StoredMessage
-from pyromq.record import decode
+from pyromq.record import Buffer, decode
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.index_check import IndexCheck
 from pyromq.store.log_walk import Damage, LogWalk
 from pyromq.store.queue_check import QueueCheck
 from pyromq.store.stopped_store import Cure, Finding, StoppedStore
-from pyromq.store.timer_bucket import ENTRY_BYTES, NUMBER_BYTES
+from pyromq.store.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes
 from pyromq.store.timer_files import Checkpoint as TimerCheckpoint
 
 _TIMES = struct.Struct(">qqq")
@@ -128,38 +128,72 @@ class Checking:
             checkpoint = msgspec.json.decode(path.read_bytes(), type=TimerCheckpoint)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             beside = path.with_name(path.name + ".bak")
-            cure = Cure.START if beside.exists() else Cure.BACKUP
+            cure = (
+                Cure.START
+                if beside.exists()
+                else self._cure_of_timers(each.stem for each in path.parent.glob("*.entries"))
+            )
             yield Finding(path, None, f"it is damaged: {error}", cure)
             return
+        cure = self._cure_of_timers(checkpoint.buckets)
         for name, sizes in checkpoint.buckets.items():
             for suffix, size in zip(("entries", "records", "done"), sizes, strict=True):
                 file = path.with_name(f"{name}.{suffix}")
                 on_disk = file.stat().st_size if file.exists() else 0
                 if on_disk < size:
-                    text = f"the file has {on_disk} bytes, {size} belong to it"
-                    yield Finding(file, None, text, Cure.BACKUP)
-            yield from self._of_bucket(name, sizes.entries, sizes.done)
+                    yield Finding(file, None, f"the file has {on_disk} bytes, {size} belong to it", cure)
+            yield from self._of_bucket(path.with_name(f"{name}.entries"), sizes, cure)
+            yield from self._of_done(path.with_name(f"{name}.done"), sizes, cure)
 
-    def _of_bucket(self, stem: str, entries_size: int, done_size: int) -> Iterator[Finding]:
-        paths = [self.store.root / "timers" / f"{stem}.{suffix}" for suffix in ("entries", "records", "done")]
-        if not all(path.exists() for path in paths[:2]):
+    def _cure_of_timers(self, names: Iterable[str]) -> Cure:
+        """Return who can bring back what is in these buckets: the log, if it has the first message of each."""
+        for name in names:
+            path = self.store.root / "timers" / f"{name}.entries"
+            first = path.read_bytes()[:ENTRY_BYTES] if path.exists() else b""
+            log_offset = _TIMER.unpack(first)[3] if len(first) == ENTRY_BYTES else 0
+            if log_offset < self.store.log_begin:
+                return Cure.BACKUP
+        return Cure.AWAY
+
+    def _of_bucket(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
+        records_path = path.with_suffix(".records")
+        if not path.exists() or not records_path.exists():
             return
-        entries, records = (path.read_bytes() for path in paths[:2])
-        whole = min(entries_size, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
-        for number, fields in enumerate(_TIMER.iter_unpack(entries[:whole])):
-            *labels, position, size = fields
-            try:
-                message = decode(records[position : position + size], check_crc=True)
-                if labels != _timer_labels(message):
-                    raise StoreCorrupt("its entry is not that of its record")
-            except StoreCorrupt as error:
-                yield Finding(paths[0], number * ENTRY_BYTES, f"message {number} is damaged: {error}", Cure.BACKUP)
-        if done_size and paths[2].exists():
-            done = paths[2].read_bytes()[:done_size]
-            done = done[: len(done) // NUMBER_BYTES * NUMBER_BYTES]
-            for place, (number,) in enumerate(struct.iter_unpack(">I", done)):
-                if number >= entries_size // ENTRY_BYTES:
-                    yield Finding(paths[2], place * NUMBER_BYTES, f"there is no message {number}", Cure.BACKUP)
+        entries, records = path.read_bytes(), records_path.read_bytes()
+        whole = min(sizes.entries, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
+        for number, (*labels, position, size) in enumerate(_TIMER.iter_unpack(entries[:whole])):
+            if not (fault := _timer_fault(records[position : position + size], labels, size)):
+                continue
+            text = f"message {number} is damaged: {fault}"
+            if len(records) >= sizes.records and self._log_has_timer(labels, size):
+                yield Finding(path, number * ENTRY_BYTES, f"{text}; it will be taken from the log", Cure.NOBODY)
+            else:
+                yield Finding(path, number * ENTRY_BYTES, text, cure)
+
+    def _log_has_timer(self, labels: list[int], size: int) -> bool:
+        place = self.store.record_at(labels[-1])
+        return place is not None and not _timer_fault(place[0].view[place[1] :][:size], labels, size)
+
+    def _of_done(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
+        if not path.exists():
+            return
+        done = path.read_bytes()[: sizes.done]
+        done = done[: len(done) // NUMBER_BYTES * NUMBER_BYTES]
+        for place, (number,) in enumerate(struct.iter_unpack(">I", done)):
+            if number >= sizes.entries // ENTRY_BYTES:
+                yield Finding(path, place * NUMBER_BYTES, f"there is no message {number}", cure)
+
+
+def _timer_fault(record: Buffer, labels: list[int], size: int) -> str:
+    """Return what is wrong with the record of a waiting message; "": nothing."""
+    if len(record) < size:
+        return "the file ends before it"
+    try:
+        if labels != _timer_labels(decode(record, check_crc=True)):
+            return "its entry is not that of its record"
+    except StoreCorrupt as error:
+        return str(error)
+    return ""
 
 
 def _timer_labels(message: StoredMessage) -> list[int | str]:

@@ -37,6 +37,7 @@ class Cure(Enum):
     NOBODY = "harmless"
     START = "the next start mends it"
     REPAIR = "`pyromq store repair` mends it"
+    AWAY = "move the folder `timers` away: the next start makes it again from the log"
     BACKUP = "only a backup has it"
 
 

@@ -70,6 +70,12 @@ def test_a_committed_batch_is_seen_with_its_rows(archive):
     assert archive.offsets() == list(range(15))
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "archive").write_text("a file")
+    with pytest.raises(OSError, match="Cannot create directory"):
+        write_files(open_root(str(tmp_path / "archive")), [rows(range(3))], query="query", batch=0)
+
+
 def test_a_repeated_batch_is_there_once(archive):
     archive.commit(archive.write(rows(range(10))))
     assert not archive.commit(archive.write(rows(range(10))))

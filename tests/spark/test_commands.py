@@ -8,8 +8,12 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("yaml")
 
+from pyspark.errors import StreamingQueryException
+
 from pyromq import Admin, Message, Producer
+from pyromq.cli import spark as commands
 from pyromq.cli.main import run
+from pyromq.errors import MQError
 
 pytestmark = pytest.mark.spark
 
@@ -80,3 +84,31 @@ def test_jobs_that_write_say_how_much(namesrv, topic, archived, capsys):
     assert f"{COUNT} messages sent to {topic}-again" in capsys.readouterr().err
     assert run(["spark", "redrive", "--namesrv", namesrv, "--group", "nobody", "--job", topic]) == 1
     assert "%DLQ%nobody" in capsys.readouterr().err
+
+
+TRACEBACK = """[STREAM_FAILED] Query [id = 9e0b] terminated with exception: Traceback (most recent call last):
+  File "archive_files.py", line 65, in make_folder_of
+    self.files.create_dir(name, recursive=True)
+{raised}
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: archive [id = 9e0b]
+Current State: ACTIVE
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        ("FileNotFoundError: cannot create '/x'", "FileNotFoundError: cannot create '/x'"),
+        ("KeyError: 1\n\nDuring handling\n\nValueError: no 2", "ValueError: no 2"),
+        ("pyromq.errors.UsageError: column a is missing", "column a is missing"),
+    ],
+)
+def test_of_a_traceback_in_a_task_its_error_is_told(raised, text):
+    def job(tell):
+        raise StreamingQueryException(TRACEBACK.format(raised=raised))
+
+    with pytest.raises(MQError) as told:
+        commands._guarded(job)
+    assert str(told.value) == text

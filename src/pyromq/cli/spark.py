@@ -6,6 +6,7 @@ Flags come from the jobs' tables of settings; pyspark is loaded when a job runs.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field
@@ -21,6 +22,7 @@ from pyromq.errors import MQError, UsageError
 from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
 
 PY4J_BEGINS = "An error occurred while calling "  # and nothing that anybody could use
+RAISED = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)  # the end of a traceback, which itself is indented
 NO_SPARK = "Spark is not installed: pip install 'pyromq[spark]', and Java 17 or 21"
 
 
@@ -121,7 +123,13 @@ def _cause(error: Exception) -> Exception:
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith("pyromq.") and ": " in line]
     theirs = [line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J_BEGINS)]
-    return MQError((ours[-1:] or theirs[:1] or [type(error).__name__])[0])
+    return MQError((ours[-1:] or _raised(str(error))[-1:] or theirs[:1] or [type(error).__name__])[0])
+
+
+def _raised(text: str) -> list[str]:
+    """Return what Python raised in a task as `Name: text`, the error last; ` SQLSTATE` follows it."""
+    traceback = text.partition("Traceback (most recent call last):")[2]
+    return RAISED.findall(traceback.partition("\n SQLSTATE")[0])
 
 
 @spark.command()

@@ -93,8 +93,9 @@ def write_files(
             for topic, date, part in _parts(rows):
                 file = open_files.get((topic, date))
                 if file is None:
-                    file = open_files[topic, date] = _OpenFile(root, part.schema, topic, date)
+                    file = _OpenFile(root, part.schema, topic, date)
                     file.open(query, batch, hidden)
+                    open_files[topic, date] = file  # not before: what did not open cannot be closed
                 file.write(part)
     finally:
         written = [file.close() for file in open_files.values()]

@@ -240,7 +240,8 @@ async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
     caplog.set_level("INFO", "pyromq.client.ownership")
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
-    await Locks("workers", producer._membership).lock((await producer.queues("orders"))[:1])
+    [queue, *_] = await producer.queues("orders")
+    assert await Locks("workers", producer._membership).lock([queue], timeout=5) == {queue: True}
     async with consuming(cluster, lambda messages: None) as consumer:
         await until(lambda: len(consumer.assignment) == 3)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]

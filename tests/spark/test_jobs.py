@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 import uuid
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,12 @@ def archived(spark, namesrv, topic, producer, tmp_path):
     return tmp_path / "lake"
 
 
+def read(spark, namesrv, topic):
+    return spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=topic).load()
+
+
 def bodies(spark, namesrv, topic):
-    rows = spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=topic).load().collect()
-    return sorted(int(row.body) for row in rows)
+    return sorted(int(row.body) for row in read(spark, namesrv, topic).collect())
 
 
 def forget_newest_commit(folder):
@@ -87,6 +91,10 @@ def files(archive):
 
 
 class TestArchiveAndAudit:
+    def test_an_audit_of_what_is_nowhere_is_refused(self, namesrv, archived):
+        with pytest.raises(UsageError, match=f"topic typo is neither in the archive {archived} nor at the brokers"):
+            job("audit", namesrv, archive=str(archived), topics="typo")
+
     def audit(self, namesrv, archive, **values):
         summary = job("audit", namesrv, archive=str(archive), **values)
         wrong = {name: sum(row[name] for row in summary.rows) for name in ("lost", "repeated", "disordered", "behind")}
@@ -258,6 +266,30 @@ class TestMirror:
         summary = job("audit", namesrv, mirror=copy, source_namesrv=namesrv)
         assert not summary.failed
         assert [(row["topic"], row["rows"]) for row in summary.rows] == [(topic, 15)] * 4
+
+    def test_copies_are_copied_again_with_the_time_of_the_first(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(8))
+        chain = [topic, f"{topic}-2", f"{topic}-3"]
+        with Admin(namesrv) as admin:
+            for copy in chain[1:]:
+                admin.create_topic(copy, 4)
+        for number, (source, copy) in enumerate(pairwise(chain)):
+            mirror = {"to_namesrv": namesrv, "to_topic": copy, "cluster": f"c{number}", "to_cluster": f"c{number + 1}"}
+            job("mirror", namesrv, **mirror, **stream(source, tmp_path / copy))
+        assert bodies(spark, namesrv, chain[-1]) == list(range(8))
+        born = "coalesce(cast(properties['BORN_TIMESTAMP'] as bigint), unix_millis(bornTimestamp)) as born"
+        first, last = (
+            sorted(read(spark, namesrv, each).selectExpr(born, "cast(body as string)").collect()) for each in chain[::2]
+        )
+        assert first == last
+
+    def test_offsets_of_an_unknown_group_are_not_carried_over(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(8))
+        mirror = {"to_namesrv": namesrv, "to_topic": f"{topic}-copy", "groups": "nobody"}
+        with Admin(namesrv) as admin:
+            admin.create_topic(f"{topic}-copy", 4)
+        with pytest.raises(UsageError, match=f"group nobody is not known at {namesrv}"):
+            job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
 
     def test_what_a_copy_lacks_repeats_or_has_in_another_order_is_found(self, spark, namesrv, topic, producer):
         send(producer, topic, range(16))  # offsets 0 to 3 of each queue

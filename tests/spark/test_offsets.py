@@ -51,6 +51,15 @@ def test_where_queues_begin_and_end(options, ranges):
     assert planned(**options) == ranges
 
 
+@pytest.mark.parametrize(
+    "name", ["startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"]
+)
+@pytest.mark.parametrize("table", ['{"y":{"b":{"0":7}}}', '{"x":{"c":{"0":7}}}', '{"x":{"b":{"2":7}}}'])
+def test_a_queue_that_is_not_read_is_named(name, table):
+    with pytest.raises(UsageError, match=f"option {name} names queue . of topic . at ., which is not read here"):
+        planned(**{name: table})
+
+
 def test_no_message_since_a_time_is_an_error_where_that_is_wanted():
     with pytest.raises(UsageError, match=r"queue 0 of topic x at b has no message stored at 9999 ms"):
         planned(startingTimestamp="9999", startingOffsetsByTimestampStrategy="error")

@@ -125,6 +125,13 @@ def test_one_column_may_choose_the_queue_alone(order, key, queue_id):
     assert [wish and wish.to_pylist()[0] for wish in wishes] == [key, queue_id]
 
 
+def test_a_copy_that_is_copied_again_keeps_the_time_of_its_first_birth():
+    properties = pa.array([[("BORN_TIMESTAMP", "7")]], pa.map_(pa.string(), pa.string()))
+    later = pa.array([8000], pa.timestamp("us", tz="UTC"))
+    (row,) = rows_of({"body": [b"1"], "properties": properties, "bornTimestamp": later})
+    assert properties_of(row)["BORN_TIMESTAMP"] == "7"
+
+
 def test_delayed_rows_say_so():
     levels = read({"body": [b"1", b"2", b"3"], "delayLevel": pa.array([3, None, 0], pa.int32())})
     assert [properties_of(levels.row(index)).get("DELAY") for index in range(3)] == ["3", None, None]

@@ -71,7 +71,13 @@ async def test_what_was_whole_is_believed_for_a_second(log, residency, forget, c
 
 
 def test_a_block_with_a_page_missing_is_not_believed(log, residency, forget):
-    LOCAL_DISK.load(log.stretch(0, MEGABYTE // 2))
+    LOCAL_DISK.load(log.stretch(0, MEGABYTE))
+    segment = log.files.segments[0]
+    LOCAL_DISK.forget(segment.memory, MEGABYTE // 2, MEGABYTE // 2)
+    with segment.path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), MEGABYTE // 2, MEGABYTE // 2, os.POSIX_FADV_DONTNEED)
+    if LOCAL_DISK.is_loaded(log.stretch(0, MEGABYTE)):
+        pytest.skip("this file system keeps what it has read")
     assert not residency.covers(0, 5000)
 
 

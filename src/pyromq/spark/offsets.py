@@ -68,14 +68,14 @@ def beginnings(
         times = dict.fromkeys(bounds, options.starting_ms)
         return _since(options, client, bounds, times, "startingTimestamp")
     if options.starting_times is not None:
-        times = _chosen(options.starting_times, bounds)
+        times = _chosen(options.starting_times, bounds, "startingOffsetsByTimestamp")
         rest = {queue: _edge("earliest", bounds[queue]) for queue in bounds if queue not in times}
         return rest | _since(options, client, bounds, times, "startingOffsetsByTimestamp")
     if options.starting_offsets == "group":
         stored = client.committed(bounds, options.group)
         given = {queue: bounds[queue][0] if offset is None else offset for queue, offset in stored.items()}
         return _checked(options, f"the offset that group {options.group} has stored", given, bounds)
-    given = _placed(options.starting_offsets or default, bounds, other="earliest")
+    given = _placed(options.starting_offsets or default, bounds, "startingOffsets", other="earliest")
     return _checked(options, "startingOffsets", given, bounds)
 
 
@@ -119,12 +119,13 @@ def _endings(options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue,
     if options.ending_ms is not None:
         return {queue: client.first_since(queue, options.ending_ms, bounds[queue]) for queue in bounds}
     if options.ending_times is not None:
-        times = _chosen(options.ending_times, bounds)
+        times = _chosen(options.ending_times, bounds, "endingOffsetsByTimestamp")
         return {
             queue: client.first_since(queue, times[queue], bounds[queue]) if queue in times else bounds[queue][1]
             for queue in bounds
         }
-    return _checked(options, "endingOffsets", _placed(options.ending_offsets, bounds, other="latest"), bounds)
+    given = _placed(options.ending_offsets, bounds, "endingOffsets", other="latest")
+    return _checked(options, "endingOffsets", given, bounds)
 
 
 def _since(
@@ -145,21 +146,26 @@ def _since(
     return found
 
 
-def _chosen(table: OffsetTable, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
-    """Return the table's entries of queues that are read."""
-    found = {queue: _entry(table, queue) for queue in bounds}
-    return {queue: value for queue, value in found.items() if value is not None}
+def _chosen(table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], name: str) -> dict[MessageQueue, int]:
+    """Return the table's entries. Raises `UsageError` for one of a queue that is not read: a slip of the pen."""
+    read = {(queue.topic, queue.broker_name, str(queue.queue_id)): queue for queue in bounds}
+    found = {}
+    for topic, brokers in table.items():
+        for broker, queues in brokers.items():
+            for queue_id, value in queues.items():
+                if (queue := read.get((topic, broker, queue_id))) is None:
+                    raise UsageError(
+                        f"option {name} names queue {queue_id} of topic {topic} at {broker}, which is not read here"
+                    )
+                found[queue] = value
+    return found
 
 
-def _entry(table: OffsetTable, queue: MessageQueue) -> int | None:
-    return table.get(queue.topic, {}).get(queue.broker_name, {}).get(str(queue.queue_id))
-
-
-def _placed(place: str | OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, other: str) -> Positions:
+def _placed(place: str | OffsetTable, bounds: Mapping[MessageQueue, Bounds], name: str, *, other: str) -> Positions:
     """Return where `place` puts each queue; those it does not name are put at `other`."""
     if isinstance(place, str):
         return {queue: _edge(place, each) for queue, each in bounds.items()}
-    given = _chosen(place, bounds)
+    given = _chosen(place, bounds, name)
     return {
         queue: _meant(given[queue], each) if queue in given else _edge(other, each) for queue, each in bounds.items()
     }

@@ -293,7 +293,8 @@ def _free_properties(maps: pa.MapArray) -> pa.Array:
     pairs = lists.flatten()
     names, values = pairs.field(0), pc.fill_null(pairs.field(1), "")
     for name in pc.unique(names).to_pylist():
-        _check_name(name)
+        if name != BORN:  # of a copy that is copied again: it counts, not the copy's own time
+            _check_name(name)
     for name in (name for name in pc.unique(names).to_pylist() if _has_separator(values.filter(pc.equal(names, name)))):
         _check_texts(name, values.filter(pc.equal(names, name)))
     texts = pc.binary_join_element_wise("", names, PAIRS)

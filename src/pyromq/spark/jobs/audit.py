@@ -46,6 +46,11 @@ def _archive(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
     counted = {_queue(row): row for row in _counted(frame, settings).collect()}
     topics = {queue.topic for queue in counted} | {t.strip() for t in settings.topics.split(",") if t.strip()}
     bounds = _bounds(settings.session.namesrv, sorted(topics))
+    if missing := sorted(topics - {queue.topic for queue in counted.keys() | bounds.keys()}):
+        raise UsageError(
+            f"topic {missing[0]} is neither in the archive {settings.archive} nor at the brokers of"
+            f" {settings.session.namesrv}"
+        )
     return [
         _row(queue, counted.get(queue), bounds.get(queue, (0, 0)), settings)
         for queue in sorted(counted.keys() | bounds.keys())

@@ -7,7 +7,15 @@ from pyspark.sql import functions as F
 
 from pyromq.errors import UsageError
 from pyromq.spark.jobs.running import Tell, run_stream
-from pyromq.spark.jobs.session import ORIGIN, open_session, open_stream, origin_of, own_properties, with_property
+from pyromq.spark.jobs.session import (
+    ORIGIN,
+    first_born,
+    open_session,
+    open_stream,
+    origin_of,
+    own_properties,
+    with_property,
+)
 from pyromq.spark.jobs.settings import Mirror, Summary
 from pyromq.spark.jobs.translation import carry_over
 
@@ -42,7 +50,7 @@ def copies(messages: DataFrame, settings: Mirror) -> DataFrame:
         F.col("tags"),
         F.array_join("keys", " ").alias("keys"),
         with_property(own_properties(), ORIGIN, origin_of(settings.cluster)).alias("properties"),
-        F.col("bornTimestamp"),
+        first_born(),
         F.col("flag"),
         F.col("queueId"),
     )

@@ -12,7 +12,15 @@ from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.spark.jobs.running import Tell
-from pyromq.spark.jobs.session import ORIGIN, open_session, origin_of, own_properties, with_property, write_options
+from pyromq.spark.jobs.session import (
+    ORIGIN,
+    first_born,
+    open_session,
+    origin_of,
+    own_properties,
+    with_property,
+    write_options,
+)
 from pyromq.spark.jobs.settings import Redrive, Summary
 
 TIMES = "REDRIVES"  # property: how often a message was sent again
@@ -81,7 +89,7 @@ def _messages(letters: DataFrame) -> DataFrame:
         F.col("tags"),
         F.array_join("keys", " ").alias("keys"),
         with_property(properties, ORIGIN, origin_of("dlq")).alias("properties"),
-        F.col("bornTimestamp"),
+        first_born(),
         F.col("flag"),
     )
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyromq.spark.jobs.running import Tell
 from pyromq.spark.jobs.session import (
     ORIGIN,
+    first_born,
     open_session,
     origin_of,
     own_properties,
@@ -68,7 +69,7 @@ def _messages(chosen: DataFrame, settings: Replay) -> DataFrame:
         F.col("tags"),
         F.array_join("keys", " ").alias("keys"),
         with_property(own_properties(), ORIGIN, origin_of(SOURCE)).alias("properties"),
-        F.col("bornTimestamp"),
+        first_born(),
         F.col("flag"),
     ]
     if settings.same_queues:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from pyromq.client.blocking import Admin
 from pyromq.client.queue_reader import QueueReader
+from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.jobs.session import read_copies
 from pyromq.spark.jobs.settings import Mirror
@@ -31,12 +33,19 @@ def carry_over(spark: SparkSession, settings: Mirror, topic: str, groups: list[s
 
 
 def _stored(namesrv: str, topic: str, groups: list[str]) -> list[tuple[str, str, int, str, int]]:
-    """Return the groups' offsets at the source; nothing of groups that have stored none."""
+    """Return the groups' offsets at the source; nothing of groups that have stored none.
+
+    Raises `UsageError` for a group that the source does not know.
+    """
     found = []
+    with Admin(namesrv) as admin:
+        known = {group.name for group in admin.groups()}
     with QueueReader(READER, namesrv) as reader:
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)
+            if group not in known and not any(offsets.values()):  # brokers say 0 of groups they do not know
+                raise UsageError(f"group {group} is not known at {namesrv}; `pyromq group list` shows what there is")
             if any(offset is not None for offset in offsets.values()):
                 found += [(*queue, group, offset or 0) for queue, offset in offsets.items()]
     return found

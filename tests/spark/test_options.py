@@ -36,6 +36,17 @@ def test_offsets_are_given_by_topic_broker_and_queue():
         ({}, "subscribe"),
         ({"subscribe": "x", "assign": '{"x":{"b":[0]}}'}, "one of them"),
         ({"subscribe": "x", "minPartitions": "3", "maxPartitions": "2"}, "more than maxPartitions"),
+        ({"subscribe": "x", "startingOffsets": '{"x":{"b":{"0":1.7}}}'}, "write earliest, latest, group, or {"),
+        ({"subscribe": "x", "startingOffsetsByTimestamp": "latest"}, "is 'latest'; write {"),
+        ({"subscribe": "x", "endingOffsets": "earliest"}, "endingOffsets is 'earliest'; write latest or {"),
+        (
+            {"subscribe": "x", "startingOffsets": "latest", "startingOffsetsByTimestamp": '{"x":{"b":{"0":1}}}'},
+            "options startingOffsets and startingOffsetsByTimestamp say where to begin; give one of them",
+        ),
+        (
+            {"subscribe": "x", "endingOffsets": '{"x":{"b":{"0":1}}}', "endingTimestamp": "5"},
+            "options endingOffsets and endingTimestamp say where to end; give one of them",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_what_to_write(given, text):

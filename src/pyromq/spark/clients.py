@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pyromq.client.queue_reader import QueueReader
-from pyromq.errors import MQError, TopicNotFound, UsageError
+from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
 from pyromq.spark.options import ReadOptions
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def patiently(options: Patience, call: Callable[[], T], *, most_seconds: float =
         try:
             return call()
         except MQError as error:
-            unknown = isinstance(error, TopicNotFound | UsageError)
+            unknown = isinstance(error, TopicNotFound | UsageError) and not isinstance(error, IllegalName)
             if time.monotonic() >= (told if unknown else give_up) or not (error.retriable or unknown):
                 raise
         time.sleep(RETRY_SECONDS)

@@ -57,14 +57,13 @@ def _pattern(name: str, value: str) -> re.Pattern[str]:
         raise UsageError(f"option {name} is {value!r}, which is no regular expression: {error}") from None
 
 
-def _place(name: str, value: str) -> str | OffsetTable:
-    if value.lower() in ("earliest", "latest"):
-        return value.lower()
-    return _offset_table(name, value)
+def _ending(name: str, value: str) -> str | OffsetTable:
+    return "latest" if value.lower() == "latest" else _offset_table(name, value)
 
 
 def _beginning(name: str, value: str) -> str | OffsetTable:
-    return "group" if value.lower() == "group" else _place(name, value)
+    word = value.lower()
+    return word if word in ("earliest", "latest", "group") else _offset_table(name, value)
 
 
 def _offset_table(name: str, value: str) -> OffsetTable:
@@ -72,13 +71,20 @@ def _offset_table(name: str, value: str) -> OffsetTable:
     try:
         return {
             topic: {
-                broker: {str(int(queue)): int(offset) for queue, offset in queues.items()}
+                broker: {str(int(queue)): _whole(offset) for queue, offset in queues.items()}
                 for broker, queues in brokers.items()
             }
             for topic, brokers in json.loads(value).items()
         }
     except (ValueError, AttributeError, TypeError):
-        raise UsageError(f"option {name} is {value!r}; write earliest, latest, or {example}") from None
+        words = {"startingOffsets": "earliest, latest, group, or ", "endingOffsets": "latest or "}.get(name, "")
+        raise UsageError(f"option {name} is {value!r}; write {words}{example}") from None
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, float):
+        raise ValueError(f"{value} is no whole number")
+    return int(value)  # type: ignore[call-overload,no-any-return]  # what else JSON has raises
 
 
 def _assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:
@@ -131,7 +137,7 @@ class ReadOptions:
     )
     ending_offsets: str | OffsetTable = _option(
         "endingOffsets",
-        _place,
+        _ending,
         "latest",
         'where each queue ends, exclusive: `latest` or `{"orders":{"broker-a":{"0":23}}}`',
         only=BATCH,
@@ -228,8 +234,18 @@ class ReadOptions:
             raise UsageError(f"minOffsetsPerTrigger {self.min_rows} is more than maxOffsetsPerTrigger {self.max_rows}")
         if self.group == DEFAULT_GROUP and (self.commit_offsets or self.starting_offsets == "group"):
             raise UsageError("commitOffsets and startingOffsets=group need option group, the group that is meant")
-        _one_of(startingOffsets=self.starting_offsets, startingTimestamp=self.starting_ms)
-        _one_of(startingOffsetsByTimestamp=self.starting_times, startingTimestamp=self.starting_ms)
+        _one_of(
+            "begin",
+            startingOffsets=self.starting_offsets,
+            startingTimestamp=self.starting_ms,
+            startingOffsetsByTimestamp=self.starting_times,
+        )
+        _one_of(
+            "end",
+            endingOffsets=None if self.ending_offsets == "latest" else self.ending_offsets,
+            endingTimestamp=self.ending_ms,
+            endingOffsetsByTimestamp=self.ending_times,
+        )
 
     @property
     def publishes(self) -> bool:
@@ -237,10 +253,10 @@ class ReadOptions:
         return self.group != DEFAULT_GROUP if self.commit_offsets is None else self.commit_offsets
 
 
-def _one_of(**given: object) -> None:
+def _one_of(what: str, **given: object) -> None:
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
-        raise UsageError(f"options {' and '.join(names)} both say where to begin; give one of them")
+        raise UsageError(f"options {' and '.join(names)} say where to {what}; give one of them")
 
 
 def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOptions:

@@ -316,9 +316,7 @@ def _waits(columns: Mapping[str, pa.Array]) -> Iterator[pa.Array]:
         bounds = pc.min_max(levels).as_py()
         if bounds["min"] is not None and not 0 < bounds["min"] <= bounds["max"] <= 1000:
             wrong = bounds["min"] if bounds["min"] <= 0 else bounds["max"]
-            raise IllegalMessage(
-                f"delayLevel {wrong} is out of range: 1 to 1000; brokers take what is above their last level, usually 18, for that"
-            )
+            raise IllegalMessage(f"delayLevel {wrong} is out of range: 1 to 1000; brokers usually have 18")
         yield _property(Property.DELAY, levels.cast(pa.string()))
     if (moments := columns.get("deliverTimestamp")) is not None:
         yield _property(Property.TIMER_DELIVER_MS, moments)

@@ -118,7 +118,7 @@ class ReadOptions:
         _beginning,
         None,
         "where queues begin: `earliest` (default of a batch), `latest` (default of a stream), `group` (what `group` "
-        'has stored, else earliest), `{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest; other queues: earliest)',
+        'has stored, else earliest), `{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest; others earliest)',
     )
     starting_ms: int | None = _option(
         "startingTimestamp", _time, None, "begin with messages stored at this time or later; ms or ISO text"

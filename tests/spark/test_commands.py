@@ -71,8 +71,6 @@ def test_what_a_job_fails_with_is_one_line(namesrv, topic, tmp_path, capsys):
     assert line.startswith("error: ") and "for the topic: nowhere" in line
     assert run([*archive, "--topics", topic, "--option", "tagFiter=a"]) == 1
     assert "did you mean tagFilter?" in capsys.readouterr().err
-    assert run([*archive, "--topics", topic, "--format", "orc"]) == 1
-    assert "archive format 'orc' is none of parquet, delta" in capsys.readouterr().err
 
 
 def test_jobs_that_write_say_how_much(namesrv, topic, archived, capsys):
@@ -84,6 +82,32 @@ def test_jobs_that_write_say_how_much(namesrv, topic, archived, capsys):
     assert f"{COUNT} messages sent to {topic}-again" in capsys.readouterr().err
     assert run(["spark", "redrive", "--namesrv", namesrv, "--group", "nobody", "--job", topic]) == 1
     assert "%DLQ%nobody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (b"", "must hold settings"),
+        (b"- a", "must hold settings"),
+        (b"a: b: c", "is not YAML: mapping values are not allowed here"),
+        (b"since: 2026-13-45", "is not YAML: month must be in 1..12"),
+        (b"to: caf\xe9", "is not UTF-8"),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_wrong_usage(settings, text, tmp_path, capsys):
+    file = tmp_path / "archive.yaml"
+    file.write_bytes(settings)
+    assert run(["spark", "archive", "--file", str(file)]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_places_and_names_that_cannot_be_are_wrong_usage(tmp_path, capsys):
+    assert run(["spark", "describe", str(tmp_path), "--reset", "foo", "--yes"]) == 2
+    assert "is 'foo'; write earliest, latest" in capsys.readouterr().err
+    assert run(["spark", "init", str(tmp_path / "new"), "--topic", "a b"]) == 2
+    assert "illegal characters" in capsys.readouterr().err
+    assert run(["spark", "archive", "--to", "/x", "--topics", "a", "--checkpoint", "/y", "--format", "pq"]) == 2
+    assert "setting format is 'pq'; write parquet or delta" in capsys.readouterr().err
 
 
 TRACEBACK = """[STREAM_FAILED] Query [id = 9e0b] terminated with exception: Traceback (most recent call last):

@@ -1,5 +1,7 @@
 """Settings of jobs: what is understood, and what is said about mistakes. Without Spark."""
 
+from datetime import datetime
+
 import pytest
 
 from pyromq.errors import UsageError
@@ -21,12 +23,50 @@ def test_settings_of_all_parts_are_given_side_by_side():
         (ARCHIVE | {"topic": "x"}, "setting 'topic' is unknown; did you mean topics"),
         (ARCHIVE | {"batch_rows": "many"}, "batch_rows is 'many'; it must be a whole number"),
         (ARCHIVE | {"once": "yes"}, "once is 'yes'; it must be true or false"),
-        (ARCHIVE | {"to": 7}, "to is 7; it must be a text"),
+        (ARCHIVE | {"to": 7}, "to is 7; it must be a text: put it in quotes"),
+        (ARCHIVE | {"every": datetime(2026, 1, 31, 12)}, "every is 2026-01-31 12:00:00; .* a text: put it in quotes"),
+        (ARCHIVE | {"topics": ["a", "b"]}, "topics is .*; it must be a text: write a,b"),
+        (ARCHIVE | {"start": None}, "start is empty; it must be a text$"),
+        (ARCHIVE | {"option": 5}, "option is 5; it must be a text or a list of texts"),
+        (ARCHIVE | {"option": [5]}, r"option is \[5\]; it must be a text or a list of texts"),
+        (ARCHIVE | {1: "x"}, "setting 1 is unknown; known are "),
     ],
 )
 def test_a_mistake_is_named(values, text):
     with pytest.raises(UsageError, match=text):
         build(Archive, values)
+
+
+STREAM = {"topics": "orders", "checkpoint": "/checkpoint"}
+
+
+@pytest.mark.parametrize(
+    ("job", "values", "text"),
+    [
+        ("archive", ARCHIVE | {"format": "pq"}, "setting format is 'pq'; write parquet or delta"),
+        ("archive", ARCHIVE | {"conf": "foo"}, "'foo' is not of the form NAME=VALUE"),
+        ("archive", ARCHIVE | {"option": "foo"}, "'foo' is not of the form NAME=VALUE"),
+        ("audit", {}, "give setting archive or setting mirror, one of them"),
+        ("audit", {"mirror": "orders"}, "setting mirror needs source_namesrv"),
+        ("audit", {"archive": "/lake", "format": "pqrquet"}, "setting format is 'pqrquet'"),
+        ("metrics", STREAM, "give one of the settings to_topic, to and to_prometheus"),
+        ("metrics", STREAM | {"to": "/windows", "mode": "update"}, "setting mode is 'update'"),
+        ("metrics", STREAM | {"to_topic": "windows", "mode": "all"}, "setting mode is 'all'"),
+        ("redrive", {"group": "billing", "job": "1", "attempts": 3}, "attempts and parking_topic belong together"),
+        ("replay", {"archive": "/lake", "topic": "orders", "job": "1", "format": "orc"}, "setting format is 'orc'"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_before_spark_starts(job, values, text):
+    with pytest.raises(UsageError, match=text):
+        build(JOBS[job], values)
+
+
+def test_formats_are_those_of_archives():
+    pytest.importorskip("pyarrow")
+    from pyromq.spark import archive_tables
+    from pyromq.spark.jobs import settings
+
+    assert settings.FORMATS == archive_tables.FORMATS
 
 
 @pytest.mark.parametrize("job", JOBS.values())

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import click
 
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import namesrv_option, output_option, show_rows
+from pyromq.cli.render import namesrv_option, one_line, output_option, show_rows
 from pyromq.errors import MQError, UsageError
 from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
 
@@ -62,17 +63,24 @@ _ENVIRONMENT = {"namesrv": "NAMESRV_ADDR"}
 
 
 def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
-    values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
-    try:
+    with _usage():
+        values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
         settings = build(JOBS[name], values)
-    except UsageError as error:
-        raise click.UsageError(str(error)) from error
     _choose_python(settings.session.master, settings.session.conf)
     summary = _guarded(lambda tell: run(name, settings, tell))
     show_rows(summary.rows, output, empty="no queues")
     for note in summary.notes:
         click.echo(note, err=True)
     return 1 if summary.failed else 0
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """Make wrong settings wrong usage, with its exit code; what a job finds when it runs is a failure."""
+    try:
+        yield
+    except UsageError as error:
+        raise click.UsageError(one_line(error)) from error
 
 
 def _choose_python(master: str, conf: tuple[str, ...]) -> None:
@@ -97,8 +105,10 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     except ImportError as error:
         raise UsageError("settings in YAML need pyyaml: pip install 'pyromq[spark]'") from error
     try:
-        values = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as error:
+        values = yaml.safe_load(file.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
         raise UsageError(f"{file} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise UsageError(f"{file} must hold settings, `name: value`")
@@ -147,8 +157,11 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
     """
     from pyromq.spark.checkpoint import describe as described
     from pyromq.spark.checkpoint import read_checkpoint, reset_to
+    from pyromq.spark.options import STREAM, read_options
 
     if reset is not None:
+        with _usage():
+            read_options({"subscribePattern": ".*", "startingOffsets": reset}, STREAM)
         if not yes:
             click.confirm(f"set the query of {checkpoint} to {reset}?", abort=True, err=True)
         reset_to(checkpoint, namesrv, reset)
@@ -164,7 +177,8 @@ def init(folder: Path, topic: str, namesrv: str) -> None:
     from pyromq.names import check_topic
     from pyromq.spark.template import write_project
 
-    check_topic(topic)
+    with _usage():
+        check_topic(topic)
     for path in write_project(folder, topic=topic, namesrv=namesrv):
         click.echo(path)
     click.echo(f"run it with {folder / 'run'}", err=True)

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from pyromq.errors import UsageError
 
 GROUP_PREFIX = "pyromq-spark-"
+FORMATS = ("parquet", "delta")  # as in archive_tables, which loads pyarrow: too slow for `--help`
 
 
 def setting(doc: str, default: Any = MISSING) -> Any:
@@ -25,6 +26,9 @@ class Session:
     namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876")
     master: str = setting("Spark's master; a session that exists already is used as it is.", "local[*]")
     conf: tuple[str, ...] = setting("Settings of Spark, NAME=VALUE.", ())
+
+    def __post_init__(self) -> None:
+        pairs(self.conf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,9 @@ class Stream:
     lag_json: str = setting("File that always holds how far behind the job is, as JSON.", "")
     lag_prometheus: str = setting("The same as Prometheus text.", "")
 
+    def __post_init__(self) -> None:
+        pairs(self.option)
+
 
 @dataclass(frozen=True, slots=True)
 class Archive:
@@ -51,6 +58,9 @@ class Archive:
     format: str = setting("parquet, or delta (needs pyromq[lake]).", "parquet")
     stream: Stream = field(default_factory=Stream)
     session: Session = field(default_factory=Session)
+
+    def __post_init__(self) -> None:
+        _check_format(self.format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,13 @@ class Audit:
     report: str = setting("Write the table also to this folder, as Parquet.", "")
     session: Session = field(default_factory=Session)
 
+    def __post_init__(self) -> None:
+        _check_format(self.format)
+        if bool(self.archive) == bool(self.mirror):
+            raise UsageError("give setting archive or setting mirror, one of them")
+        if self.mirror and not self.source_namesrv:
+            raise UsageError("setting mirror needs source_namesrv, where the topic was mirrored from")
+
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
@@ -82,6 +99,12 @@ class Metrics:
     delivery: str = setting("Delivery to the topic.", "exactlyOnce")
     stream: Stream = field(default_factory=Stream)
     session: Session = field(default_factory=Session)
+
+    def __post_init__(self) -> None:
+        if len([place for place in (self.to_topic, self.to, self.to_prometheus) if place]) != 1:
+            raise UsageError("give one of the settings to_topic, to and to_prometheus")
+        if self.mode not in ("append", "update") or (self.to and self.mode == "update"):
+            raise UsageError(f"setting mode is {self.mode!r}; write append, or update where not to Parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +126,9 @@ class Replay:
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent")
     session: Session = field(default_factory=Session)
 
+    def __post_init__(self) -> None:
+        _check_format(self.format)
+
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
@@ -120,6 +146,10 @@ class Redrive:
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce")
     session: Session = field(default_factory=Session)
 
+    def __post_init__(self) -> None:
+        if bool(self.attempts) != bool(self.parking_topic):
+            raise UsageError("settings attempts and parking_topic belong together; give both or none")
+
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
@@ -133,6 +163,11 @@ class Mirror:
     groups: str = setting("Groups whose offsets are carried over when the job ends, separated by commas.", "")
     stream: Stream = field(default_factory=Stream)
     session: Session = field(default_factory=Session)
+
+
+def _check_format(form: str) -> None:
+    if form not in FORMATS:
+        raise UsageError(f"setting format is {form!r}; write {' or '.join(FORMATS)}")
 
 
 JOBS: dict[str, type] = {
@@ -175,7 +210,7 @@ def build(job: type, values: Mapping[str, Any]) -> Any:
     known = {each.name: (each, kind) for each, kind in flags(job)}
     for name in values:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(str(name), known, n=1)  # YAML has names that are no texts
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
             raise UsageError(f"setting {name!r} is unknown; {hint}")
     for name, (each, _) in known.items():
@@ -187,14 +222,29 @@ def build(job: type, values: Mapping[str, Any]) -> Any:
 
 def _checked(name: str, value: Any, kind: type) -> Any:
     if kind not in (str, int, bool):
-        value = (value,) if isinstance(value, str) else tuple(value)
-        kind = tuple
+        value = (value,) if isinstance(value, str) else value
+        if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+            raise UsageError(f"setting {name} is {value}; it must be a text or a list of texts")
+        return tuple(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UsageError(f"setting {name} is {value!r}; it must be {_KINDS[kind]}")
+        raise UsageError(f"setting {name} is {_shown(value)}; it must be {_KINDS[kind]}{_remedy(value, kind)}")
     return value
 
 
-_KINDS: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or false", tuple: "a list"}
+_KINDS: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or false"}
+
+
+def _shown(value: Any) -> str:
+    """Return a value as YAML has it, which makes numbers, dates and lists of what has no quotes."""
+    return repr(value) if isinstance(value, str) else "empty" if value is None else str(value)
+
+
+def _remedy(value: Any, kind: type) -> str:
+    if kind is not str or value is None:
+        return ""
+    if isinstance(value, list):
+        return f": write {','.join(map(str, value))}"
+    return "" if isinstance(value, dict) else ": put it in quotes"
 
 
 def _assemble(job: type, values: Mapping[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from pyromq.client.listener import GiveUp
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.checkpoint import describe, read_checkpoint, reset_to
-from pyromq.spark.jobs import metrics
+from pyromq.spark.jobs import metrics, running
 from pyromq.spark.jobs.running import Totals
 from pyromq.spark.jobs.settings import JOBS, build, run
 from pyromq.spark.stream_offset import StreamOffset
@@ -329,6 +329,20 @@ class TestMirror:
         turned = {"cluster": "b", "to_cluster": "a", "to_namesrv": namesrv, "to_topic": back}
         job("mirror", namesrv, **turned, **stream(there, tmp_path / "back"))
         assert bodies(spark, namesrv, back) == []
+
+
+def test_spark_has_no_listener_of_ours_to_call_when_python_has_ended(
+    spark, namesrv, topic, producer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(running, "LOOK_SECONDS", 0.01)
+    send(producer, topic, range(10))
+    seen, before = [], len(spark.streams._jsqm.listListeners())
+    values = {"namesrv": namesrv, "to": str(tmp_path / "lake"), "lag_json": str(tmp_path / "none" / "lag.json")}
+    settings = build(JOBS["archive"], values | stream(topic, tmp_path))
+    with pytest.raises(FileNotFoundError):  # at the end: batches do not fail by it
+        run("archive", settings, lambda rows: seen.append((rows, len(spark.streams._jsqm.listListeners()))))
+    assert {listeners for _, listeners in seen} == {before}
+    assert describe(read_checkpoint(tmp_path / "checkpoint"), namesrv)
 
 
 def test_the_lag_of_a_job_is_in_files(spark, namesrv, topic, producer, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from pyromq.spark.jobs.session import beginning
 from pyromq.spark.jobs.settings import Session, Stream, Summary
 from pyromq.spark.listener import LagListener
 from pyromq.spark.stream_offset import StreamOffset, read_stream_offset
+
+logger = logging.getLogger(__name__)
 
 Tell = Callable[[int], None]
 
@@ -46,14 +49,13 @@ def run_stream(
     listener = LagListener(
         namesrv=session.namesrv, json_file=_path(stream.lag_json), prometheus=_path(stream.lag_prometheus)
     )
-    spark.streams.addListener(listener)
     try:
         trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": _every(stream.every)}
         writer = writer.queryName(job).option("checkpointLocation", stream.checkpoint).trigger(**trigger)
         with _ctrl_c() as stop:
             query = writer.start()
             try:
-                _watch(query, stop, totals, tell)
+                _watch(query, stop, totals=totals, tell=tell, lag=listener)
             finally:
                 query.stop()
         if query.lastProgress is not None:
@@ -61,7 +63,6 @@ def run_stream(
         totals.note(each.json for each in query.recentProgress)
         return totals.summary()
     finally:
-        spark.streams.removeListener(listener)
         listener.close()
 
 
@@ -79,10 +80,27 @@ def _ctrl_c() -> Iterator[Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _watch(query: StreamingQuery, stop: Event, totals: Totals, tell: Tell) -> None:
+def _watch(query: StreamingQuery, stop: Event, *, totals: Totals, tell: Tell, lag: LagListener) -> None:
+    """Look at Spark's reports until the query ends.
+
+    The listener is not registered: Spark would still call it when Python has ended, and log pages about that.
+    """
+    told = ""
     while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # a float will do
-        totals.note(each.json for each in query.recentProgress)
+        reports = [each.json for each in query.recentProgress]
+        totals.note(reports)
         tell(totals.rows)
+        if reports and reports[-1] != told:
+            told = reports[-1]
+            _note_lag(lag, told)
+
+
+def _note_lag(lag: LagListener, report: str) -> None:
+    """A job goes on when its lag cannot be written; it fails by that only at its end."""
+    try:
+        lag.note(report)
+    except OSError as error:
+        logger.warning("the lag cannot be written: %s", error)
 
 
 def _path(text: str) -> Path | None:

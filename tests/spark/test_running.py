@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.jobs.running import Totals
+from pyromq.spark.jobs.running import Totals, spark_interval
 from pyromq.spark.stream_offset import StreamOffset
 
 AT_3 = StreamOffset({MessageQueue("orders", "broker-a", 0): 3})
@@ -44,3 +45,27 @@ def test_late_messages_are_counted():
 
 def test_a_job_without_batches_has_nothing_to_say():
     assert Totals(AT_3).summary().rows == []
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [
+        ("10s", "10 seconds"),
+        ("10 seconds", "10 seconds"),
+        ("1 second", "1 seconds"),
+        ("500ms", "500 milliseconds"),
+        ("5 min", "5 minutes"),
+        ("1h30m", "1 hours 30 minutes"),
+        ("1 hour 30 minutes", "1 hours 30 minutes"),
+        ("2d", "2 days"),
+        ("0s", "0 seconds"),
+    ],
+)
+def test_a_length_of_time_is_said_in_sparks_words(text, interval):
+    assert spark_interval("every", text) == interval
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "10 parsecs", "1.5s", "-1s", "10s, 5s"])
+def test_what_is_no_length_of_time_is_told_with_its_setting(text):
+    with pytest.raises(UsageError, match=f"setting every is {text!r}; write a length of time"):
+        spark_interval("every", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyromq.errors import UsageError
 from pyromq.spark.jobs.session import beginning
 from pyromq.spark.jobs.settings import Session, Stream, Summary
 from pyromq.spark.listener import LagListener
@@ -45,12 +47,13 @@ def run_stream(
     Raises what ended the query.
     """
     session, stream = settings.session, settings.stream
+    every = spark_interval("every", stream.every)
     totals = Totals(beginning(job, session, stream))
     listener = LagListener(
         namesrv=session.namesrv, json_file=_path(stream.lag_json), prometheus=_path(stream.lag_prometheus)
     )
     try:
-        trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": _every(stream.every)}
+        trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": every}
         writer = writer.queryName(job).option("checkpointLocation", stream.checkpoint).trigger(**trigger)
         with _ctrl_c() as stop:
             query = writer.start()
@@ -64,6 +67,31 @@ def run_stream(
         return totals.summary()
     finally:
         listener.close()
+
+
+def spark_interval(setting: str, text: str) -> str:
+    """Return a length of time as Spark writes it: `10 seconds` for `10s`, `10 sec` and `10 seconds`.
+
+    Raises `UsageError`, naming the setting, for what is none.
+    """
+    parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", text.strip())
+    found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", text)]
+    if not parts or not all(unit for _, unit in found):
+        raise UsageError(f"setting {setting} is {text!r}; write a length of time: 500ms, 10s, 5m, 1h, 2d or 10 seconds")
+    return " ".join(f"{number} {unit}" for number, unit in found)
+
+
+_UNITS = {
+    name: unit
+    for unit, names in {
+        "milliseconds": "ms millisecond milliseconds",
+        "seconds": "s sec second seconds",
+        "minutes": "m min minute minutes",
+        "hours": "h hour hours",
+        "days": "d day days",
+    }.items()
+    for name in names.split()
+}
 
 
 @contextmanager
@@ -105,13 +133,6 @@ def _note_lag(lag: LagListener, report: str) -> None:
 
 def _path(text: str) -> Path | None:
     return Path(text) if text else None
-
-
-def _every(text: str) -> str:
-    """Spark writes `10 seconds` where we write `10s`."""
-    units = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
-    number = text.rstrip("mhs")
-    return f"{number} {units[text[len(number) :]]}" if text[len(number) :] in units else text
 
 
 class Totals:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from pyromq.errors import UsageError
-from pyromq.spark.archive_files import open_root, write_files
+from pyromq.spark.archive_files import holds_delta, open_root, write_files
 from pyromq.spark.archive_tables import Page, open_table
 from pyromq.spark.columns import arrow_schema
 
@@ -74,6 +74,31 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "archive").write_text("a file")
     with pytest.raises(OSError, match="Cannot create directory"):
         write_files(open_root(str(tmp_path / "archive")), [rows(range(3))], query="query", batch=0)
+
+
+def test_a_delta_table_is_told_from_parquet(archive):
+    assert holds_delta(archive.location) is False
+    archive.commit(archive.write(rows(range(10))))
+    assert holds_delta(archive.location) is (archive.form == "delta")
+    assert holds_delta(f"file://{archive.location}") is (archive.form == "delta")
+    assert holds_delta("s3a://lake/archive") is None  # pyarrow says s3://
+
+
+@pytest.mark.parametrize(
+    ("is_delta", "form", "text"),
+    [
+        (False, "delta", "there is no archive in Delta at"),
+        (True, "parquet", "is a Delta table; give --format delta"),
+    ],
+)
+def test_an_archive_of_another_format_is_refused(is_delta, form, text, tmp_path):
+    pytest.importorskip("pyspark")
+    from pyromq.spark.jobs.session import read_archive
+
+    if is_delta:
+        (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(UsageError, match=text):
+        read_archive(None, str(tmp_path), form)
 
 
 def test_a_repeated_batch_is_there_once(archive):

@@ -76,6 +76,15 @@ def open_root(location: str) -> Root:
     return Root(files, path.rstrip("/"))
 
 
+def holds_delta(location: str) -> bool | None:
+    """Say whether a Delta table is there. None: pyarrow cannot look, Spark may know the URI (`s3a://...`)."""
+    try:
+        root = open_root(location)
+        return root.files.get_file_info(root.at("_delta_log")).type is pafs.FileType.Directory
+    except (UsageError, OSError):
+        return None
+
+
 def new_folder(query: str, batch: int) -> str:
     return f"{BOOKS}/new/{query}/{batch}"
 

@@ -13,6 +13,7 @@ from pyromq.client.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES
+from pyromq.spark.archive_files import holds_delta
 from pyromq.spark.archive_sink import ArchiveSink
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
 from pyromq.spark.options import STREAM, read_options
@@ -71,7 +72,12 @@ def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
-    """Return an archive's rows; topics and days stay texts. Raises `UsageError` when there is none."""
+    """Return an archive's rows; topics and days stay texts. Raises `UsageError` when there is none in this format."""
+    is_delta = holds_delta(location)
+    if form == "delta" and is_delta is False:
+        raise UsageError(f"there is no archive in Delta at {location}")
+    if form == "parquet" and is_delta:  # whose files may be of attempts that failed, or deleted
+        raise UsageError(f"the archive at {location} is a Delta table; give --format delta")
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     if form == "delta":
         return spark.read.option("basePath", location).parquet(*_delta_files(location))

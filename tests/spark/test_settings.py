@@ -61,6 +61,14 @@ def test_settings_that_do_not_go_together_are_refused_before_spark_starts(job, v
         build(JOBS[job], values)
 
 
+@pytest.mark.parametrize("name", ["lag_json", "lag_prometheus", "to_prometheus"])
+def test_the_folder_of_a_file_that_is_written_later_must_be_there(name, tmp_path):
+    job, values = ("metrics", STREAM) if name == "to_prometheus" else ("archive", ARCHIVE)
+    build(JOBS[job], values | {name: str(tmp_path / "figures")})
+    with pytest.raises(UsageError, match=f"setting {name} is .*there is no folder {tmp_path / 'nodir'}"):
+        build(JOBS[job], values | {name: str(tmp_path / "nodir" / "figures")})
+
+
 def test_formats_are_those_of_archives():
     pytest.importorskip("pyarrow")
     from pyromq.spark import archive_tables

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from pyromq.errors import UsageError
@@ -48,6 +49,14 @@ class Stream:
 
     def __post_init__(self) -> None:
         pairs(self.option)
+        _check_folder_of("lag_json", self.lag_json)
+        _check_folder_of("lag_prometheus", self.lag_prometheus)
+
+
+def _check_folder_of(name: str, file: str) -> None:
+    """The job writes the file after its first batch, which may be hours after it began."""
+    if file and not (folder := Path(file).parent).is_dir():
+        raise UsageError(f"setting {name} is {file}, and there is no folder {folder}; make it first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,7 @@ class Metrics:
             raise UsageError("give one of the settings to_topic, to and to_prometheus")
         if self.mode not in ("append", "update") or (self.to and self.mode == "update"):
             raise UsageError(f"setting mode is {self.mode!r}; write append, or update where not to Parquet")
+        _check_folder_of("to_prometheus", self.to_prometheus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,7 @@ Bounds = Mapping[MessageQueue, tuple[int, int]]
 
 
 def run(settings: Audit, tell: Tell) -> Summary:
-    """Count; `failed` when anything is lost, repeated or out of order. Raises `UsageError` for wrong settings."""
-    if bool(settings.archive) == bool(settings.mirror):
-        raise UsageError("give setting archive or setting mirror, one of them")
-    if settings.mirror and not settings.source_namesrv:
-        raise UsageError("setting mirror needs source_namesrv, where the topic was mirrored from")
+    """Count; `failed` when anything is lost, repeated or out of order. Raises `UsageError` for what is not there."""
     spark = open_session(settings.session)
     rows = _mirror(spark, settings) if settings.mirror else _archive(spark, settings)
     tell(sum(row["rows"] for row in rows))

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyromq.errors import UsageError
 from pyromq.spark.jobs.running import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary
@@ -22,11 +21,6 @@ FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p9
 
 def run(settings: Metrics, tell: Tell) -> Summary:
     """Count until all is done, or until stopped. Raises what ended the query, `UsageError` for wrong settings."""
-    places = [place for place in (settings.to_topic, settings.to, settings.to_prometheus) if place]
-    if len(places) != 1:
-        raise UsageError("give one of the settings to_topic, to and to_prometheus")
-    if settings.mode not in ("append", "update") or (settings.to and settings.mode == "update"):
-        raise UsageError(f"setting mode is {settings.mode!r}; write append, or update where not to Parquet")
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings.session, settings.stream), settings)
     return run_stream(spark, "metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)

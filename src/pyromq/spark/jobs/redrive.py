@@ -29,8 +29,6 @@ TIMES = "REDRIVES"  # property: how often a message was sent again
 def run(settings: Redrive, tell: Tell) -> Summary:
     """Send what is chosen. Raises `UsageError` for wrong settings, `TopicNotFound` for a group without dead letters."""
     check_group(settings.group)
-    if bool(settings.attempts) != bool(settings.parking_topic):
-        raise UsageError("settings attempts and parking_topic belong together; give both or none")
     spark = open_session(settings.session)
     source = {
         "namesrvAddr": settings.session.namesrv,

@@ -1,6 +1,7 @@
 """What a job sums up of Spark's reports, which overlap from one look to the next; without a session."""
 
 import json
+import logging
 
 import pytest
 
@@ -69,3 +70,8 @@ def test_a_length_of_time_is_said_in_sparks_words(text, interval):
 def test_what_is_no_length_of_time_is_told_with_its_setting(text):
     with pytest.raises(UsageError, match=f"setting every is {text!r}; write a length of time"):
         spark_interval("every", text)
+
+
+@pytest.mark.parametrize("name", ["DataFrameQueryContextLogger", "SQLQueryContextLogger"])
+def test_errors_that_are_raised_are_not_logged_as_json_too(name):
+    assert not logging.getLogger(name).isEnabledFor(logging.ERROR)

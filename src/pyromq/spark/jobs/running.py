@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event, current_thread, main_thread
 from typing import Any, Protocol
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -23,6 +24,10 @@ from pyromq.spark.listener import LagListener
 from pyromq.spark.stream_offset import StreamOffset, read_stream_offset
 
 logger = logging.getLogger(__name__)
+
+# Spark for Python logs errors as lines of JSON before it raises them; all jobs load this file.
+for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_name).setLevel(logging.CRITICAL)
 
 Tell = Callable[[int], None]
 

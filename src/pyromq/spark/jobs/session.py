@@ -24,7 +24,7 @@ from pyromq.spark.stream_planning import StreamPlanning
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "ERROR",
+    "spark.log.level": "OFF",  # what ends a job is raised, and told in a line; Spark logs pages of Java before it
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
 BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # further options that say where a job begins

@@ -78,5 +78,5 @@ class NameServers:
         where = " or ".join(self.addresses)
         return NoNameServer(
             f"no name server answers at {where}; start one with `pyromq serve` or give its address with "
-            "--namesrv / namesrv="
+            "--namesrv, namesrv=, or Spark's option namesrvAddr"
         )

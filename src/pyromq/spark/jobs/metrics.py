@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyromq.spark.jobs.running import Tell, run_stream
+from pyromq.spark.jobs.running import Tell, run_stream, spark_interval
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary
 from pyromq.spark.lag import labels
@@ -31,8 +31,12 @@ def windows(messages: DataFrame, settings: Metrics) -> DataFrame:
     delay = F.col("storeTimestamp").cast("double") * 1000 - F.col("bornTimestamp").cast("double") * 1000
     counted = (
         messages.withColumn("delay", delay)
-        .withWatermark("storeTimestamp", settings.late)
-        .groupBy(F.window("storeTimestamp", settings.window), "topic", F.coalesce("tags", F.lit("")).alias("tag"))
+        .withWatermark("storeTimestamp", spark_interval("late", settings.late))
+        .groupBy(
+            F.window("storeTimestamp", spark_interval("window", settings.window)),
+            "topic",
+            F.coalesce("tags", F.lit("")).alias("tag"),
+        )
         .agg(
             F.count(F.lit(1)).alias("messages"),
             F.sum(F.length("body")).alias("bytes"),

@@ -94,6 +94,7 @@ _UNITS = {
         "minutes": "m min minute minutes",
         "hours": "h hour hours",
         "days": "d day days",
+        "weeks": "w week weeks",
     }.items()
     for name in names.split()
 }

@@ -130,6 +130,7 @@ def test_a_copy_that_is_copied_again_keeps_the_time_of_its_first_birth():
     later = pa.array([8000], pa.timestamp("us", tz="UTC"))
     (row,) = rows_of({"body": [b"1"], "properties": properties, "bornTimestamp": later})
     assert properties_of(row)["BORN_TIMESTAMP"] == "7"
+    assert row.text.count("BORN_TIMESTAMP") == 1
 
 
 def test_delayed_rows_say_so():

@@ -204,6 +204,8 @@ class MessageReader:
         """Return the rows as messages. Raises `IllegalMessage` saying what cannot be sent of which column."""
         columns = {name: _plain(name, batch.column(name)) for name in batch.schema.names}
         self._check_rows(columns)
+        if "bornTimestamp" in columns and "properties" in columns:
+            columns["bornTimestamp"] = _where_no_copy(columns["bornTimestamp"], columns["properties"])
         pieces = [self._identities(columns.get("uniqKey"), batch.num_rows)]
         for name, column in columns.items():
             if name in _PLAIN or name not in SINK_COLUMNS:
@@ -270,6 +272,12 @@ def _joined_words(lists: pa.ListArray) -> pa.Array:
     return pc.binary_join(lists, " ")
 
 
+def _where_no_copy(born: pa.Array, maps: pa.MapArray) -> pa.Array:
+    """Return the times of birth without those of copies: what these were copied from has told its own."""
+    before = pc.fill_null(pc.map_lookup(maps, BORN, "last"), "")
+    return pc.if_else(pc.equal(before, ""), born, pa.scalar(None, pa.string()))
+
+
 def _property(name: str, values: pa.Array) -> pa.Array:
     """Return `02 name 01 value` for each row; '' for null and empty values. Raises `IllegalMessage`."""
     _check_texts(name, values)
@@ -293,7 +301,7 @@ def _free_properties(maps: pa.MapArray) -> pa.Array:
     pairs = lists.flatten()
     names, values = pairs.field(0), pc.fill_null(pairs.field(1), "")
     for name in pc.unique(names).to_pylist():
-        if name != BORN:  # of a copy that is copied again: it counts, not the copy's own time
+        if name != BORN:  # of a copy that is copied again
             _check_name(name)
     for name in (name for name in pc.unique(names).to_pylist() if _has_separator(values.filter(pc.equal(names, name)))):
         _check_texts(name, values.filter(pc.equal(names, name)))

@@ -14,4 +14,4 @@ def run(settings: Archive, tell: Tell) -> Summary:
     spark = open_session(settings.session)
     frame = open_stream(spark, "archive", settings.session, settings.stream)
     writer = frame.writeStream.format("rocketmq-archive").option("path", settings.to).option("format", settings.format)
-    return run_stream(spark, "archive", writer, settings, tell)
+    return run_stream("archive", writer, settings, tell)

@@ -23,7 +23,7 @@ def run(settings: Metrics, tell: Tell) -> Summary:
     """Count until all is done, or until stopped. Raises what ended the query, `UsageError` for wrong settings."""
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings.session, settings.stream), settings)
-    return run_stream(spark, "metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)
+    return run_stream("metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)
 
 
 def windows(messages: DataFrame, settings: Metrics) -> DataFrame:

@@ -9,7 +9,6 @@ from pyromq.errors import UsageError
 from pyromq.spark.jobs.running import Tell, run_stream
 from pyromq.spark.jobs.session import (
     ORIGIN,
-    first_born,
     open_session,
     open_stream,
     origin_of,
@@ -32,7 +31,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     spark = open_session(settings.session)
     frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery}
-    summary = run_stream(spark, "mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
+    summary = run_stream("mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
     groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
     if not groups:
         return summary
@@ -50,7 +49,7 @@ def copies(messages: DataFrame, settings: Mirror) -> DataFrame:
         F.col("tags"),
         F.array_join("keys", " ").alias("keys"),
         with_property(own_properties(), ORIGIN, origin_of(settings.cluster)).alias("properties"),
-        first_born(),
+        F.col("bornTimestamp"),
         F.col("flag"),
         F.col("queueId"),
     )

@@ -14,7 +14,6 @@ from pyromq.names import check_group, dead_letter_topic
 from pyromq.spark.jobs.running import Tell
 from pyromq.spark.jobs.session import (
     ORIGIN,
-    first_born,
     open_session,
     origin_of,
     own_properties,
@@ -87,7 +86,7 @@ def _messages(letters: DataFrame) -> DataFrame:
         F.col("tags"),
         F.array_join("keys", " ").alias("keys"),
         with_property(properties, ORIGIN, origin_of("dlq")).alias("properties"),
-        first_born(),
+        F.col("bornTimestamp"),
         F.col("flag"),
     )
 

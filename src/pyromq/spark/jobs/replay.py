@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pyromq.spark.jobs.running import Tell
 from pyromq.spark.jobs.session import (
     ORIGIN,
-    first_born,
     open_session,
     origin_of,
     own_properties,
@@ -69,7 +68,7 @@ def _messages(chosen: DataFrame, settings: Replay) -> DataFrame:
         F.col("tags"),
         F.array_join("keys", " ").alias("keys"),
         with_property(own_properties(), ORIGIN, origin_of(SOURCE)).alias("properties"),
-        first_born(),
+        F.col("bornTimestamp"),
         F.col("flag"),
     ]
     if settings.same_queues:

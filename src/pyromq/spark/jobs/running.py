@@ -13,7 +13,6 @@ from threading import Event, current_thread, main_thread
 from typing import Any, Protocol
 
 from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -44,9 +43,7 @@ class StreamSettings(Protocol):
     def session(self) -> Session: ...
 
 
-def run_stream(
-    spark: SparkSession, job: str, writer: DataStreamWriter, settings: StreamSettings, tell: Tell
-) -> Summary:
+def run_stream(job: str, writer: DataStreamWriter, settings: StreamSettings, tell: Tell) -> Summary:
     """Run the query until it has done all (with `once`) or Ctrl-C; what that interrupts is done again next time.
 
     Raises what ended the query.

@@ -17,7 +17,6 @@ from pyromq.spark.archive_files import holds_delta
 from pyromq.spark.archive_sink import ArchiveSink
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
 from pyromq.spark.options import STREAM, read_options
-from pyromq.spark.sink_columns import BORN
 from pyromq.spark.stream_offset import StreamOffset
 from pyromq.spark.stream_planning import StreamPlanning
 
@@ -96,15 +95,9 @@ def _delta_files(location: str) -> list[str]:
 
 
 def own_properties(properties: str = "properties") -> Column:
-    """Return a message's properties without those that RocketMQ itself or the sink sets, which no sender may give."""
-    reserved = sorted({*RESERVED_PROPERTIES, BORN})
+    """Return a message's properties without those that RocketMQ itself sets, which no sender may give."""
+    reserved = sorted(RESERVED_PROPERTIES)
     return F.map_filter(F.col(properties), lambda name, _: ~name.isin(reserved))
-
-
-def first_born() -> Column:
-    """Return, as `bornTimestamp`, when a message was made: of a copy, when the one it was copied from was."""
-    before = F.try_element_at("properties", F.lit(BORN)).try_cast("bigint")
-    return F.coalesce(F.timestamp_millis(before), F.col("bornTimestamp")).alias("bornTimestamp")
 
 
 def with_property(properties: Column, name: str, value: Column) -> Column:

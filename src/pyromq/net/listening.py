@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-ACCEPT_TURNS = 3  # of the loop, until a connection that was accepted has told its protocol
+_ACCEPT_TURNS = 3  # of the loop, until a connection that was accepted has told its protocol
 
 
 def stop_listening(listener: asyncio.Server) -> None:
@@ -16,3 +16,9 @@ def stop_listening(listener: asyncio.Server) -> None:
     for each in listener.sockets:
         loop.remove_reader(each.fileno())
     loop.call_soon(listener.close)
+
+
+async def all_accepted() -> None:
+    """Return when connections accepted before `stop_listening` are known to their protocols, like the others."""
+    for _ in range(_ACCEPT_TURNS):
+        await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pyromq.clock import Clock
 from pyromq.errors import ProtocolError, UsageError
-from pyromq.net.listening import ACCEPT_TURNS, stop_listening
+from pyromq.net.listening import all_accepted, stop_listening
 from pyromq.net.port_owner import port_owner
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.dispatch import Dispatcher
@@ -73,8 +73,7 @@ class Server:
         Who does not read loses what was written to it.
         """
         self.stop_accepting()
-        for _ in range(ACCEPT_TURNS):  # who was just accepted is among the others then
-            await asyncio.sleep(0)
+        await all_accepted()
         await _poll(lambda: not any(exchange.parked for exchange in self.exchanges), drain_seconds)
         await self._tasks.stop()
         for connection in list(self._connections):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from functools import partial
 from typing import Any, Self
 
 from pyromq.clock import Clock, SystemClock
-from pyromq.net.listening import ACCEPT_TURNS, stop_listening
+from pyromq.net.listening import all_accepted, stop_listening
 from pyromq.net.tasks import Tasks
 
 PIECE_BYTES = 1 << 16
@@ -65,8 +64,7 @@ class Link:
         self.answers = Way(clock)
         self._server = server
         self._listener: asyncio.Server | None = None
-        self._relays: set[asyncio.Task[None]] = set()
-        self._accepted: set[asyncio.StreamWriter] = set()
+        self._relays: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # each with its client's end
         self._tasks = Tasks()
 
     @property
@@ -100,8 +98,6 @@ class Link:
         """Break every connection; what was held is lost. New ones can be made at once."""
         for relay in self._relays:
             relay.cancel()
-        for end in self._accepted:  # a relay that has not begun yet ends nothing
-            end.transport.abort()
 
     async def open(self) -> None:
         """Accept connections, again at the same address after `close`."""
@@ -113,22 +109,19 @@ class Link:
         if self._listener is not None:
             listener, self._listener = self._listener, None
             stop_listening(listener)
-            for _ in range(ACCEPT_TURNS):  # who was just accepted is among the others then
-                await asyncio.sleep(0)
+            await all_accepted()
+            accepted = list(self._relays.values())
             await self._tasks.stop()
-            await _abort(list(self._accepted))
+            await _abort(accepted)
             await listener.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._accepted.add(writer)
         relay = self._tasks.start(self._relay(reader, writer), name=f"link to {self._server}")
-        self._relays.add(relay)
-        relay.add_done_callback(partial(self._ended, writer))
+        self._relays[relay] = writer
+        relay.add_done_callback(self._ended)
 
-    def _ended(self, writer: asyncio.StreamWriter, relay: asyncio.Task[None]) -> None:
-        self._relays.discard(relay)
-        writer.transport.abort()
-        self._accepted.discard(writer)
+    def _ended(self, relay: asyncio.Task[None]) -> None:
+        self._relays.pop(relay).transport.abort()  # a relay that was cancelled before it began has ended nothing
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]

@@ -2,7 +2,7 @@
 
 from pyromq.remoting.headers import SendBatchMessage, SendMessageV2
 
-_PLAIN = {
+PLAIN = {
     "producer_group": "p",
     "topic": "orders",
     "default_topic": "TBW102",
@@ -15,8 +15,8 @@ _PLAIN = {
 
 
 def send_header(properties="", **fields):
-    return SendMessageV2(**(_PLAIN | fields), properties=properties)
+    return SendMessageV2(**(PLAIN | fields), properties=properties)
 
 
 def batch_header(**fields):
-    return SendBatchMessage(**(_PLAIN | fields), batch=True)
+    return SendBatchMessage(**(PLAIN | fields), batch=True)

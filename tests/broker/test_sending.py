@@ -24,6 +24,8 @@ from pyromq.remoting.headers import (
 )
 from pyromq.store.config import FlushMode, StoreConfig
 
+from .headers import PLAIN
+
 LIMIT = 4 << 20
 ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
@@ -35,18 +37,7 @@ NOT_EXIST = "not exist, apply first please!\nSee http://rocketmq.apache.org/docs
 
 
 def header(form=SendMessageV2, **changes):
-    fields = {
-        "producer_group": "p",
-        "topic": "orders",
-        "default_topic": "TBW102",
-        "default_topic_queue_count": 4,
-        "queue_id": 0,
-        "sys_flag": 0,
-        "born_ms": 1_234,
-        "flag": 0,
-        "properties": "a\x011",
-    }
-    return form(**(fields | changes))
+    return form(**(PLAIN | {"born_ms": 1_234, "properties": "a\x011"} | changes))
 
 
 def batch(*members):

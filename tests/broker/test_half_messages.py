@@ -130,6 +130,39 @@ async def test_a_crash_between_a_copy_and_its_op_record_leaves_one_transaction(c
         assert await producer.visible() == [b"hello"]
 
 
+async def test_after_such_a_crash_the_decision_outlives_another_one(config, clock, transactions_of):
+    """The first copy, of which nothing says that it is done with, does not come back for the second."""
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        sent = await producer.send()
+        await clock.advance(ROUND)
+        left = killed(config)
+        op_record = queue(broker, OP_TOPIC)[0].log_offset
+    without_end(left, op_record)
+    async with Broker(left, clock) as broker:
+        producer = await transactions_of(broker)
+        await producer.end(sent, COMMIT)
+        assert broker.offsets.find(GROUP, HALF_TOPIC, 0) is None
+        left = killed(left, "again")
+    async with Broker(left, clock) as broker:
+        assert broker.half_messages.undecided() == []
+
+
+async def test_a_half_message_sent_twice_is_one_transaction_over_a_crash(config, clock, transactions_of):
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        again = "\x02UNIQ_KEY\x01ABC"
+        first = await producer.send(unique=False, more=again)
+        await producer.send(unique=False, more=again)
+        await producer.end(first, COMMIT)
+        left = killed(config)
+        last_op_record = queue(broker, OP_TOPIC)[-1].log_offset
+    without_end(left, last_op_record)
+    async with Broker(left, clock) as broker:
+        assert broker.half_messages.undecided() == []
+        assert await (await transactions_of(broker)).visible() == [b"hello"]
+
+
 async def test_op_records_of_rocketmq_5_name_several_messages(config, clock, transactions_of):
     async with Broker(config, clock) as broker:
         producer = await transactions_of(broker)

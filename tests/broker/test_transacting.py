@@ -16,6 +16,7 @@ from pyromq.remoting.headers import (
 )
 from pyromq.store.config import FlushMode
 
+from .folders import killed
 from .headers import batch_header, send_header
 from .transactions import COMMIT, ROLLBACK, UNKNOWN, numbers_done, queue
 
@@ -253,6 +254,18 @@ async def test_a_message_given_up_can_be_checked_again(broker, producer):
     assert body.properties["TRANSACTION_CHECK_TIMES"] == "1"
     await producer.answer(header, COMMIT)
     assert await producer.visible() == [b"hello"]
+
+
+async def test_a_message_that_still_waits_is_checked_again_as_one(config, clock, transactions_of):
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        sent = await producer.send()
+        await producer.caller.ask(ResumeHalfMessage(message_id=sent.message_id))
+        assert len(broker.half_messages.undecided()) == 1
+        await producer.end(sent, COMMIT)
+        left = killed(config)
+    async with Broker(left, clock) as broker:
+        assert broker.half_messages.undecided() == []
 
 
 async def test_what_is_decided_cannot_be_resumed(broker, producer):

@@ -74,6 +74,9 @@ class HalfMessages:
         self._clock = clock
         self._open: dict[int, Half] = {}
         self._latest: dict[Origin, int] = {}  # queue offset of the latest copy
+        # Queue offsets of earlier copies of which no op record says that they are done with: the message was sent
+        # twice, or a crash came between a copy and its op record.
+        self._earlier: dict[Origin, list[int]] = {}
         self._seen = 0  # the half queue is taken up to here
         # Of each op record from `_first_op` on the highest queue offset it names.
         self._ops: deque[int] = deque()
@@ -160,7 +163,8 @@ class HalfMessages:
     def _take_up(self, record: StoredMessage) -> None:
         half = _half(record)
         if half.origin is not None:
-            self._open.pop(self._latest.get(half.origin, -1), None)
+            if (earlier := self._open.pop(self._latest.get(half.origin, -1), None)) is not None:
+                self._earlier.setdefault(half.origin, []).append(earlier.queue_offset)
             self._latest[half.origin] = half.queue_offset
         self._open[half.queue_offset] = half
 
@@ -168,6 +172,7 @@ class HalfMessages:
         self._open.pop(half.queue_offset, None)
         if half.origin is not None and self._latest.get(half.origin) == half.queue_offset:
             del self._latest[half.origin]
+            self._earlier.pop(half.origin, None)
 
     # -- writing
 
@@ -189,13 +194,16 @@ class HalfMessages:
 
         Raises `MessageRefused`, `StoreNotWritable`.
         """
-        records = [*outcome, self._op_record(half)]
+        done = [*(self._earlier.get(half.origin, ()) if half.origin else ()), half.queue_offset]
+        *ops_before, op = [self._op_record(queue_offset) for queue_offset in done]
+        # The earlier copies first: where a crash takes the end, the latest must not be decided without them.
+        records = [*ops_before, *outcome, op]
         try:
             self._store.append_batch(records)
         except MessageRefused:  # too much for one write, or the outcome fits no record and is refused again
             for record in records:
                 self._store.append(record)
-        self._ops.append(half.queue_offset)
+        self._ops.extend(done)
         self._forget(half)
 
     def renew(self, half: Half, record: StoredMessage) -> StoredMessage:
@@ -204,10 +212,10 @@ class HalfMessages:
         self.settle(half, copy)
         return copy
 
-    def _op_record(self, half: Half) -> StoredMessage:
+    def _op_record(self, queue_offset: int) -> StoredMessage:
         return StoredMessage(
             OP_TOPIC,
-            b"%d" % half.queue_offset,
+            b"%d" % queue_offset,
             DONE,
             born_ms=self._clock.now_ms(),
             born_address=self._store.store_address,

@@ -116,10 +116,14 @@ class Transacting:
         record = self._store.message_at(parse_offset_id(header.message_id or "").log_offset)
         if record is None:
             raise BrokerError(f"can not find message {header.message_id}")
-        is_open = record.topic == HALF_TOPIC and self._half_messages.find(record) is not None
-        if record.topic != TRANSACTION_GIVE_UP_TOPIC and not is_open:
+        half = self._half_messages.find(record) if record.topic == HALF_TOPIC else None
+        copy = half_copy(record, checks=0)
+        if half is not None:
+            self._half_messages.settle(half, copy)
+        elif record.topic == TRANSACTION_GIVE_UP_TOPIC:
+            self._store.append(copy)
+        else:
             raise BrokerError(f"message {header.message_id} is no half message that waits or was given up")
-        self._store.append(half_copy(record, checks=0))
         logger.info("half message %s is checked again for %s", header.message_id, call.peer.address)
         return Reply()
 

@@ -60,11 +60,13 @@ def alone(alone_in, config):
 
 
 def park(alone, due_ms, body=b"hello", *, topic="orders", key=None):
-    properties = {"TIMER_DELIVER_MS": str(due_ms)} | ({"UNIQ_KEY": key} if key else {})
+    properties = {"TIMER_DELIVER_MS": str(due_ms)} | ({"UNIQ_KEY": key} if key else {}) | {"CLUSTER": "c"}
     message = StoredMessage(topic, body, encode_properties(properties))
-    handle = alone.timers.divert(message)
+    ticket = alone.timers.divert(message)
     alone.store.append(message)
-    return handle is not None
+    if ticket is not None:
+        alone.timers.parked(message, ticket)
+    return ticket is not None
 
 
 def work(alone):
@@ -431,7 +433,7 @@ def test_a_broken_record_is_left_out_and_named(alone, clock, caplog):
 
 def damage(alone):
     """Flip a bit in the body of the first record that is filed; return its file."""
-    alone.timers.persist()
+    save(alone)
     [path] = (alone.timers.filed._files.folder).glob("*.records")
     content = bytearray(path.read_bytes())
     content[90] ^= 1
@@ -464,8 +466,7 @@ def test_a_damaged_record_without_another_is_named_and_not_delivered(alone, cloc
 
 
 def test_every_turn_is_short(alone, clock, monkeypatch):
-    """Small slices, so that moving, reading and delivering each take several turns."""
-    monkeypatch.setattr(filed_timers, "MOVED_RECORDS", 3)
+    """Small slices, so that reading and delivering take several turns."""
     monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 2)
     monkeypatch.setattr(timers, "READ_ENTRIES", 2)
     now = clock.now_ms()
@@ -479,56 +480,16 @@ def test_every_turn_is_short(alone, clock, monkeypatch):
     assert delivered(alone) == [b"%02d" % number for number in reversed(range(20))]
 
 
-def test_what_is_due_comes_also_while_others_are_still_to_be_filed(alone, clock, monkeypatch):
-    monkeypatch.setattr(filed_timers, "MOVED_RECORDS", 1)
-    monkeypatch.setattr(timers, "MOST_UNMOVED", 5)
+def test_a_flood_does_not_keep_back_what_is_due(alone, clock):
     now = clock.now_ms()
-    park(alone, now + 10, b"first")
-    park(alone, now + 20, b"second")
-    work(alone)
-    for _ in range(50):
-        park(alone, now + 1000, b"far")
-    park(alone, now + 20, b"third")
-    clock.jump(0.015)
-    for _ in range(10):
-        alone.timers.step()
-    assert delivered(alone) == [b"first"]
-    clock.jump(0.01)
-    for _ in range(10):
-        park(alone, now + 1000, b"far")
-        alone.timers.step()
-    assert delivered(alone) == [b"first"]  # the third may come before the second: nobody has looked yet
-    work(alone)
-    assert delivered(alone) == [b"first", b"second", b"third"]
-
-
-def test_a_flood_does_not_keep_back_what_is_due(alone, clock, monkeypatch):
-    """As many come as are filed; the bound moves on all the same."""
-    monkeypatch.setattr(filed_timers, "MOVED_RECORDS", 3)
-    monkeypatch.setattr(timers, "MOST_UNMOVED", 5)
-    for _ in range(30):
-        park(alone, clock.now_ms() + 600_000, b"far")
     for number in range(60):
-        park(alone, clock.now_ms() + 5, b"%02d" % number)
+        park(alone, now + 5 * number + 5, b"%02d" % number)
         for _ in range(2):
-            park(alone, clock.now_ms() + 600_000, b"far")
+            park(alone, now + 600_000, b"far")
         clock.jump(0.005)
         alone.timers.step()
-    assert alone.timers.filed.unmoved > 5
-    found = delivered(alone)
-    assert len(found) > 20
-    assert found == sorted(found)
-
-
-async def test_whoever_sends_too_fast_waits_for_the_filing(orders, broker, clock, monkeypatch):
-    monkeypatch.setattr(filed_timers, "MOVED_RECORDS", 3)
-    monkeypatch.setattr(timers, "MOST_UNMOVED", 10)
-    monkeypatch.setattr(timers, "FULL", 20)
-    monkeypatch.setattr(broker.timers, "step", lambda: None)
-    for number in range(50):
-        await timed(orders, clock, 5, b"%d" % number, key=f"K{number}")
-        assert len(broker.timers.filed.recent) <= 20
-        assert broker.timers.filed.unmoved <= 21
+        assert len(delivered(alone)) == number + 1
+    assert delivered(alone) == [b"%02d" % number for number in range(60)]
 
 
 def test_after_a_long_stop_overdue_hours_are_read_as_they_are_delivered(alone, clock, monkeypatch):

@@ -15,6 +15,7 @@ from pyromq.broker.timers import Timers
 from pyromq.errors import RecallRefused, StoreCorrupt
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.remoting.recall_handle import RecallHandle
+from pyromq.store import timer_files
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.growing_file import GrowingFile
 from pyromq.store.json_file import JsonFile
@@ -45,10 +46,12 @@ class Run:
         self.timers.load()
 
     def park(self, due_ms, key):
-        text = encode_properties({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": key})
+        text = encode_properties({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": key, "CLUSTER": "c"})
         message = StoredMessage("orders", key.encode(), text)
-        self.timers.divert(message)
+        ticket = self.timers.divert(message)
         self.store.append(message)
+        if ticket is not None:
+            self.timers.parked(message, ticket)
         return message
 
     def cancel(self, due_ms, key):
@@ -230,7 +233,7 @@ def test_without_checkpoint_everything_is_made_again_from_the_log(config):
 def test_files_shorter_than_the_checkpoint_says_are_named(config):
     run = Run(config)
     run.park(run.clock.now_ms() + HOUR_MS, "K")
-    run.work()
+    run.save()
     run.stop()
     (path,) = (config.data / "timers").glob("*.records")
     path.write_bytes(b"")
@@ -274,6 +277,47 @@ def test_a_stop_in_the_middle_of_recovery_does_no_harm(config, monkeypatch):
     last.work()
     assert last.keys() == [f"K{number:02}" for number in range(20)]
     last.crash()
+
+
+def test_what_is_filed_but_not_copied_is_taken_from_the_log(config):
+    run = Run(config)
+    now = run.clock.now_ms()
+    for number in range(5):
+        run.park(now + DAY + number, f"K{number}")
+    run.save()
+    copied = run.timers.filed.log_needed_from
+    for number in range(5, 10):
+        run.park(now + DAY + number, f"K{number}")
+    run.stop()
+    again = Run(config, now)
+    (bucket,) = again.timers.filed.buckets.values()
+    assert (bucket.count, bucket.copied) == (10, 5)
+    assert again.timers.filed.log_needed_from == copied
+    again.save()
+    assert bucket.copied == 10
+    assert again.timers.filed.log_needed_from == again.store.max_log_offset
+    again.stop()
+    last = Run(config, now + 2 * DAY)
+    last.work()
+    assert last.keys() == [f"K{number}" for number in range(10)]
+    last.crash()
+
+
+def test_following_the_log_after_a_crash_comes_to_an_end_however_many_come(config):
+    run = Run(config)
+    now = run.clock.now_ms()
+    for number in range(40):
+        run.park(now + DAY, f"old{number:02}")
+    copy = killed(config)
+    run.crash()
+    again = Run(copy, now)
+    for number in range(20):  # without a step in between
+        again.park(now + 1 + number, f"new{number:02}")
+    assert again.timers.filed.pending == {"orders": 60}
+    again.clock.jump(1)
+    again.work()
+    assert again.keys() == [f"new{number:02}" for number in range(20)]
+    again.crash()
 
 
 # -- crashes at any moment
@@ -436,8 +480,9 @@ def check(wreck):
 @pytest.mark.parametrize("seed", range(3))
 def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_cut):
     """500 sends and cancels, cut short at some 40 moments around writes; in small slices, so all is often half done."""
-    monkeypatch.setattr(filed_timers, "MOVED_RECORDS", 7)
-    monkeypatch.setattr(filed_timers, "WRITTEN_BUCKETS", 2)
+    monkeypatch.setattr(filed_timers, "FOLLOWED_RECORDS", 7)
+    monkeypatch.setattr(filed_timers, "WRITTEN_RECORDS", 5)
+    monkeypatch.setattr(timer_files, "OPENING_EFFORT", 2)
     monkeypatch.setattr(filed_timers, "UNWRITTEN_BYTES", 3_000)
     monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 5)
     monkeypatch.setattr(timers, "READ_ENTRIES", 6)

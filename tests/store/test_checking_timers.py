@@ -16,24 +16,28 @@ from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.store.timer_files import TimerFiles
 
 COUNT = 30  # messages, in two log files
+UNCOPIED = 3
 
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> TimerBucket:
-    """A store with messages that wait, all for the same hour."""
+    """A store with messages that wait, all for the same hour; the last ones are not copied yet."""
     due_ms = NOON_MS + HOUR_MS
-    files = TimerFiles(tmp_path / "timers")
-    bucket = files.make(due_ms // HOUR_MS, 0)
     with opened(tmp_path) as store:
+        files = TimerFiles(tmp_path / "timers", store.records_at)
         for number in range(COUNT):
             key = f"{number:032X}"
             each = message(number, TIMER_OUT_MS=str(due_ms), UNIQ_KEY=key, REAL_TOPIC=TOPIC)
             store.append(each)
-            record = bytes(store.read(TOPIC, 0, number, 1).records[0])
-            bucket.add(due_ms, crc32(key.encode()), crc32(TOPIC.encode()), each.log_offset, record)
-            files.touch(bucket, len(record))
-    files.write_some(1)
-    files.save(files.snapshot(moved=COUNT, log_end=0, needed_from=0, closed_before=0))
+            key_hash, topic_hash = crc32(key.encode()), crc32(TOPIC.encode())
+            files.add(due_ms, key_hash, topic_hash, TOPIC, each.log_offset, each.size, queue_offset=number)
+            if number < COUNT - UNCOPIED:
+                files.begin_round()
+        files.write_some(1_000, keep=0)
+        files.write_entries()
+        files.save(files.snapshot(moved=COUNT, log_end=0, needed_from=0), files.unsynced())
+        [bucket] = files.buckets.values()
+        assert bucket.copied == COUNT - UNCOPIED
     return bucket
 
 
@@ -54,7 +58,7 @@ def test_a_cut_file_is_made_again_from_the_log(tmp_path: Path, bucket: TimerBuck
     path = bucket.files[which].path
     cut(path, 50)
     with pytest.raises(StoreCorrupt, match=r"move the folder .* away: it is made again from what the log still has"):
-        TimerFiles(tmp_path / "timers").load()
+        TimerFiles(tmp_path / "timers", lambda log_offsets, sizes: []).load()
     findings = found(tmp_path)
     assert {finding.cure for finding in findings} == {Cure.AWAY}
     assert str(findings[0]).startswith(f"{path}: the file has 50 bytes, ")
@@ -81,3 +85,9 @@ def test_a_damaged_message_that_is_in_the_log_does_no_harm(tmp_path: Path, bucke
 def test_a_checkpoint_without_a_previous_one_is_made_again_too(tmp_path: Path, bucket: TimerBucket) -> None:
     (tmp_path / "timers" / "checkpoint.json").write_text("{")
     assert [finding.cure for finding in found(tmp_path)] == [Cure.AWAY]
+
+
+def test_what_is_neither_copied_nor_in_the_log_is_named(tmp_path: Path, bucket: TimerBucket) -> None:
+    sorted((tmp_path / "commitlog").iterdir())[1].unlink()
+    lost = [finding for finding in found(tmp_path) if "not copied yet, and the log does not have it" in finding.text]
+    assert len(lost) == UNCOPIED

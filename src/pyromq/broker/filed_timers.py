@@ -1,39 +1,38 @@
-"""The messages that wait for their time, filed by hour: it follows the timer topic of the commit log.
+"""The messages that wait for their time, filed by hour.
 
-Cancels go through the timer topic like the messages they cancel, so both keep their order, now and when the log is
-followed again. After a crash that begins at the last checkpoint, and what the log shows delivered since then is
-noted. It knows nothing of the time: what is due when is `timers`' matter.
+Each is filed when it is in the log. After a crash those since the last checkpoint are filed again, from the timer
+topic; cancels are part of it, so both keep their order, and what the log shows delivered since then is noted. It
+knows nothing of the time: what is due when is `timers`' matter.
 Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and recovery are our own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-from pyromq.broker.timer_records import Ticket, delivered_from, read_parked
+from pyromq.broker.timer_records import delivered_from, read_parked
 from pyromq.errors import StoreCorrupt, StoreNotWritable
-from pyromq.message import Property
+from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import decode
+from pyromq.record import Buffer, decode
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
+from pyromq.store.timer_bucket import HOUR_MS, TimerBucket, TimerEntry
 from pyromq.store.timer_files import Snapshot, TimerFiles
 
 logger = logging.getLogger(__name__)
 
 # Each of these takes about 3 ms, after which others get their turn.
-MOVED_RECORDS = 1_000
+FOLLOWED_RECORDS = 1_000
 CHECKED_RECORDS = 4_000
-WRITTEN_BUCKETS = 32
+WRITTEN_RECORDS = 4_000
 
+FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
-REMEMBERED = 110_000  # tickets of messages not moved yet; without them their records are read
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
 
 
@@ -43,25 +42,24 @@ class FiledTimers:
     def __init__(self, store: MessageStore, folder: Path) -> None:
         self.near = -1
         self.unread: set[int] = set()
-        self.recent: deque[tuple[int, Ticket]] = deque(maxlen=REMEMBERED)  # log offset and ticket of those parked last
         self.refusal: str | None = None  # why no more messages can be filed
         self._store = store
-        self._files = TimerFiles(folder, store.disk)
+        self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # by hour, counted from 1970
-        self.moved = 0  # queue offset, in the timer topic, of the next message to move
+        self.moved = 0  # queue offset, in the timer topic, of the next message to file
         self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint
         self._loaded = False
         self._news = False  # since the last snapshot
         self._snapshot: Snapshot | None = None
         self._latest = self._files.saved  # of the snapshots
-        self._is_saving = False  # a snapshot is wanted; until then nothing is moved
+        self._is_writing = False
 
     @property
     def pending(self) -> dict[str, int]:
         """How many messages wait, by topic."""
         return dict(self._files.pending)
 
-    # -- following the log
+    # -- filing
 
     def load(self) -> None:
         """Find what is filed; `follow` brings it up to date. Raises `StoreCorrupt`."""
@@ -75,6 +73,7 @@ class FiledTimers:
         start = max(saved.log_end, store.min_log_offset)
         if (self.buckets or self.moved < end) and start < store.max_log_offset:
             self._unchecked = self._stored_before(start, store.max_log_offset)
+        self._news = not self._files.is_written
         self._loaded = True
 
     def _stored_before(self, start: int, end: int) -> Iterator[memoryview]:
@@ -84,63 +83,39 @@ class FiledTimers:
             if start >= end:
                 return
 
+    def file(self, message: StoredMessage, due_ms: int, key_hash: int, topic: str) -> None:
+        """File a message of that topic which is in the timer topic now. Called for every one."""
+        queue_offset = message.queue_offset
+        if queue_offset != self.moved:  # it is filed when those before it are
+            self._move(FOLLOWED_MEANWHILE)
+            return
+        hour = self._files.add(
+            due_ms, key_hash, _topic_hash(topic), topic, message.log_offset, message.size, queue_offset
+        )
+        self.moved = queue_offset + 1
+        self._news = True
+        if hour <= self.near:
+            self.unread.add(hour)
+
     def follow(self) -> bool:
-        """Do some of what there is to do; True if nothing is left."""
-        if self._is_saving and not self._write_out():
-            return False
-        return self._move() and self._check()
-
-    @property
-    def unmoved(self) -> int:
-        """How many messages are in the log alone."""
-        return self.end - self.moved
-
-    @property
-    def end(self) -> int:
-        """The queue offset, in the timer topic, of the next message that comes."""
-        return self._store.max_offset(TIMER_TOPIC, 0)
-
-    @property
-    def is_recovering(self) -> bool:
-        """Whether, after a crash, something filed may have been delivered without a note of it."""
-        return self._unchecked is not None
+        """Do some of what is left to do after a crash; True if nothing is."""
+        return self._move(FOLLOWED_RECORDS) and self._check()
 
     def catch_up(self) -> None:
-        """Do all there is to do. For questions, which are rare; usually there is next to nothing."""
+        """Do all that is left to do. For questions, which are rare; usually there is nothing."""
         while not self.follow():
             pass
 
-    def _move(self) -> bool:
+    def _move(self, count: int) -> bool:
+        """File up to so many messages from the timer topic; True if none is left."""
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.moved < end:
-            records = self._store.records(TIMER_TOPIC, 0, self.moved, MOVED_RECORDS)
-            self._take_all(records)
+            records = self._store.records(TIMER_TOPIC, 0, self.moved, count)
+            for queue_offset, (_, record) in enumerate(records, self.moved):
+                self._take(record, queue_offset)
             self.moved = self.moved + len(records) if records else end
             self._news = True
-        if self.refusal is not None or self._files.unwritten > UNWRITTEN_BYTES:
-            self._write_some()
         return self.moved >= end
-
-    def _take_all(self, records: list[tuple[int, memoryview | None]]) -> None:
-        """File records; nearly all have tickets, and nothing else is done for so many messages in one go."""
-        recent, find_bucket, topic_hash, near = self.recent, self.buckets.get, _topic_hash, self.near
-        added: list[str] = []
-        for queue_offset, (log_offset, record) in enumerate(records, self.moved):
-            while recent and recent[0][0] < log_offset:
-                recent.popleft()
-            if not recent or recent[0][0] != log_offset or record is None:
-                self._files.pending.update(added)
-                added.clear()
-                self._take(record, queue_offset)
-                continue
-            _, due_ms, key_hash, topic = recent.popleft()[1]
-            hour = due_ms // HOUR_MS
-            bucket = find_bucket(hour) or self._files.make(hour, queue_offset)
-            self._files.touch(bucket, bucket.add(due_ms, key_hash, topic_hash(topic), log_offset, record))
-            added.append(topic)
-            if hour <= near:
-                self.unread.add(hour)
-        self._files.pending.update(added)
 
     def _take(self, record: memoryview | None, queue_offset: int) -> None:
         try:
@@ -155,10 +130,9 @@ class FiledTimers:
             for bucket, number in self.waiting(topic_name, due_ms, unique_key):
                 self._files.finish(bucket, number, topic_name)
             return
-        hour = due_ms // HOUR_MS
-        bucket = self.buckets.get(hour) or self._files.make(hour, queue_offset)
-        self._files.touch(bucket, bucket.add(due_ms, crc32(unique_key), _topic_hash(topic_name), log_offset, record))
-        self._files.pending[topic_name] += 1
+        hour = self._files.add(
+            due_ms, crc32(unique_key), _topic_hash(topic_name), topic_name, log_offset, len(record), queue_offset
+        )
         if hour <= self.near:
             self.unread.add(hour)
 
@@ -191,23 +165,36 @@ class FiledTimers:
             return []
         meant = []
         for number in bucket.waiting(due_ms, crc32(unique_key)):
-            properties = decode(bucket.record(bucket.entry(number))).properties
+            properties = decode(self.record(bucket, bucket.entry(number))).properties
             key = properties.get(Property.UNIQUE_KEY, "")
             if key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic:
                 meant.append((bucket, number))
         self.rest(bucket)
         return meant
 
-    def open(self, due_ms: int, number: int) -> tuple[TimerBucket, bytes] | None:
-        """Return bucket and record of a message that waits for that time; None for one that does not wait any more."""
+    def open(self, due_ms: int, number: int) -> tuple[TimerBucket, Buffer] | None:
+        """Return bucket and record of a message that waits for that time; None for one that does not wait any more.
+
+        Raises `StoreCorrupt` where it can be had nowhere.
+        """
         bucket = self.buckets.get(due_ms // HOUR_MS)
         # Another bucket may have taken the hour since, with other messages under the same numbers.
         if bucket is None or number >= bucket.count or bucket.is_finished(number):
             return None
         entry = bucket.entry(number)
-        return (bucket, bucket.record(entry)) if entry.due_ms == due_ms else None
+        return (bucket, self.record(bucket, entry)) if entry.due_ms == due_ms else None
 
-    def in_log(self, bucket: TimerBucket, number: int) -> bytes:
+    def record(self, bucket: TimerBucket, entry: TimerEntry) -> Buffer:
+        """Return the record of an entry, from its file, or as long as it is not there from the log.
+
+        Raises `StoreCorrupt` where it can be had nowhere.
+        """
+        record = bucket.record(entry) or self._store.record_at(entry.log_offset)
+        if record is None:
+            raise StoreCorrupt(f"the log does not have its record any more, which began at {entry.log_offset}")
+        return record
+
+    def in_log(self, bucket: TimerBucket, number: int) -> Buffer:
         """Return the record of a message as the log has it. Raises `StoreCorrupt` where that has it no more."""
         entry = bucket.entry(number)
         record = self._store.record_at(entry.log_offset)
@@ -215,7 +202,7 @@ class FiledTimers:
         if record is None:
             raise StoreCorrupt(f"{place}, and the log does not have it any more; restore the file from a backup")
         logger.warning("%s; that of the log is taken", place)
-        return bytes(record)
+        return record
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
         """Note that a message does not wait any more."""
@@ -229,35 +216,53 @@ class FiledTimers:
 
     # -- on disk
 
-    def _write_some(self) -> None:
-        """Write a few buckets. While the disk refuses, what is accepted already stays in memory, and no more comes."""
+    def write(self) -> bool:
+        """Write some of what there is to write now; True if nothing is left.
+
+        While the disk refuses, what is accepted already stays in memory and in the log, and no more comes.
+        """
+        if not self._is_writing:
+            if self.refusal is None and self._files.unwritten <= UNWRITTEN_BYTES:
+                return True
+            self._begin_round()
         try:
-            self._files.write_some(WRITTEN_BUCKETS, keep=self.near)
+            if not self._files.write_some(WRITTEN_RECORDS, keep=self.near):
+                return False
         except StoreNotWritable as error:
             if self.refusal is None:
                 logger.warning("%s; no more messages with a time of delivery are taken", error)
             self.refusal = str(error)
-        else:
-            self.refusal = None
-
-    def _write_out(self) -> bool:
-        """Write towards a snapshot, and take it when all is written; False if that needs another turn."""
-        self._write_some()
-        if self.refusal is None:
-            if not self._files.is_written:
-                return False
+            return True
+        self.refusal = None
+        self._is_writing = False
+        if self._snapshot is None:
             self._snapshot = self._taken()
-        self._is_saving = False
-        return True
+            if not self._files.is_written:  # what came meanwhile belongs to the snapshot
+                self._begin_round()
+                self._news = True
+        return not self._is_writing
+
+    def _begin_round(self) -> None:
+        if self._snapshot is None:  # else it speaks of them
+            # Of hours before those in memory nothing more will come, unless the clock is set back: then a new bucket.
+            self._files.drop_finished(self.near)
+        self._files.begin_round()
+        self._is_writing = True
+
+    def _from_log(self, log_offsets: list[int], sizes: list[int]) -> list[Buffer]:
+        """Return records to copy; zeros, which nobody takes for one, for what the log has lost."""
+        found = self._store.records_at(log_offsets, sizes)
+        return [bytes(size) if record is None else record for record, size in zip(found, sizes, strict=True)]
 
     def _taken(self) -> Snapshot:
-        """Return the snapshot of this moment; everything must be written."""
+        """Return the snapshot of this moment."""
         end = self._store.max_log_offset if self._unchecked is None else self._files.saved.log_end
         self._news = False
         unmoved = self._store.entries(TIMER_TOPIC, 0, self.moved, 1)
-        needed_from = min(end, unmoved[0].log_offset) if unmoved else end
-        # Of hours before those in memory nothing more will come, unless the clock is set back: then a new bucket.
-        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=needed_from, closed_before=self.near)
+        needed = [end, *(entry.log_offset for entry in unmoved)]
+        if (uncopied := self._files.needed_from) is not None:
+            needed.append(uncopied)
+        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=min(needed))
         self._latest = snapshot.checkpoint
         return snapshot
 
@@ -277,26 +282,28 @@ class FiledTimers:
     def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
         """Return what saves the last snapshot, in any thread, once the log it speaks of is on disk; else None.
 
-        Without a snapshot `follow` has to take one first, where there is news: `on_wanted` is called.
+        Without a snapshot `write` has to take one first, where there is news: `on_wanted` is called.
         """
+        if self._is_writing:
+            return None
         snapshot = self._snapshot
         if snapshot is None:
             if self._has_news:
-                self._is_saving = True
+                self._begin_round()
                 on_wanted()
             return None
         if snapshot.checkpoint.log_end > self._store.flushed_to:
             return None
         self._snapshot = None
-        return partial(self._files.save, snapshot)
+        return partial(self._files.save, snapshot, self._files.unsynced())
 
     def persist(self) -> None:
         """Save everything. Called when the store is closed: all of it is on disk. Raises `StoreNotWritable`."""
         if not self._loaded:
             return
         if self.buckets or self.moved != self._files.saved.moved:
-            self._files.write_some(len(self.buckets))
-            self._files.save(self._taken())
+            self._files.write_entries()
+            self._files.save(self._taken(), self._files.unsynced())
         self._files.release()
 
 

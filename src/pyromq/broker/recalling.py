@@ -104,7 +104,7 @@ class Recalling:
 
     def _entry(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
         """Return what is told of a message; None for one of another topic."""
-        message = decode(bucket.record(bucket.entry(number)))
+        message = decode(self._timers.filed.record(bucket, bucket.entry(number)))
         properties = message.properties
         if properties.get(Property.REAL_TOPIC) != topic:
             return None

@@ -171,7 +171,7 @@ class Sending:
         template = self._answer or self._make_answers()
         values: tuple[int | bytes, ...] = (message.log_offset, queue_id, message.queue_offset)
         if ticket is not None:
-            self._parked(message.log_offset, ticket)
+            self._parked(message, ticket)
             if ticket[0]:
                 template, values = self._answer_with_handle, (*values, ticket[0])
         reply = FilledReply(template, values)

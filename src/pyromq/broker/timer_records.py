@@ -23,7 +23,7 @@ from pyromq.message import (
     encode_properties,
 )
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import decode
+from pyromq.record import Buffer, decode
 from pyromq.remoting.recall_handle import RecallHandle
 
 _MOST_DIGITS = 40  # of what is still called a number
@@ -170,7 +170,7 @@ def delivered_from(record: memoryview) -> int | None:
     return ~origin if origin < 0 else None
 
 
-def delivery_of(record: bytes) -> StoredMessage:
+def delivery_of(record: Buffer) -> StoredMessage:
     """Return the message of a parked record as it goes to its real queue.
 
     Raises `StoreCorrupt` for a broken record, `MessageRefused` for one that does not say where to go.

@@ -29,10 +29,8 @@ from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
-MOVE_SECONDS = 0.1  # how long parked messages may stay in the log alone, unless they are due
-MOVE_PAUSE_SECONDS = 0.05  # between two slices of moving while nothing is urgent: accepting comes first
-MOST_UNMOVED = 100_000  # messages; more are moved without pauses. It takes half a second when one of them is due
-FULL = MOST_UNMOVED + 5_000  # from here on whoever sends another one has to wait until some are moved
+LIST_MS = 100  # how long a due time that is near may stay unread, unless it has come
+WRITE_PAUSE_SECONDS = 0.02  # between two slices of writing: accepting comes first
 AHEAD_MS = 120_000  # how long before its hour a bucket's due times are read
 ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour are read
 
@@ -63,11 +61,7 @@ class Timers:
         self._config = config
         self._clock = clock
         self._times = DueTimes()
-        # No message that is in the log alone is due before the smaller of these; 0: unknown. The first speaks of those
-        # before that offset in the timer topic, the second of those behind it.
-        self._old_due_ms, self._new_due_ms = 0, LATEST_MS
-        self._old_until: int | None = None
-        self._next_step_ms = LATEST_MS  # `step` runs then or before, as far as `on_parked` was told
+        self._urgent_ms = LATEST_MS  # of a message that is due before then, `on_parked` has to be told
         self.load = self.filed.load
         self.persist = self.filed.persist
 
@@ -76,7 +70,7 @@ class Timers:
     def divert(self, message: StoredMessage) -> Ticket | None:
         """Make a message that is about to be appended wait if its properties ask for it; None: it does not wait.
 
-        One whose time has come does not. When it is appended, `parked` should be told log offset and ticket. Raises
+        One whose time has come does not. When it is appended, `parked` should be told. Raises
         `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be filed.
         """
         now, text = self._clock.now_ms(), message.property_text
@@ -91,21 +85,17 @@ class Timers:
             )
         if self.filed.refusal is not None:
             raise StoreNotWritable(self.filed.refusal)
-        if due < self._next_step_ms:
-            self._next_step_ms = min(due, now + round(MOVE_SECONDS * 1000))
-            self.on_parked((self._next_step_ms - now) / 1000)
-        if due < self._new_due_ms:
-            self._new_due_ms = due
+        if due < self._urgent_ms:
+            self._urgent_ms = min(due, now + LIST_MS)
+            self.on_parked((self._urgent_ms - now) / 1000)
         topic, key = message.topic, unique_key_of(text)
         park(message, due)
         return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
 
-    def parked(self, log_offset: int, ticket: Ticket) -> None:
+    def parked(self, message: StoredMessage, ticket: Ticket) -> None:
         """Note that a message which waits is in the log. Called for every one."""
-        recent = self.filed.recent
-        recent.append((log_offset, ticket))
-        if len(recent) > FULL:
-            self.filed.follow()
+        _, due_ms, key_hash, topic = ticket
+        self.filed.file(message, due_ms, key_hash, topic)
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
         """Cancel what waits for the handle's time under its key; the record that says so is stored then.
@@ -128,37 +118,26 @@ class Timers:
     # -- delivering
 
     def step(self) -> float | None:
-        """Move, read ahead and deliver, a few milliseconds long; return in how many seconds there is more to do.
+        """Read ahead, deliver and write, a few milliseconds long; return in how many seconds there is more to do.
 
         None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
         """
         now = self._clock.now_ms()
-        self._next_step_ms = LATEST_MS
+        filed = self.filed
+        self._urgent_ms = LATEST_MS
         self._look_ahead(now)
-        pause = 0.0 if self.filed.follow() else MOVE_PAUSE_SECONDS
-        unmoved_due = self._unmoved_due()
-        known_before = min(self._read_ahead(now), unmoved_due)
-        if self._deliver(min(now, known_before - 1)) or self.filed.unread:
+        is_written = filed.write()
+        if not filed.follow():  # what is still to be filed may be due before all others
             return 0.0
-        if pause and (unmoved_due <= now or self.filed.unmoved > MOST_UNMOVED):
+        known_before = self._read_ahead(now)
+        if self._deliver(min(now, known_before - 1)) or filed.unread:
             return 0.0
-        if not self.filed.buckets and not pause:
+        if not filed.buckets and is_written:
             return None
+        self._urgent_ms = (filed.near + 1) * HOUR_MS
         first = self._times.first()
         wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
-        return min(max(wait, 0.0), pause or LONGEST_WAIT)
-
-    def _unmoved_due(self) -> int:
-        """Return a time (ms) before which nothing that is in the log alone is due."""
-        filed = self.filed
-        if self._old_until is None:  # the first step
-            self._old_until = filed.end
-        if filed.moved >= self._old_until and not filed.is_recovering:
-            self._old_due_ms, self._new_due_ms = self._new_due_ms, LATEST_MS
-            self._old_until = filed.end
-            if filed.moved == filed.end:
-                self._old_due_ms = LATEST_MS
-        return min(self._old_due_ms, self._new_due_ms)
+        return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Let the buckets whose hour comes closer be read; none is let go when the clock is set back."""

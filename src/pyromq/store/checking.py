@@ -31,6 +31,7 @@ _CHECKPOINT_BYTES = 4096
 _CHECKPOINT_SLACK_MS = 3_000
 _TOLD_EVERY = 100_000  # records between two reports of progress
 _TIMER = struct.Struct(">qIIqqi")
+_IN_LOG = "its record is not copied yet, and the log does not have it"
 
 
 @dataclass(slots=True)
@@ -157,15 +158,17 @@ class Checking:
 
     def _of_bucket(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
         records_path = path.with_suffix(".records")
-        if not path.exists() or not records_path.exists():
+        if not path.exists() or (sizes.records and not records_path.exists()):
             return
-        entries, records = path.read_bytes(), records_path.read_bytes()
+        entries, records = path.read_bytes(), records_path.read_bytes() if sizes.records else b""
         whole = min(sizes.entries, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
         for number, (*labels, position, size) in enumerate(_TIMER.iter_unpack(entries[:whole])):
-            if not (fault := _timer_fault(records[position : position + size], labels, size)):
+            is_copied = position < sizes.records
+            fault = _timer_fault(records[position : position + size], labels, size) if is_copied else _IN_LOG
+            if not fault or (not is_copied and self._log_has_timer(labels, size)):
                 continue
             text = f"message {number} is damaged: {fault}"
-            if len(records) >= sizes.records and self._log_has_timer(labels, size):
+            if is_copied and len(records) >= sizes.records and self._log_has_timer(labels, size):
                 yield Finding(path, number * ENTRY_BYTES, f"{text}; it will be taken from the log", Cure.NOBODY)
             else:
                 yield Finding(path, number * ENTRY_BYTES, text, cure)

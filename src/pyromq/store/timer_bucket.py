@@ -13,7 +13,8 @@
     NAME.records   the records as they are in the commit log, back to back
     NAME.done      4 bytes per message delivered or cancelled: its number
 
-All integers are big-endian. It does not know what the records mean.
+All integers are big-endian. Records are copied later than entries are made: until then they are in the log alone. It
+does not know what the records mean.
 """
 
 from __future__ import annotations
@@ -57,11 +58,14 @@ class BucketSizes(NamedTuple):
 
 
 class TimerBucket:
-    """One hour, counted from 1970. `count` messages came into it, `pending` of them wait."""
+    """One hour, counted from 1970. `count` messages came into it, `pending` of them wait.
+
+    The records of the first `copied` are in its file; `needed_from` is the log offset of the first of the others.
+    """
 
     __slots__ = (
-        *("_disk", "_done", "_entries", "_finished", "_records", "_records_size"),
-        *("_new_entries", "_new_records", "hour", "listed", "name"),
+        *("_disk", "_done", "_entries", "_finished", "_records", "_records_end"),
+        *("copied", "hour", "listed", "name", "needed_from"),
     )
 
     def __init__(
@@ -80,11 +84,17 @@ class TimerBucket:
         self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries, disk=disk)
         self._records = GrowingFile(folder / f"{name}.records", sizes.records, disk=disk)
         self._done = GrowingFile(folder / f"{name}.done", sizes.done, disk=disk)
-        self._records_size = sizes.records
-        # What was added last, in pieces: joining many of them at once takes a third of the time.
-        self._new_entries: list[bytes] = []
-        self._new_records: list[Buffer] = []
+        self._records_end = sizes.records  # with those that are not copied yet
+        self.copied = self.count
+        self.needed_from: int | None = None
         self._finished: bytearray | None = None  # by number: 1 for one that does not wait any more
+
+    def resume(self, copied: int) -> None:
+        """Go on where only the records of so many messages were copied. Raises `StoreCorrupt`, `OSError`."""
+        last = self.entry(self.count - 1)
+        self._records_end = last.position + last.size
+        self._set_copied(copied)
+        self.release()
 
     @property
     def files(self) -> tuple[GrowingFile, GrowingFile, GrowingFile]:
@@ -92,12 +102,11 @@ class TimerBucket:
 
     @property
     def sizes(self) -> BucketSizes:
-        self._join()
         return BucketSizes(*(file.size for file in self.files))
 
     @property
     def count(self) -> int:
-        return self._entries.size // ENTRY_BYTES + len(self._new_entries)
+        return self._entries.size // ENTRY_BYTES
 
     @property
     def pending(self) -> int:
@@ -105,21 +114,30 @@ class TimerBucket:
 
     @property
     def unwritten(self) -> int:
-        self._join()
         return sum(len(file.tail) for file in self.files)
 
-    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, record: Buffer) -> int:
-        """Add a message; return how many bytes that takes. Log offsets must ascend. Called for every one.
-
-        The record is copied when it is written or read: until then it must stay as it is.
-        """
-        size = len(record)
-        self._new_entries.append(_pack_entry(due_ms, key_hash, topic_hash, log_offset, self._records_size, size))
-        self._new_records.append(record)
-        self._records_size += size
+    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, size: int) -> None:
+        """Add a message by its place in the log. Log offsets must ascend. Called for every one."""
+        self._entries.tail += _pack_entry(due_ms, key_hash, topic_hash, log_offset, self._records_end, size)
+        self._records_end += size
+        if self.needed_from is None:
+            self.needed_from = log_offset
         if self._finished is not None:
             self._finished.append(0)
-        return size + ENTRY_BYTES
+
+    def uncopied(self, count: int) -> tuple[list[int], list[int]]:
+        """Return log offsets and sizes of the next records to copy, up to so many."""
+        fields = [*_ENTRY.iter_unpack(self._content(self.copied, count))]
+        return [each[3] for each in fields], [each[5] for each in fields]
+
+    def copy(self, records: list[Buffer]) -> None:
+        """Take the records that `uncopied` spoke of."""
+        self._records.tail += b"".join(records)
+        self._set_copied(self.copied + len(records))
+
+    def _set_copied(self, copied: int) -> None:
+        self.copied = copied
+        self.needed_from = self.entry(copied).log_offset if copied < self.count else None
 
     def finish(self, number: int) -> bool:
         """Note that a message was delivered or cancelled; False if that was noted before."""
@@ -134,12 +152,11 @@ class TimerBucket:
         return self._flags()[number] == 1
 
     def entry(self, number: int) -> TimerEntry:
-        self._join()
         return TimerEntry._make(_ENTRY.unpack(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES)))
 
-    def record(self, entry: TimerEntry) -> bytes:
-        self._join()
-        return self._records.read(entry.position, entry.size)
+    def record(self, entry: TimerEntry) -> bytes | None:
+        """Return the record of an entry; None if it is not copied yet."""
+        return self._records.read(entry.position, entry.size) if entry.position < self._records.size else None
 
     def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[tuple[int, int]]:
         """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later."""
@@ -186,7 +203,6 @@ class TimerBucket:
 
     def write(self) -> None:
         """Write what is new. Raises `OSError`."""
-        self._join()
         for file in self.files:
             file.write()
 
@@ -200,15 +216,7 @@ class TimerBucket:
         for file in self.files:
             remove_file(self._disk, file.path)
 
-    def _join(self) -> None:
-        if self._new_entries:
-            self._entries.tail += b"".join(self._new_entries)
-            self._records.tail += b"".join(self._new_records)
-            self._new_entries.clear()
-            self._new_records.clear()
-
     def _content(self, first: int, count: int) -> bytes:
-        self._join()
         return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES)
 
     def _flags(self) -> bytearray:

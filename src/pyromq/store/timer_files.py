@@ -1,8 +1,8 @@
 """All messages that wait for their time: a bucket per hour in the folder `timers`, and a checkpoint to vouch for them.
 
 What buckets hold can be made again from the commit log, from the checkpoint on; so files are written when it suits,
-and bytes the checkpoint does not know are of no account. Once it is saved, the log before it is needed no more.
-It knows no topics but by name, and not when a message is due to leave.
+and bytes the checkpoint does not know are of no account. Files are written in rounds; only then records are copied
+from the log. It knows no topics but by name, and not when a message is due to leave.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -18,24 +19,27 @@ from pathlib import Path
 import msgspec
 
 from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.growing_file import GrowingFile
 from pyromq.store.json_file import JsonFile
-from pyromq.store.timer_bucket import NUMBER_BYTES, BucketSizes, TimerBucket
+from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, NUMBER_BYTES, BucketSizes, TimerBucket
 
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpoint.json"
 _NAME_FORMAT = "%Y-%m-%dT%H"
 _FILE_NAME = re.compile(r".*-.*T.*\.")
+OPENING_EFFORT = 100  # records that could be copied while the files of a bucket are opened
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
 class Checkpoint(msgspec.Struct, rename="camel"):
-    """A moment at which everything moved was in the files.
+    """What was filed at one moment.
 
-    `moved` is the queue offset of the first message not moved, `log_end` where the log ended, `needed_from` the log
-    offset from which the log is needed to make the rest again, `pending` counts by topic, `buckets` the sizes by name.
+    `moved` is the queue offset of the first message not filed, `log_end` where the log ended, `needed_from` the log
+    offset from which the log is needed, `pending` counts by topic, `buckets` the sizes by name. `uncopied` has how many
+    records were copied, for the buckets where that is not all.
     """
 
     moved: int = 0
@@ -43,28 +47,36 @@ class Checkpoint(msgspec.Struct, rename="camel"):
     needed_from: int = 0
     pending: dict[str, int] = {}
     buckets: dict[str, BucketSizes] = {}
+    uncopied: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A checkpoint to be saved, the files it speaks of, and the buckets that nobody needs once it is saved."""
+    """A checkpoint to be saved, and the buckets that nobody needs once it is."""
 
     checkpoint: Checkpoint
-    files: list[GrowingFile]
-    finished: list[TimerBucket]
+    dropped: list[TimerBucket]
 
 
 class TimerFiles:
-    """One writer; only `save` may run in another thread. `pending` counts what waits, by topic."""
+    """One writer; only `save` may run in another thread. `pending` counts what waits, by topic.
 
-    def __init__(self, folder: Path, disk: Disk = LOCAL_DISK) -> None:
+    `from_log(log_offsets, sizes)` returns records that are to be copied.
+    """
+
+    def __init__(
+        self, folder: Path, from_log: Callable[[list[int], list[int]], list[Buffer]], *, disk: Disk = LOCAL_DISK
+    ) -> None:
         self.folder = folder
+        self._from_log = from_log
         self._disk = disk
         self.buckets: dict[int, TimerBucket] = {}  # by hour
         self.pending: Counter[str] = Counter()
         self.saved = Checkpoint()
         self.unwritten = 0
-        self._changed: dict[TimerBucket, None] = {}  # with something unwritten, the longest so first
+        self._changed: dict[TimerBucket, None] = {}  # with something unwritten or not copied
+        self._round: dict[TimerBucket, int] = {}  # still to be written in this round; so many records are to be copied
+        self._dropped: list[TimerBucket] = []  # since the last snapshot
         self._file = JsonFile(folder / _CHECKPOINT, disk)
 
     def load(self) -> bool:
@@ -76,12 +88,15 @@ class TimerFiles:
             self.pending = Counter(found.pending)
         for name, sizes in self.saved.buckets.items():
             bucket = TimerBucket(self.folder, name, self._hour_of(name), sizes, disk=self._disk)
-            if self._has_files(bucket):
-                self.buckets[bucket.hour] = bucket
+            self._see_to_files(bucket)
+            self.buckets[bucket.hour] = bucket
+            if name in self.saved.uncopied:
+                bucket.resume(self.saved.uncopied[name])
+                self._changed[bucket] = None
         self._remove_unknown()
         return found is not None
 
-    def _has_files(self, bucket: TimerBucket) -> bool:
+    def _see_to_files(self, bucket: TimerBucket) -> None:
         for file in bucket.files:
             on_disk = self._disk.size(file.path) or 0
             if on_disk < file.size:
@@ -89,7 +104,6 @@ class TimerFiles:
                     f"{file.path} has {on_disk} bytes, the checkpoint beside it says {file.size}: restore it from a"
                     f" backup, or move the folder {self.folder} away: it is made again from what the log still has"
                 )
-        return True
 
     def _hour_of(self, name: str) -> int:
         try:
@@ -112,7 +126,19 @@ class TimerFiles:
                         "%s belongs to nothing, and cannot be removed: %s", self.folder / name, error.strerror
                     )
 
-    def make(self, hour: int, queue_offset: int) -> TimerBucket:
+    def add(
+        self, due_ms: int, key_hash: int, topic_hash: int, topic: str, log_offset: int, size: int, queue_offset: int
+    ) -> int:
+        """File a message whose record is at that place in the log; return the hour. Called for every one."""
+        hour = due_ms // HOUR_MS
+        bucket = self.buckets.get(hour) or self._make(hour, queue_offset)
+        bucket.add(due_ms, key_hash, topic_hash, log_offset, size)
+        self._changed[bucket] = None
+        self.unwritten += ENTRY_BYTES
+        self.pending[topic] += 1
+        return hour
+
+    def _make(self, hour: int, queue_offset: int) -> TimerBucket:
         """Make the bucket of an hour, named also by the first message that comes into it.
 
         So a name never comes back, and the files of a bucket long finished may be deleted whenever it suits.
@@ -121,15 +147,11 @@ class TimerFiles:
         bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour, disk=self._disk)
         return bucket
 
-    def touch(self, bucket: TimerBucket, size: int) -> None:
-        """Take note that so many bytes were added to a bucket. Called for every message."""
-        self.unwritten += size
-        self._changed[bucket] = None
-
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
         """Note that a message does not wait any more. Once more does no harm."""
         if bucket.finish(number):
-            self.touch(bucket, NUMBER_BYTES)
+            self._changed[bucket] = None
+            self.unwritten += NUMBER_BYTES
             self.pending[topic] -= 1
             if not self.pending[topic]:
                 del self.pending[topic]
@@ -138,51 +160,96 @@ class TimerFiles:
 
     @property
     def is_written(self) -> bool:
+        """Whether everything is written and copied."""
         return not self._changed
 
-    def write_some(self, count: int, *, keep: int | None = None) -> None:
-        """Write up to `count` buckets; those up to hour `keep` stay open. Raises `StoreNotWritable`."""
+    @property
+    def needed_from(self) -> int | None:
+        """Log offset of the first record that is not copied; None if all are."""
+        return min((each.needed_from for each in self._changed if each.needed_from is not None), default=None)
+
+    def drop_finished(self, before: int) -> None:
+        """Forget the buckets before that hour in which nothing waits; their files go with the next checkpoint."""
+        for hour in [hour for hour, each in self.buckets.items() if hour < before and not each.pending]:
+            bucket = self.buckets.pop(hour)
+            self._dropped.append(bucket)
+            if bucket in self._changed:
+                del self._changed[bucket]
+                self.unwritten -= bucket.unwritten
+            bucket.release()
+
+    def begin_round(self) -> None:
+        """Let `write_some` write all that is new by now."""
+        self._round = {bucket: bucket.count for bucket in self._changed}
+
+    def write_some(self, effort: int, *, keep: int) -> bool:
+        """Write some of the round, as much as that many records; False if there is more.
+
+        Files of buckets up to hour `keep` stay open. Raises `StoreNotWritable`.
+        """
         try:
             self._disk.make_folder(self.folder)
-            for _ in range(min(count, len(self._changed))):
-                bucket = next(iter(self._changed))
-                self._write(bucket)
-                del self._changed[bucket]
-                if keep is None or bucket.hour > keep:
+            while self._round and effort > 0:
+                bucket, count = next(iter(self._round.items()))
+                effort -= OPENING_EFFORT + self._write(bucket, min(count - bucket.copied, effort))
+                if bucket.copied >= count:
+                    del self._round[bucket]
+                    if bucket.copied == bucket.count:
+                        del self._changed[bucket]
+                if bucket.hour > keep:
                     bucket.release()
         except OSError as error:
-            raise StoreNotWritable(f"cannot write timers to {self.folder}: {error.strerror}") from error
+            raise self._not_writable(error) from error
+        return not self._round
 
-    def _write(self, bucket: TimerBucket) -> None:
+    def _write(self, bucket: TimerBucket, count: int) -> int:
+        """Write what is new in a bucket, and copy so many records; return how many."""
         before = bucket.unwritten
         try:
             bucket.write()
+            if count > 0:
+                bucket.copy(self._from_log(*bucket.uncopied(count)))
+                bucket.write()
         finally:
             self.unwritten -= before - bucket.unwritten
+        return max(count, 0)
 
-    def snapshot(self, *, moved: int, log_end: int, needed_from: int, closed_before: int) -> Snapshot:
-        """Return what to save now that everything is written. Buckets before hour `closed_before` may be dropped."""
-        assert self.is_written
-        done = [bucket for hour, bucket in self.buckets.items() if hour < closed_before and not bucket.pending]
-        for bucket in done:
-            bucket.release()
-            del self.buckets[bucket.hour]
+    def write_entries(self) -> None:
+        """Write all that is new, but copy nothing. Raises `StoreNotWritable`."""
+        try:
+            self._disk.make_folder(self.folder)
+            for bucket in self._changed:
+                self._write(bucket, 0)
+                bucket.release()
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def _not_writable(self, error: OSError) -> StoreNotWritable:
+        return StoreNotWritable(f"cannot write timers to {self.folder}: {error.strerror}")
+
+    def snapshot(self, *, moved: int, log_end: int, needed_from: int) -> Snapshot:
+        """Return what to save, once all that is new by now is written."""
         sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
-        files = [file for bucket in self.buckets.values() for file in bucket.files if file.unsynced]
-        return Snapshot(Checkpoint(moved, log_end, needed_from, dict(self.pending), sizes), files, done)
+        uncopied = {bucket.name: bucket.copied for bucket in self._changed if bucket.needed_from is not None}
+        dropped, self._dropped = self._dropped, []
+        return Snapshot(Checkpoint(moved, log_end, needed_from, dict(self.pending), sizes, uncopied), dropped)
 
-    def save(self, snapshot: Snapshot) -> None:
+    def unsynced(self) -> list[GrowingFile]:
+        """The files that may not be on disk as they were written."""
+        return [file for bucket in self.buckets.values() for file in bucket.files if file.unsynced]
+
+    def save(self, snapshot: Snapshot, unsynced: list[GrowingFile]) -> None:
         """Have the files on disk, then the checkpoint. May run in any thread. Raises `StoreNotWritable`."""
         try:
             self._disk.make_folder(self.folder)
-            for file in snapshot.files:
+            for file in unsynced:
                 file.sync()
             self._disk.sync_folder(self.folder)
         except OSError as error:
             raise StoreNotWritable(f"cannot flush timers in {self.folder}: {error.strerror}") from error
         self._file.save(msgspec.json.encode(snapshot.checkpoint))
         self.saved = snapshot.checkpoint
-        for bucket in snapshot.finished:
+        for bucket in snapshot.dropped:
             bucket.delete()
 
     def release(self) -> None:

@@ -19,20 +19,30 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from generator import GENERATOR_CORE
 from pyromq.record import decode_all
 from servers import Server, folder_for_now, our_server
 
-CONNECTIONS = 8
-RUN = 64  # frames written at once
-IN_FLIGHT = 256  # of one connection
+RUN = 64  # frames written at once, at most
 BODY = b"a" * 128
 MONTH_MS = 30 * 86_400_000
 SOON_MS = 600_000  # nothing of the 30 days is due while it is measured
 BURST = 100_000
 QUEUES = 4
 _LENGTH = struct.Struct(">I")
+
+
+class Shape(NamedTuple):
+    """How many connections send, and how many sends of each wait for their answers."""
+
+    connections: int
+    in_flight: int
+
+
+FASTEST = Shape(8, 256)
+SHAPES = (Shape(64, 1), Shape(16, 16), Shape(64, 64), FASTEST)
 
 Frames = Callable[[int, int], bytes]  # number of the first, how many -> frames back to back
 
@@ -87,11 +97,18 @@ class Connection:
 
 
 def load(
-    port: int, make: Frames, *, count: int | None = None, seconds: float = 1e9, first: int = 0
+    port: int,
+    make: Frames,
+    *,
+    count: int | None = None,
+    seconds: float = 1e9,
+    first: int = 0,
+    shape: Shape = FASTEST,
 ) -> tuple[int, float]:
     """Send for so long or so many; return how many were answered, and in how many seconds."""
     selector = selectors.DefaultSelector()
-    connections = [Connection(port) for _ in range(CONNECTIONS)]
+    connections = [Connection(port) for _ in range(shape.connections)]
+    most = min(RUN, shape.in_flight)
     for connection in connections:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
     sent = answered = 0
@@ -99,8 +116,8 @@ def load(
     while True:
         more = (count is None or sent < count) and time.monotonic() - started < seconds
         for connection in connections if more else ():
-            while connection.waiting <= IN_FLIGHT - RUN and (count is None or sent < count):
-                run = RUN if count is None else min(RUN, count - sent)
+            while connection.waiting <= shape.in_flight - most and (count is None or sent < count):
+                run = most if count is None else min(most, count - sent)
                 connection.send(make(first + sent, run), run)
                 sent += run
         if answered == sent and not more:
@@ -175,22 +192,28 @@ def within_a_month() -> Callable[[int], int]:
 
 
 def accept_rates(seconds: float, rounds: int) -> None:
-    """Plain sends and sends with a time, in turns, each on a fresh server; in the last round with all that follows."""
-    ratios = []
-    for number in range(rounds):
-        plain = accept_rate("X_ANY_OTHER_TIME", seconds, to_the_end=number == rounds - 1)
-        timed = accept_rate("TIMER_DELIVER_MS", seconds, to_the_end=number == rounds - 1)
-        ratios.append(timed / plain)
-    print(f"accepting with a time: {median(ratios):.2f} of plain sends ({min(ratios):.2f} to {max(ratios):.2f})")
+    """Plain sends and sends with a time, in turns, each on a fresh server; the last ones with all that follows."""
+    for shape in SHAPES:
+        ratios = []
+        for number in range(rounds):
+            to_the_end = shape is FASTEST and number == rounds - 1
+            plain = accept_rate("X_ANY_OTHER_TIME", seconds, shape, to_the_end=to_the_end)
+            timed = accept_rate("TIMER_DELIVER_MS", seconds, shape, to_the_end=to_the_end)
+            ratios.append(timed / plain)
+        print(
+            f"accepting with a time, {shape.connections} x {shape.in_flight}: {median(ratios):.2f} of plain sends"
+            f" ({min(ratios):.2f} to {max(ratios):.2f})",
+            flush=True,
+        )
 
 
-def accept_rate(property_name: str, seconds: float, *, to_the_end: bool) -> float:
+def accept_rate(property_name: str, seconds: float, shape: Shape, *, to_the_end: bool) -> float:
     """Return how many sends a second are answered; show what they cost, `to_the_end` with what is done later."""
     with our_server() as server:
         make = frames_of("bench", property_name, within_a_month())
         load(server.port, make, count=20_000)
         used = server.cpu_seconds()
-        answered, passed = load(server.port, make, seconds=seconds, first=20_000)
+        answered, passed = load(server.port, make, seconds=seconds, first=20_000, shape=shape)
         accepting = server.cpu_seconds() - used
         later = (
             f", with what is done later {(cpu_when_idle(server) - used) / answered * 1e6:.1f} us" if to_the_end else ""

@@ -58,6 +58,7 @@ _HEADS = {
 _HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _MEMBER_HEAD = struct.Struct(">iiiii")
 
@@ -216,6 +217,18 @@ def decode_labels(buffer: Buffer, position: int) -> Labels:
         str(buffer[topic_at + 1 : properties_at], "utf-8"),
         str(buffer[properties_at + 2 : position + fields[0]], "utf-8"),
     )
+
+
+def log_offset_of(record: Buffer) -> int:
+    """Return where a record, known to be sound, begins in the log."""
+    return int(_LONG.unpack_from(record, 28)[0])
+
+
+def is_of_topic(record: Buffer, topic: bytes) -> bool:
+    """Whether a record, known to be sound, is of that topic. Costs a third of reading its labels."""
+    head_size = _UNPACK_HEAD[record[39] & _HOST_FLAGS][1]
+    topic_at = head_size + 1 + _unpack_int(record, head_size - 4)[0]
+    return record[topic_at - 1] == len(topic) and record[topic_at : topic_at + len(topic)] == topic
 
 
 def decode_all(buffer: Buffer) -> list[StoredMessage]:

@@ -303,6 +303,27 @@ def test_what_is_filed_but_not_copied_is_taken_from_the_log(config):
     last.crash()
 
 
+def test_records_are_copied_when_little_comes_or_much_of_the_log_is_kept_for_them(config, monkeypatch):
+    monkeypatch.setattr(filed_timers, "QUIET", 5)
+    monkeypatch.setattr(filed_timers, "COPY_BYTES", 8_000)
+    run = Run(config)
+    filed, due = run.timers.filed, run.clock.now_ms() + DAY
+    copied, kept = [], []
+    for come in [6] * 12 + [5]:
+        for _ in range(come):
+            run.park(due, "K")
+        run.save()
+        (bucket,) = filed.buckets.values()
+        copied.append(bucket.copied)
+        kept.append(run.store.max_log_offset - filed.log_needed_from)
+    assert copied[0] == 0
+    assert sorted(set(copied)) == [0, 42, 77]
+    assert copied[-1] == bucket.count
+    assert kept[-1] == 0
+    assert max(kept) < 2 * 8_000
+    run.crash()
+
+
 def test_following_the_log_after_a_crash_comes_to_an_end_however_many_come(config):
     run = Run(config)
     now = run.clock.now_ms()
@@ -482,6 +503,8 @@ def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_cut
     """500 sends and cancels, cut short at some 40 moments around writes; in small slices, so all is often half done."""
     monkeypatch.setattr(filed_timers, "FOLLOWED_RECORDS", 7)
     monkeypatch.setattr(filed_timers, "WRITTEN_RECORDS", 5)
+    monkeypatch.setattr(filed_timers, "QUIET", 5)
+    monkeypatch.setattr(filed_timers, "COPY_BYTES", 8_000)
     monkeypatch.setattr(timer_files, "OPENING_EFFORT", 2)
     monkeypatch.setattr(filed_timers, "UNWRITTEN_BYTES", 3_000)
     monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 5)

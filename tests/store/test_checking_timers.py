@@ -25,18 +25,19 @@ def bucket(tmp_path: Path) -> TimerBucket:
     due_ms = NOON_MS + HOUR_MS
     with opened(tmp_path) as store:
         files = TimerFiles(tmp_path / "timers", store.records_at)
+        bucket = files.make(due_ms // HOUR_MS, 0)
         for number in range(COUNT):
             key = f"{number:032X}"
             each = message(number, TIMER_OUT_MS=str(due_ms), UNIQ_KEY=key, REAL_TOPIC=TOPIC)
             store.append(each)
             key_hash, topic_hash = crc32(key.encode()), crc32(TOPIC.encode())
-            files.add(due_ms, key_hash, topic_hash, TOPIC, each.log_offset, each.size, queue_offset=number)
+            bucket.add(due_ms, key_hash, topic_hash, each.log_offset, each.size)
+            files.changed[bucket] = None
             if number < COUNT - UNCOPIED:
-                files.begin_round()
+                files.begin_round(copy=True)
         files.write_some(1_000, keep=0)
         files.write_entries()
         files.save(files.snapshot(moved=COUNT, log_end=0, needed_from=0), files.unsynced())
-        [bucket] = files.buckets.values()
         assert bucket.copied == COUNT - UNCOPIED
     return bucket
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from pyromq.errors import StoreCorrupt
 from pyromq.java_hash import java_hash
-from pyromq.message import SysFlag
+from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
+from pyromq.record import encode, is_of_topic, log_offset_of
 from pyromq.store.key_index import key_hashes
 from pyromq.store.message_store import MessageStore
 
@@ -160,6 +161,33 @@ def test_messages_that_wait_for_their_time_have_no_keys(tmp_path: Path) -> None:
         assert found(store, "k", topic=TIMER_TOPIC) == []
         store.append(message(1, KEYS="k"))
         assert found(store, "k") == [b"body 1"]
+
+
+def test_index_steps_over_waiting_messages_alone(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 16) as store:
+        for number in range(500):
+            store.append(message(number, topic=TIMER_TOPIC))
+        store.append(message(500, KEYS="k"))
+        steps = 1
+        while not store.index_step(0):
+            steps += 1
+        assert 500 / 64 <= steps <= 500 / 64 + 2
+        assert found(store, "k") == [b"body 500"]
+
+
+@given(
+    st.sampled_from(["orders", "order", TIMER_TOPIC, TIMER_TOPIC + "x"]),
+    st.binary(max_size=200),
+    st.sampled_from([4, 16]),
+    st.sampled_from([4, 16]),
+)
+def test_records_tell_their_topic_without_being_decoded(topic: str, body: bytes, born: int, store: int) -> None:
+    flags = SysFlag.BORN_HOST_IPV6 * (born == 16) | SysFlag.STORE_HOST_IPV6 * (store == 16)
+    sent = StoredMessage(topic, body, "", sys_flag=flags, born_address=bytes(born + 4), store_address=bytes(store + 4))
+    sent.log_offset = 1 << 40
+    record = encode(sent)
+    assert is_of_topic(record, TIMER_TOPIC.encode()) == (topic == TIMER_TOPIC)
+    assert log_offset_of(record) == 1 << 40
 
 
 @given(st.text("0123456789ABCDEFü", max_size=40), st.lists(st.text("abcö", min_size=1, max_size=5), max_size=3))

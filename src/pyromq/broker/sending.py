@@ -78,6 +78,7 @@ class Sending:
         self._clock = clock
         self._find_topic = topics.find
         self._divert = waits.divert
+        self._divert_until = waits.divert_until
         self._parked = waits.parked
         self._append = store.append
         self._append_batch = store.append_batch
@@ -159,8 +160,10 @@ class Sending:
             header.reconsume_times or 0,
         )
         ticket = None
-        if DELAY in text or TRANSACTION in text or TIMER in text:
+        if DELAY in text or TRANSACTION in text:
             ticket = self._divert(message, header)
+        elif TIMER in text:
+            ticket = self._divert_until(message)
         return message, wait, queue_id, ticket
 
     def _stored(

@@ -32,6 +32,7 @@ RECALL_TAG = "_RECALL_TAG_"
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
+_WITHOUT_TRANSACTION = ~SysFlag.ROLLBACK
 _IPV6_MORE = 12  # bytes that an IPv6 address takes more than an IPv4 one
 _IPV6_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _FIXED = 88 + 1 + len(TIMER_TOPIC) + 2  # bytes of a parked record before its properties, besides the body
@@ -89,7 +90,7 @@ def park(message: StoredMessage, due_ms: int) -> None:
     message.property_text = (
         f"{text}{joint}TIMER_OUT_MS\x01{due_ms}\x02REAL_TOPIC\x01{message.topic}\x02REAL_QID\x01{message.queue_id}"
     )
-    message.sys_flag &= ~SysFlag.ROLLBACK
+    message.sys_flag &= _WITHOUT_TRANSACTION
     message.topic = TIMER_TOPIC
     message.queue_id = 0
 

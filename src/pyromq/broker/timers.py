@@ -63,6 +63,7 @@ class Timers:
         self._times = DueTimes()
         self._urgent_ms = LATEST_MS  # of a message that is due before then, `on_parked` has to be told
         self.load = self.filed.load
+        self.parked = self.filed.parked
         self.persist = self.filed.persist
 
     # -- taking in
@@ -70,7 +71,7 @@ class Timers:
     def divert(self, message: StoredMessage) -> Ticket | None:
         """Make a message that is about to be appended wait if its properties ask for it; None: it does not wait.
 
-        One whose time has come does not. When it is appended, `parked` should be told. Raises
+        One whose time has come does not. When it is appended, `parked` should be told, in order. Raises
         `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be filed.
         """
         now, text = self._clock.now_ms(), message.property_text
@@ -91,11 +92,6 @@ class Timers:
         topic, key = message.topic, unique_key_of(text)
         park(message, due)
         return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
-
-    def parked(self, message: StoredMessage, ticket: Ticket) -> None:
-        """Note that a message which waits is in the log. Called for every one."""
-        _, due_ms, key_hash, topic = ticket
-        self.filed.file(message, due_ms, key_hash, topic)
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
         """Cancel what waits for the handle's time under its key; the record that says so is stored then.

@@ -36,25 +36,31 @@ class Waits:
         self._config = config
         self.parked = timers.parked
 
-    def divert(self, message: StoredMessage, header: SendMessage) -> Ticket | None:
-        """Let a message that is about to be appended wait if it asks for it; dead letters do not.
+    def divert_until(self, message: StoredMessage) -> Ticket | None:
+        """Let a message that is about to be appended wait if it asks for a time, and nothing else; dead letters do not.
 
-        Return the ticket of one that waits for its time: `parked` should be told when it is appended. Raises what
-        refuses it.
+        Return the ticket of one that waits: `parked` should be told when it is appended. Raises what refuses it.
         """
         if message.topic.startswith(DEAD_LETTER_PREFIX):
             return None
-        text = message.property_text
-        if DELAY in text or TRANSACTION in text:
-            ticket, more = self._divert_parsed(message, header)
-        else:
-            ticket, more = self._timers.divert(message), ""
-        if is_too_long(message.property_text + more):
-            raise MessageRefused(too_large(self._config))
+        ticket = self._timers.divert(message)
+        self._check_size(message.property_text)
         return ticket
 
+    def divert(self, message: StoredMessage, header: SendMessage) -> Ticket | None:
+        """The same for one that may ask for anything."""
+        if message.topic.startswith(DEAD_LETTER_PREFIX):
+            return None
+        ticket, more = self._divert_parsed(message, header)
+        self._check_size(message.property_text + more)
+        return ticket
+
+    def _check_size(self, text: str) -> None:
+        if is_too_long(text):
+            raise MessageRefused(too_large(self._config))
+
     def _divert_parsed(self, message: StoredMessage, header: SendMessage) -> tuple[Ticket | None, str]:
-        """The same; also return what the properties may grow by until the message is seen."""
+        """Return the ticket, and what the properties may grow by until the message is seen."""
         properties = decode_properties(header.properties or "")  # as upstream, WAIT stays in these
         properties[Property.CLUSTER] = self._config.cluster
         # Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.

@@ -19,7 +19,7 @@ from pathlib import Path
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
-from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Labels, decode, decode_labels, encode
+from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, decode, encode
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.room_ahead import RoomAhead
 from pyromq.store.segment import Segment, sync_all
@@ -216,10 +216,6 @@ class CommitLog:
         segment = self.files.find(offset)
         assert segment is not None  # every file from `min_offset` to `end` is there
         return segment
-
-    def labels_from(self, start: int) -> Iterator[Labels]:
-        """Yield the labels of the records from `start` (a record's begin) to `end`: all known to be sound."""
-        return (decode_labels(record, 0) for record in self.records_from(start))
 
     def records_from(self, start: int) -> Iterator[memoryview]:
         """Yield the records from `start` (a record's begin) to `end`: all known to be sound."""

@@ -1,8 +1,8 @@
 """All messages that wait for their time: a bucket per hour in the folder `timers`, and a checkpoint to vouch for them.
 
 What buckets hold can be made again from the commit log, from the checkpoint on; so files are written when it suits,
-and bytes the checkpoint does not know are of no account. Files are written in rounds; only then records are copied
-from the log. It knows no topics but by name, and not when a message is due to leave.
+and bytes the checkpoint does not know are of no account. Files are written in rounds; only in some of them records
+are copied from the log. It knows no topics but by name, and not when a message is due to leave.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.growing_file import GrowingFile
 from pyromq.store.json_file import JsonFile
-from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, NUMBER_BYTES, BucketSizes, TimerBucket
+from pyromq.store.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes, TimerBucket
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,8 @@ class Snapshot:
 class TimerFiles:
     """One writer; only `save` may run in another thread. `pending` counts what waits, by topic.
 
-    `from_log(log_offsets, sizes)` returns records that are to be copied.
+    `changed` are the buckets with something that is not written or not copied. `from_log(log_offsets, sizes)` returns
+    records that are to be copied.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class TimerFiles:
         self.pending: Counter[str] = Counter()
         self.saved = Checkpoint()
         self.unwritten = 0
-        self._changed: dict[TimerBucket, None] = {}  # with something unwritten or not copied
+        self.changed: dict[TimerBucket, None] = {}
         self._round: dict[TimerBucket, int] = {}  # still to be written in this round; so many records are to be copied
         self._dropped: list[TimerBucket] = []  # since the last snapshot
         self._file = JsonFile(folder / _CHECKPOINT, disk)
@@ -92,7 +93,7 @@ class TimerFiles:
             self.buckets[bucket.hour] = bucket
             if name in self.saved.uncopied:
                 bucket.resume(self.saved.uncopied[name])
-                self._changed[bucket] = None
+                self.changed[bucket] = None
         self._remove_unknown()
         return found is not None
 
@@ -126,19 +127,7 @@ class TimerFiles:
                         "%s belongs to nothing, and cannot be removed: %s", self.folder / name, error.strerror
                     )
 
-    def add(
-        self, due_ms: int, key_hash: int, topic_hash: int, topic: str, log_offset: int, size: int, queue_offset: int
-    ) -> int:
-        """File a message whose record is at that place in the log; return the hour. Called for every one."""
-        hour = due_ms // HOUR_MS
-        bucket = self.buckets.get(hour) or self._make(hour, queue_offset)
-        bucket.add(due_ms, key_hash, topic_hash, log_offset, size)
-        self._changed[bucket] = None
-        self.unwritten += ENTRY_BYTES
-        self.pending[topic] += 1
-        return hour
-
-    def _make(self, hour: int, queue_offset: int) -> TimerBucket:
+    def make(self, hour: int, queue_offset: int) -> TimerBucket:
         """Make the bucket of an hour, named also by the first message that comes into it.
 
         So a name never comes back, and the files of a bucket long finished may be deleted whenever it suits.
@@ -147,10 +136,15 @@ class TimerFiles:
         bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour, disk=self._disk)
         return bucket
 
+    def count(self, topics: list[str]) -> None:
+        """Take note of messages of these topics that were added to buckets, which are in `changed`."""
+        self.pending.update(topics)
+        self.unwritten += len(topics) * ENTRY_BYTES
+
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
         """Note that a message does not wait any more. Once more does no harm."""
         if bucket.finish(number):
-            self._changed[bucket] = None
+            self.changed[bucket] = None
             self.unwritten += NUMBER_BYTES
             self.pending[topic] -= 1
             if not self.pending[topic]:
@@ -160,27 +154,30 @@ class TimerFiles:
 
     @property
     def is_written(self) -> bool:
-        """Whether everything is written and copied."""
-        return not self._changed
+        """Whether all that is in memory is in the files, too."""
+        return not self.unwritten
 
     @property
     def needed_from(self) -> int | None:
         """Log offset of the first record that is not copied; None if all are."""
-        return min((each.needed_from for each in self._changed if each.needed_from is not None), default=None)
+        return min((each.needed_from for each in self.changed if each.needed_from is not None), default=None)
 
     def drop_finished(self, before: int) -> None:
         """Forget the buckets before that hour in which nothing waits; their files go with the next checkpoint."""
         for hour in [hour for hour, each in self.buckets.items() if hour < before and not each.pending]:
             bucket = self.buckets.pop(hour)
             self._dropped.append(bucket)
-            if bucket in self._changed:
-                del self._changed[bucket]
+            if bucket in self.changed:
+                del self.changed[bucket]
                 self.unwritten -= bucket.unwritten
             bucket.release()
 
-    def begin_round(self) -> None:
-        """Let `write_some` write all that is new by now."""
-        self._round = {bucket: bucket.count for bucket in self._changed}
+    def begin_round(self, *, copy: bool) -> None:
+        """Let `write_some` write all that is new by now, and `copy` the records."""
+        if copy:
+            self._round = {bucket: bucket.count for bucket in self.changed}
+        else:
+            self._round = {bucket: 0 for bucket in self.changed if bucket.unwritten}
 
     def write_some(self, effort: int, *, keep: int) -> bool:
         """Write some of the round, as much as that many records; False if there is more.
@@ -195,7 +192,7 @@ class TimerFiles:
                 if bucket.copied >= count:
                     del self._round[bucket]
                     if bucket.copied == bucket.count:
-                        del self._changed[bucket]
+                        del self.changed[bucket]
                 if bucket.hour > keep:
                     bucket.release()
         except OSError as error:
@@ -218,7 +215,7 @@ class TimerFiles:
         """Write all that is new, but copy nothing. Raises `StoreNotWritable`."""
         try:
             self._disk.make_folder(self.folder)
-            for bucket in self._changed:
+            for bucket in self.changed:
                 self._write(bucket, 0)
                 bucket.release()
         except OSError as error:
@@ -230,7 +227,7 @@ class TimerFiles:
     def snapshot(self, *, moved: int, log_end: int, needed_from: int) -> Snapshot:
         """Return what to save, once all that is new by now is written."""
         sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
-        uncopied = {bucket.name: bucket.copied for bucket in self._changed if bucket.needed_from is not None}
+        uncopied = {bucket.name: bucket.copied for bucket in self.changed if bucket.needed_from is not None}
         dropped, self._dropped = self._dropped, []
         return Snapshot(Checkpoint(moved, log_end, needed_from, dict(self.pending), sizes, uncopied), dropped)
 

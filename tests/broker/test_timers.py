@@ -45,13 +45,14 @@ def alone_in(clock):
         store.open()
         statistics = Statistics("c", clock)
         timers = Timers(store, config.data / "timers", statistics=statistics, config=config, clock=clock)
-        opened.append(store)
+        opened.append(Alone(store, timers))
         timers.load()
         return Alone(store, timers)
 
     yield begin
-    for store in opened:
-        store.close()
+    for each in opened:
+        each.store.close()
+        each.timers.filed._files.release()
 
 
 @pytest.fixture

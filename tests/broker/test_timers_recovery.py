@@ -1,6 +1,7 @@
 """Times of delivery over restarts and crashes: nothing confirmed is lost, early, late without end, or there twice."""
 
 import asyncio
+import os
 import random
 import shutil
 from dataclasses import dataclass, replace
@@ -87,6 +88,7 @@ class Run:
     def crash(self):
         """End it without a trace on disk; only the copies count."""
         self.store.close()
+        self.timers.filed._files.release()
 
 
 @pytest.fixture
@@ -322,6 +324,18 @@ def test_records_are_copied_when_little_comes_or_much_of_the_log_is_kept_for_the
     assert kept[-1] == 0
     assert max(kept) < 2 * 8_000
     run.crash()
+
+
+def test_a_stop_leaves_no_file_open(config):
+    run = Run(config)
+    for hours in range(30):
+        run.park(run.clock.now_ms() + 1 + hours * HOUR_MS, f"K{hours}")
+        run.work()
+        run.save()
+        run.clock.jump(2 * 3600)
+        run.work()
+    run.stop()
+    assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(config.data) in path]
 
 
 def test_following_the_log_after_a_crash_comes_to_an_end_however_many_come(config):

@@ -314,7 +314,7 @@ class Life:
         ticket = self.parts.timers.divert(message)
         self.parts.store.append(message)
         if ticket is not None:
-            self.parts.timers.parked(message.log_offset, ticket)
+            self.parts.timers.parked(message, ticket)
 
     def cancel(self) -> None:
         parked = [each for each in self.model.log if each.message.topic == TIMER_TOPIC and each.done]

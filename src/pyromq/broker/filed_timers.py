@@ -333,6 +333,7 @@ class FiledTimers:
             return
         self._file_recent()
         if self.buckets or self.moved != self._files.saved.moved:
+            self._files.drop_finished(self.near)
             self._files.write_entries()
             self._files.save(self._taken(), self._files.unsynced())
         self._files.release()

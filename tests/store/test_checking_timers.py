@@ -24,7 +24,7 @@ def bucket(tmp_path: Path) -> TimerBucket:
     """A store with messages that wait, all for the same hour; the last ones are not copied yet."""
     due_ms = NOON_MS + HOUR_MS
     with opened(tmp_path) as store:
-        files = TimerFiles(tmp_path / "timers", store.records_at)
+        files = TimerFiles(tmp_path / "timers", store.copies_of)
         bucket = files.make(due_ms // HOUR_MS, 0)
         for number in range(COUNT):
             key = f"{number:032X}"

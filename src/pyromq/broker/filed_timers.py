@@ -35,7 +35,7 @@ FILED_AT_ONCE = 256  # messages: doing the same for many at a time takes half as
 FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
 QUIET = 10_000  # messages between two checkpoints: up to so many, records are copied at once
-COPY_BYTES = 1 << 30  # of log, after which they are copied however many come
+COPY_BYTES = 256 << 20  # of log, after which they are copied however many come
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
 
 
@@ -274,8 +274,9 @@ class FiledTimers:
 
     def _from_log(self, log_offsets: list[int], sizes: list[int]) -> list[Buffer]:
         """Return records to copy; zeros, which nobody takes for one, for what the log has lost."""
-        found = self._store.records_at(log_offsets, sizes)
-        return [bytes(size) if record is None else record for record, size in zip(found, sizes, strict=True)]
+        return [
+            found or bytes(size) for found, size in zip(self._store.copies_of(log_offsets, sizes), sizes, strict=True)
+        ]
 
     def _taken(self) -> Snapshot:
         """Return the snapshot of this moment."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -204,6 +205,17 @@ class CommitLog:
             segment = self._segment_at(start)
             views.append(segment.memory[start - segment.base : start - segment.base + size])
         return views
+
+    def copies(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Return the same as bytes, read from the files: for many records that lie scattered and far behind the end."""
+        copied: list[bytes] = []
+        while len(copied) < len(starts):
+            first = len(copied)
+            segment = self._segment_at(starts[first])
+            end = bisect_left(starts, segment.base + segment.size, first)
+            places = (start - segment.base for start in starts[first:end])
+            copied += segment.read(zip(places, sizes[first:end], strict=True))
+        return copied
 
     def stretch(self, start: int, end: int) -> list[memoryview]:
         """Return the bytes between two log offsets as far as they are there, a view for each segment."""

@@ -295,13 +295,15 @@ class MessageStore:
             return []
         self._proof.prove(queue, first, first + count)
         starts, sizes, _ = zip(*_ENTRIES.iter_unpack(content), strict=True)
-        return list(zip(starts, self.records_at(starts, sizes), strict=True))
+        if min(starts) < self._log.min_offset or FILLER_SIZE in sizes:
+            return [(start, self._log.record_at(start)) for start in starts]
+        return list(zip(starts, self._log.views(starts, sizes), strict=True))
 
-    def records_at(self, starts: Sequence[int], sizes: Sequence[int]) -> Sequence[memoryview | None]:
-        """Return the records of these sizes that begin there, ascending; None for those not there any more."""
-        if starts and min(starts) >= self._log.min_offset and starts[-1] < self._log.end and FILLER_SIZE not in sizes:
-            return self._log.views(starts, sizes)
-        return [self._log.record_at(start) for start in starts]
+    def copies_of(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Return the records that begin there, ascending, read from the disk; b"" for those not there any more."""
+        if min(starts) >= self._log.min_offset and starts[-1] < self._log.end:
+            return self._log.copies(starts, sizes)
+        return [bytes(self._log.record_at(start) or b"") for start in starts]
 
     def records_from(self, log_offset: int) -> Iterator[memoryview]:
         """Yield the records of all topics from that one on, in order of arrival."""

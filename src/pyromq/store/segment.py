@@ -98,6 +98,14 @@ class Segment:
             self.allocate(start, end)
             self._disk.populate(self.memory, start, end - start)
 
+    def read(self, pieces: Iterable[tuple[int, int]]) -> list[bytes]:
+        """Return pieces of the file (positions and sizes); unlike views they leave no pages in memory behind."""
+        descriptor = self._disk.open(self.path)
+        try:
+            return [self._disk.read(descriptor, size, position) for position, size in pieces]
+        finally:
+            self._disk.close(descriptor)
+
     def forget(self, start: int, end: int) -> None:
         """Keep no pages in memory of a stretch that is hardly read any more; whoever reads it gets them back."""
         memory = self._memory

@@ -30,16 +30,20 @@ def log(tmp_path, clock):
     log.close()
 
 
+def drop(segment, start, size):
+    LOCAL_DISK.forget(segment.memory, start, size)
+    with segment.path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), start, size, os.POSIX_FADV_DONTNEED)
+
+
 @pytest.fixture
 def forget(log):
     """Have nothing of the log in memory, as far as the file system does that."""
 
     def forget():
         for segment in log.files.segments:
-            LOCAL_DISK.forget(segment.memory, 0, segment.size)
-            with segment.path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            drop(segment, 0, segment.size)
 
     forget()
     if LOCAL_DISK.is_loaded(log.stretch(0, log.end)):
@@ -72,10 +76,7 @@ async def test_what_was_whole_is_believed_for_a_second(log, residency, forget, c
 
 def test_a_block_with_a_page_missing_is_not_believed(log, residency, forget):
     LOCAL_DISK.load(log.stretch(0, MEGABYTE))
-    segment = log.files.segments[0]
-    LOCAL_DISK.forget(segment.memory, MEGABYTE // 2, MEGABYTE // 2)
-    with segment.path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), MEGABYTE // 2, MEGABYTE // 2, os.POSIX_FADV_DONTNEED)
+    drop(log.files.segments[0], MEGABYTE // 2, MEGABYTE // 2)
     if LOCAL_DISK.is_loaded(log.stretch(0, MEGABYTE)):
         pytest.skip("this file system keeps what it has read")
     assert not residency.covers(0, 5000)

@@ -31,12 +31,14 @@ FOLLOWED_RECORDS = 1_000
 CHECKED_RECORDS = 4_000
 WRITTEN_RECORDS = 4_000
 
-FILED_AT_ONCE = 256  # messages: doing the same for many at a time takes half as long
+FILED_AT_ONCE = 256  # messages: doing the same for many at a time takes two thirds as long
 FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
 QUIET = 10_000  # messages between two checkpoints: up to so many, records are copied at once
 COPY_BYTES = 256 << 20  # of log, after which they are copied however many come
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
+
+_Parked = tuple[int, int, int, Ticket]  # queue offset, log offset and size of a record in the timer topic
 
 
 class FiledTimers:
@@ -50,7 +52,7 @@ class FiledTimers:
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # by hour, counted from 1970
         self.moved = 0  # queue offset, in the timer topic, of the next message to file
-        self._recent: list[tuple[int, int, int, Ticket]] = []  # not filed yet: queue offset, log offset, size
+        self._recent: list[_Parked] = []  # not filed yet
         self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint
         self._loaded = False
         self._news = False  # since the last snapshot
@@ -97,25 +99,25 @@ class FiledTimers:
 
     def _file_recent(self) -> None:
         recent, self._recent = self._recent, []
+        if not recent:
+            return
+        if recent[0][0] == self.moved and recent[-1][0] == self.moved + len(recent) - 1:
+            self._file(recent)
+            self.moved += len(recent)
+            self._news = True
+        else:  # they are filed when those before them are
+            self._move(FOLLOWED_MEANWHILE * len(recent))
+
+    def _file(self, parked: list[_Parked]) -> None:
         files, find_bucket, topic_hash, near = self._files, self.buckets.get, _topic_hash, self.near
-        moved, topics = self.moved, []
-        for queue_offset, log_offset, size, (_, due_ms, key_hash, topic) in recent:
-            if queue_offset != moved:  # it is filed when those before it are
-                break
+        for queue_offset, log_offset, size, (_, due_ms, key_hash, topic) in parked:
             hour = due_ms // HOUR_MS
             bucket = find_bucket(hour) or files.make(hour, queue_offset)
             bucket.add(due_ms, key_hash, topic_hash(topic), log_offset, size)
             files.changed[bucket] = None
-            topics.append(topic)
             if hour <= near:
                 self.unread.add(hour)
-            moved += 1
-        if topics:
-            files.count(topics)
-            self._news = True
-            self.moved = moved
-        elif recent:
-            self._move(FOLLOWED_MEANWHILE * len(recent))
+        files.count([ticket[3] for _, _, _, ticket in parked])
 
     def follow(self) -> bool:
         """Do some of what is left to do after a crash; True if nothing is."""
@@ -151,13 +153,7 @@ class FiledTimers:
             for bucket, number in self.waiting(topic_name, due_ms, unique_key):
                 self._files.finish(bucket, number, topic_name)
             return
-        hour = due_ms // HOUR_MS
-        bucket = self.buckets.get(hour) or self._files.make(hour, queue_offset)
-        bucket.add(due_ms, crc32(unique_key), _topic_hash(topic_name), log_offset, len(record))
-        self._files.changed[bucket] = None
-        self._files.count([topic_name])
-        if hour <= self.near:
-            self.unread.add(hour)
+        self._file([(queue_offset, log_offset, len(record), (b"", due_ms, crc32(unique_key), topic_name))])
 
     def _check(self) -> bool:
         """Note what the log shows delivered since the checkpoint."""

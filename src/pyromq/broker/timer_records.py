@@ -23,7 +23,7 @@ from pyromq.message import (
     encode_properties,
 )
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Buffer, decode
+from pyromq.record import Buffer, decode, log_offset_of
 from pyromq.remoting.recall_handle import RecallHandle
 
 _MOST_DIGITS = 40  # of what is still called a number
@@ -139,7 +139,7 @@ def read_parked(record: memoryview) -> Parked:
         return _parse_parked(content)
     key_at += len(_KEY_BYTES)
     return (
-        _LONG.unpack_from(content, 28)[0],
+        log_offset_of(content),
         due_ms,
         ours[1][len(_TOPIC) :],
         content[key_at : content.index(_PAIRS, key_at)],

@@ -163,12 +163,14 @@ class Checking:
         entries, records = path.read_bytes(), records_path.read_bytes() if sizes.records else b""
         whole = min(sizes.entries, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
         for number, (*labels, position, size) in enumerate(_TIMER.iter_unpack(entries[:whole])):
-            is_copied = position < sizes.records
-            fault = _timer_fault(records[position : position + size], labels, size) if is_copied else _IN_LOG
-            if not fault or (not is_copied and self._log_has_timer(labels, size)):
+            if position < sizes.records:
+                fault = _timer_fault(records[position : position + size], labels, size)
+            else:
+                fault = "" if self._log_has_timer(labels, size) else _IN_LOG
+            if not fault:
                 continue
             text = f"message {number} is damaged: {fault}"
-            if is_copied and len(records) >= sizes.records and self._log_has_timer(labels, size):
+            if len(records) >= sizes.records and self._log_has_timer(labels, size):
                 yield Finding(path, number * ENTRY_BYTES, f"{text}; it will be taken from the log", Cure.NOBODY)
             else:
                 yield Finding(path, number * ENTRY_BYTES, text, cure)

@@ -7,14 +7,7 @@ from pyspark.sql import functions as F
 
 from pyromq.errors import UsageError
 from pyromq.spark.jobs.running import Tell, run_stream
-from pyromq.spark.jobs.session import (
-    ORIGIN,
-    open_session,
-    open_stream,
-    origin_of,
-    own_properties,
-    with_property,
-)
+from pyromq.spark.jobs.session import ORIGIN, open_session, open_stream, origin_of, own_properties, with_property
 from pyromq.spark.jobs.settings import Mirror, Summary
 from pyromq.spark.jobs.translation import carry_over
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -130,11 +130,12 @@ class Server:
         self.process.stderr.close()
 
 
-def start(*arguments):
+def start(*arguments, stdin=subprocess.DEVNULL):
     """Start a command as a process of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
     return subprocess.Popen(
         [*PYROMQ, *map(str, arguments)],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -147,8 +148,8 @@ def start_process():
     """Start a command as a process; killed after the test if it still runs."""
     processes = []
 
-    def begin(*arguments):
-        processes.append(start(*arguments))
+    def begin(*arguments, **options):
+        processes.append(start(*arguments, **options))
         return processes[-1]
 
     yield begin
@@ -156,8 +157,10 @@ def start_process():
         if process.poll() is None:
             process.kill()
         process.wait(10)
-        process.stdout.close()
-        process.stderr.close()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # what was not written to the end
+                    pipe.close()
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 import json
 import signal
 import threading
-import time
 
 import pytest
+
+from .waiting import wait_until
 
 ALL = ("--from", "beginning", "--until", "now")
 
@@ -169,10 +170,3 @@ def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):
     assert (refused.code, "--until and --queue do not go with it" in refused.err) == (2, True)
     refused = cli("consume", "t", "--group", "g", "--from", "7")
     assert (refused.code, "`pyromq offset set` moves it" in refused.err) == (2, True)
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

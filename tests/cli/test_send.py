@@ -1,5 +1,15 @@
 import json
-import re
+import signal
+import subprocess
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from pyromq.cli.send import Confirmations
+from pyromq.errors import UsageError
+
+from .waiting import wait_until
 
 
 def test_body_is_sent_and_its_place_shown(cli, served):
@@ -69,12 +79,71 @@ def test_illegal_topic_is_one_line_of_error(cli, served):
     assert len(refused.err.splitlines()) == 1
 
 
-def test_failure_among_lines_tells_how_many_were_confirmed(cli, served):
-    failed = cli("send", "send-fails", stdin=b"good\n" + b"x" * (5 << 20) + b"\nnever\n")
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (b"", "0 messages were confirmed"),
+        (b"good\n", "1 message was confirmed, up to line 1"),
+        (b"good\n\ngood\n", "2 messages were confirmed, up to line 3"),
+    ],
+)
+def test_failure_among_lines_tells_how_many_were_confirmed_and_where_to_go_on(cli, served, before, told):
+    failed = cli("send", "send-fails", stdin=before + b"x" * (5 << 20) + b"\nnever\n")
 
     assert failed.code == 1
-    # The line behind the bad one may be on its way already.
-    assert re.match("[12] messages were confirmed\nerror: the message body size over max value", failed.err)
+    first, second = failed.err.splitlines()
+    assert first == told
+    assert second.startswith("error: the message body size over max value")
+
+
+def test_confirmed_messages_behind_one_that_failed_are_counted_by_themselves():
+    answers = Confirmations()
+    for line, outcome in enumerate((None, UsageError("no"), None), 1):
+        future = Future()
+        answers.add(line, future)
+        future.set_exception(outcome) if outcome else future.set_result(None)
+
+    told = "1 message was confirmed, up to line 1, and 1 behind the first that was not"
+    assert answers.summary(wait=True) == told
+
+
+def test_ctrl_c_waits_for_what_is_on_its_way_and_counts_all_of_it(cli, served, start_process):
+    process = start_process("send", "send-stopped", "-n", served.namesrv, stdin=subprocess.PIPE)
+    process.stdin.write("line\n" * 100)
+    process.stdin.flush()
+    wait_until(lambda: stored(cli, "send-stopped") == 100)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(10) == 130
+    assert process.stderr.read() == "100 messages were confirmed, up to line 100\n"
+
+
+def test_ctrl_c_in_the_midst_of_sending_counts_what_is_stored(cli, served, start_process):
+    process = start_process("send", "send-midst", "-n", served.namesrv, stdin=subprocess.PIPE)
+    lines = threading.Thread(target=write_for_ever, args=(process.stdin,))
+    lines.start()
+    wait_until(lambda: stored(cli, "send-midst") > 200)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(10) == 130
+    lines.join(10)
+    confirmed = stored(cli, "send-midst")
+    assert process.stderr.read() == f"{confirmed:,} messages were confirmed, up to line {confirmed}\n"
+
+
+def stored(cli, topic):
+    shown = cli("topic", "show", topic, "-o", "json")
+    return json.loads(shown.out)["messages"] if shown.code == 0 else 0
+
+
+def write_for_ever(pipe):
+    try:
+        while True:
+            pipe.write("line\n")
+    except BrokenPipeError:
+        pass
 
 
 def test_nobody_at_the_address_is_told_with_what_to_do(cli, unused_port):

@@ -27,9 +27,14 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Clear the line: something else is written now."""
         if self._shown and self._last:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+            self._last = 0.0
 
     def show(self, count: int) -> None:
         """Show the count, unless it was shown a moment ago."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 
 from pyromq import Message, MQError, Producer, SendResult
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import as_json, namesrv_option, output_option
+from pyromq.cli.render import as_json, counted, namesrv_option, output_option
 from pyromq.cli.times import read_duration, read_moment
 
 GROUP = "pyromq-cli-producer"
@@ -57,8 +60,10 @@ def send(
         if content is not None:
             _show(producer.send(make(content), ordering_key=ordering_key), output)
             return
-        futures = (producer.send_soon(make(line), ordering_key=ordering_key) for line in _lines())
-        _send_lines(futures, (lambda result: _show(result, output)) if output == "json" else None)
+        _send_lines(
+            lambda line: producer.send_soon(make(line), ordering_key=ordering_key),
+            (lambda result: _show(result, output)) if output == "json" else None,
+        )
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -77,43 +82,124 @@ def _wish(options: dict[str, Any]) -> dict[str, Any]:
     return wish
 
 
-def _lines() -> Iterator[bytes]:
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        click.echo("each line is a message; Ctrl-D ends", err=True)
-    for line in sys.stdin.buffer:
-        content = line.rstrip(b"\r\n")
-        if content:  # a broker refuses empty bodies
-            yield content
+class Lines:
+    """The lines of standard input that are messages, each with its number.
+
+    Ctrl-C ends them as their end would, so that what is on its way still gets its answer; the second one is as usual.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._reading = False
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            click.echo("each line is a message; Ctrl-D ends", err=True)
+        before = signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            for number in count(1):
+                line = self._next()
+                if not line:
+                    return
+                content = line.rstrip(b"\r\n")
+                if content:  # a broker refuses empty bodies
+                    yield number, content
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _next(self) -> bytes:
+        """Return the next line with its end; nothing after the last one, and after Ctrl-C."""
+        try:
+            self._reading = True
+            return b"" if self.stopped else sys.stdin.buffer.readline()
+        except KeyboardInterrupt:
+            return b""
+        finally:
+            self._reading = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Only reading is interrupted: anywhere else a message could be sent and not be counted."""
+        again, self.stopped = self.stopped, True
+        if again or self._reading:
+            raise KeyboardInterrupt
 
 
-def _send_lines(futures: Iterable[Future[SendResult]], show: Callable[[SendResult], None] | None) -> None:
-    """Keep some sends in flight; the first failure ends it, saying how many were confirmed."""
-    pending: deque[Future[SendResult]] = deque()
-    confirmed = 0
+class Confirmations:
+    """The answers to messages on their way, and how many of them said yes."""
+
+    def __init__(self) -> None:
+        self.count = 0  # those before the first failure
+        self._line = 0
+        self._pending: deque[tuple[int, Future[SendResult]]] = deque()
+
+    def __len__(self) -> int:
+        """How many are on their way."""
+        return len(self._pending)
+
+    def add(self, line: int, future: Future[SendResult]) -> None:
+        self._pending.append((line, future))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next answer is there, or must be waited for before more is sent."""
+        return len(self._pending) >= IN_FLIGHT or (bool(self._pending) and self._pending[0][1].done())
+
+    def take(self) -> SendResult:
+        """Wait for the next answer, in the order of the lines. Raises what the send raises."""
+        line, future = self._pending[0]
+        result = future.result()
+        self._pending.popleft()
+        self.count, self._line = self.count + 1, line
+        return result
+
+    def summary(self, *, wait: bool) -> str:
+        """Say what is known, so that somebody can go on; with `wait`, wait for the answers that are on their way."""
+        behind = unknown = 0
+        whole = True
+        for line, future in self._pending:
+            if not wait and not future.done():
+                unknown += 1
+                whole = False
+            elif not _is_confirmed(future):
+                whole = False
+            elif whole:
+                self.count, self._line = self.count + 1, line
+            else:
+                behind += 1
+        text = f"{counted(self.count, 'message was', 'messages were')} confirmed"
+        text += f", up to line {self._line}" if self.count else ""
+        text += f", and {behind} behind the first that was not" if behind else ""
+        return text + (f"; {unknown} may be stored or not" if unknown else "")
+
+
+def _send_lines(send_soon: Callable[[bytes], Future[SendResult]], show: Callable[[SendResult], None] | None) -> None:
+    """Keep some sends in flight. The first failure ends it, and so does Ctrl-C, both saying what was confirmed."""
+    answers = Confirmations()
+    lines = Lines()
 
     def settle() -> None:
-        nonlocal confirmed
-        result = pending.popleft().result()
-        confirmed += 1
-        progress.show(confirmed)
+        result = answers.take()
+        progress.show(answers.count)
         if show is not None:
             show(result)
 
     with Progress("sent", beside_output=show is not None) as progress:
         try:
-            for future in futures:
-                pending.append(future)
-                while len(pending) >= IN_FLIGHT or (pending and pending[0].done()):
+            for number, content in lines:
+                answers.add(number, send_soon(content))
+                while answers.ready:
                     settle()
-            while pending:
+            while answers:
                 settle()
         except (MQError, KeyboardInterrupt) as error:
-            if isinstance(error, MQError):
-                confirmed += sum(map(_is_confirmed, pending))
-            click.echo(f"{confirmed} messages were confirmed", err=True)
+            progress.end()
+            click.echo(answers.summary(wait=isinstance(error, MQError)), err=True)
             raise
+    if lines.stopped:
+        click.echo(answers.summary(wait=True), err=True)
+        raise click.Abort
     if show is None:
-        click.echo(f"sent {confirmed} messages")
+        click.echo(f"sent {counted(answers.count, 'message')}")
 
 
 def _is_confirmed(future: Future[SendResult]) -> bool:

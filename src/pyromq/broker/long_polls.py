@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from itertools import count
 
 import msgspec
 
@@ -13,23 +13,30 @@ from pyromq.clock import Clock
 from pyromq.errors import MQError, SystemBusy
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Answered
+from pyromq.remoting.exchange import Exchange
 
 MAX_PARKED = 100_000  # upstream's pull queue; beyond it a pull is told to come back later
+LONGEST_SECONDS = 90.0  # a connection that is silent for 120 s is closed: better an answer before
+SLICE = 100  # answers between two turns of the loop: a few milliseconds of reading
+_TICK_SECONDS = 0.0625  # pulls whose time is up within it leave together
+
+Accepts = Callable[[int], bool] | None
 
 
-class LongPoll(msgspec.Struct, gc=False):
-    """One parked pull: wants entries from `offset` on that `accepts` takes; `resume` reads again, for good."""
+class LongPoll(msgspec.Struct, gc=False, eq=False):
+    """One parked pull: wants what `accepts` takes; `resume` reads again, for good; it came from `peer`."""
 
     topic: str
     queue_id: int
-    offset: int
-    accepts: Callable[[int], bool] | None
+    accepts: Accepts
     resume: Callable[[], Answered]
     future: Future[Answered]
+    peer: Exchange
+    due: int = 0  # the tick in which its patience ends
 
 
 class LongPolls:
-    """The parked pulls by queue.
+    """The parked pulls. One that is answered, or whose connection is gone, leaves all tables at once.
 
     Arrivals are noted at once and answered when the current turn of the loop has ended, so that a burst of messages
     comes in one answer. The owner sets `run_soon`, which runs a function at the end of the turn.
@@ -38,24 +45,32 @@ class LongPolls:
     def __init__(self, clock: Clock) -> None:
         self.run_soon: Callable[[Callable[[], None]], object] = lambda wake: wake()
         self._clock = clock
-        self._parked: dict[tuple[str, int], list[LongPoll]] = {}
-        self._deadlines: list[tuple[float, int, LongPoll]] = []
-        self._order = count()
-        self._woken: list[LongPoll] = []
+        # By queue, then by what they accept: most want the same, and an arrival asks once for all of these.
+        self._parked: dict[tuple[str, int], dict[Accepts, dict[LongPoll, None]]] = {}
+        self._due: dict[int, set[LongPoll]] = {}
+        self._of_peer: dict[Exchange, set[LongPoll]] = {}  # all that wait, until the moment they are answered
+        self._count = 0
+        self._ready: deque[LongPoll] = deque()  # to be answered, unless they leave before
         self._stopping = False
 
     def __len__(self) -> int:
-        return sum(map(len, self._parked.values()))
+        return self._count
 
     def park(self, poll: LongPoll, seconds: float) -> Future[Answered]:
-        """Keep a pull for at most `seconds`. Raises `SystemBusy` when too many wait."""
+        """Keep a pull for at most `seconds`, and never beyond `LONGEST_SECONDS`.
+
+        Raises `SystemBusy` when too many wait.
+        """
         if self._stopping:  # consumers pull again as soon as `answer_all` has answered them
             _resume(poll)
             return poll.future
-        if len(self._deadlines) >= MAX_PARKED:
+        if self._count >= MAX_PARKED:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        self._parked.setdefault((poll.topic, poll.queue_id), []).append(poll)
-        heapq.heappush(self._deadlines, (self._clock.monotonic() + seconds, next(self._order), poll))
+        poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
+        self._parked.setdefault((poll.topic, poll.queue_id), {}).setdefault(poll.accepts, {})[poll] = None
+        self._due.setdefault(poll.due, set()).add(poll)
+        self._watched(poll.peer).add(poll)
+        self._count += 1
         return poll.future
 
     def arrived(self, message: StoredMessage, tags_code: int) -> None:
@@ -66,53 +81,74 @@ class LongPolls:
         parked = self._parked.get(key)
         if parked is None:
             return
-        waiting = [poll for poll in parked if poll.accepts is not None and not poll.accepts(tags_code)]
-        if len(waiting) == len(parked):
-            return
-        is_first = not self._woken
-        self._woken += [poll for poll in parked if poll not in waiting]
-        if waiting:
-            self._parked[key] = waiting
-        else:
-            del self._parked[key]
-        if is_first:
-            self.run_soon(self.answer_woken)
-
-    def answer_woken(self) -> None:
-        """Let the woken pulls read and answer."""
-        woken, self._woken = self._woken, []
-        for poll in woken:
-            _resume(poll)
+        woken = [accepts for accepts in parked if accepts is None or accepts(tags_code)]
+        for accepts in woken:
+            self._make_ready(parked.pop(accepts))
+        if not parked:
+            self._parked.pop(key, None)
 
     def expire(self) -> None:
         """Answer the pulls whose time is up; they read once more and say what they find."""
-        now = self._clock.monotonic()
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].future.done()):
-            poll = heapq.heappop(self._deadlines)[2]
-            if not poll.future.done():
-                self._forget(poll)
-                _resume(poll)
+        now = math.floor(self._clock.monotonic() / _TICK_SECONDS)
+        for tick in [tick for tick in self._due if tick <= now]:
+            self._make_ready(self._due.pop(tick))
+
+    def answer_ready(self) -> None:
+        """Let pulls read and answer; where they are very many, the rest in the next turn."""
+        for _ in range(min(SLICE, len(self._ready))):
+            self._answer(self._ready.popleft())
+        if self._ready:
+            self.run_soon(self.answer_ready)
 
     def answer_all(self) -> None:
         """The broker stops: nobody waits any longer."""
         self._stopping = True
-        for poll in [poll for parked in self._parked.values() for poll in parked]:
-            _resume(poll)
-        self._parked.clear()
-        self._deadlines.clear()
+        for poll in [poll for polls in self._of_peer.values() for poll in polls]:
+            self._answer(poll)
 
-    def _forget(self, poll: LongPoll) -> None:
+    def _watched(self, peer: Exchange) -> set[LongPoll]:
+        """Return the waiting pulls of a connection, which leave when it is closed."""
+        polls = self._of_peer.get(peer)
+        if polls is None:
+            polls = self._of_peer[peer] = set()
+            peer.on_close.append(self._forget_peer)
+        return polls
+
+    def _make_ready(self, polls: Iterable[LongPoll]) -> None:
+        is_first = not self._ready
+        self._ready.extend(polls)
+        if is_first:
+            self.run_soon(self.answer_ready)
+
+    def _answer(self, poll: LongPoll) -> None:
+        waiting = self._of_peer.get(poll.peer)
+        if waiting is not None and poll in waiting:  # else it has left since it was found ready
+            waiting.remove(poll)
+            self._leave(poll)
+            _resume(poll)
+
+    def _forget_peer(self, peer: Exchange) -> None:
+        for poll in self._of_peer.pop(peer):
+            self._leave(poll)
+
+    def _leave(self, poll: LongPoll) -> None:
+        """Take it out of the counter and of those tables in which it still is."""
+        self._count -= 1
+        due = self._due.get(poll.due, set())
+        due.discard(poll)
+        if not due:
+            self._due.pop(poll.due, None)
         key = poll.topic, poll.queue_id
-        parked = [other for other in self._parked.get(key, ()) if other is not poll]
-        if parked:
-            self._parked[key] = parked
-        else:
+        parked = self._parked.get(key, {})
+        polls = parked.get(poll.accepts, {})
+        polls.pop(poll, None)
+        if not polls:
+            parked.pop(poll.accepts, None)
+        if not parked:
             self._parked.pop(key, None)
 
 
 def _resume(poll: LongPoll) -> None:
-    if poll.future.done():
-        return
     try:
         poll.future.set_result(poll.resume())
     except MQError as error:

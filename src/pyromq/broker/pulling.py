@@ -174,17 +174,16 @@ class Pulling:
         poll = LongPoll(
             header.topic,
             header.queue_id,
-            header.queue_offset,
             accepts,
             partial(self._read_again, header, accepts, call),
             Future(),
+            call.peer,
         )
         return self._long_polls.park(poll, suspend_ms / 1000)
 
     def _read_again(self, header: PullMessage, accepts: Accepts, call: Call) -> FilledReply:
         """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
-        if not call.peer.closed:
-            self._check(header, call)
+        self._check(header, call)
         return self._reply(header, self._find(header, accepts))
 
 

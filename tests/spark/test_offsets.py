@@ -19,6 +19,9 @@ class TwoQueues:
     def bounds(self, topics):
         return {FIRST: (5, 10), SECOND: (0, 0)} if list(topics) == ["x"] else {}
 
+    def live_bounds(self, bounds):
+        return bounds
+
     def first_since(self, queue, time_ms, bounds):
         return min(max(-(-time_ms // 100), bounds[0]), bounds[1])
 

@@ -66,10 +66,20 @@ class AsyncQueueReader(AsyncLifespan):
     async def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
         """Return the bounds of every queue of these topics, in order: one request a broker.
 
-        Raises `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
+        A queue whose messages have all expired begins at its end; see `live_bounds` for others. Raises
+        `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
         """
         found = await asyncio.gather(*(self._topic_bounds(topic) for topic in topics))
         return dict(sorted((queue, bounds) for each in found for queue, bounds in each.items()))
+
+    async def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
+        """Return these bounds with the first message of each queue that can be read: one short pull a queue.
+
+        Brokers leave the first offset of a queue alone when all of its messages have expired, and tell the right one
+        only after messages expire again.
+        """
+        found = await asyncio.gather(*(self._live(queue, each) for queue, each in bounds.items()))
+        return dict(zip(bounds, found, strict=True))
 
     async def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
         """Return the first offset stored at `time_ms` or later; the queue's end where there is none.
@@ -156,11 +166,27 @@ class AsyncQueueReader(AsyncLifespan):
             response = await self._membership.ask_queue(anyone, TopicStatistics(topic=topic), timeout=self._timeout)
             stats = decode_body(TopicStats, response.check().body)
             found |= {queue: (each.min_offset, each.max_offset) for queue, each in stats.queues.items()}
+            doubted = {queue: found[queue] for queue, each in stats.queues.items() if each.last_update_ms <= 0}
+            found |= await self.live_bounds(doubted)  # the last message is gone, so probably all are
         return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in route.readable}
 
     async def _ask_bounds(self, queue: MessageQueue) -> Bounds:
         """Brokers tell in one answer of the queues that can be written; others may still be read."""
-        return await self._offsets.least(queue), await self._offsets.end(queue)
+        return await self._live(queue, (await self._offsets.least(queue), await self._offsets.end(queue)))
+
+    async def _live(self, queue: MessageQueue, bounds: Bounds) -> Bounds:
+        """Messages expire from the front on, so that what is still there can be searched by halves."""
+        least, most = bounds
+        if least >= most or await self.store_time_at(queue, least) is not None:
+            return bounds
+        low, high = least + 1, most
+        while low < high:
+            middle = (low + high) // 2
+            if await self.store_time_at(queue, middle) is None:
+                low = middle + 1
+            else:
+                high = middle
+        return low, most
 
 
 class QueueReader(Lifespan):
@@ -192,6 +218,10 @@ class QueueReader(Lifespan):
     def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
         """Return the bounds of every queue of these topics, in order. Raises `TopicNotFound`."""
         return self._portal.run(self._async.bounds, topics)
+
+    def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
+        """Return these bounds with the first message of each queue that can be read: one short pull a queue."""
+        return self._portal.run(self._async.live_bounds, bounds)
 
     def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
         """Return the first offset stored at `time_ms` or later; the queue's end where there is none."""

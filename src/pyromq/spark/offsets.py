@@ -32,6 +32,8 @@ class Queues(Protocol):
 
     def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]: ...
 
+    def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]: ...
+
     def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int: ...
 
     def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]: ...
@@ -43,7 +45,7 @@ def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
     Raises `UsageError` for queues that do not exist and, with failOnDataLoss, `DataLoss` for offsets that are not
     there.
     """
-    bounds = queue_bounds(options, client)
+    bounds = client.live_bounds(queue_bounds(options, client))
     starts = beginnings(options, client, bounds, default="earliest")
     ends = _endings(options, client, bounds)
     return [QueueRange(queue, starts[queue], ends[queue]) for queue in bounds]

@@ -82,7 +82,7 @@ def _pulls(
         begun = _pull(options, client, [(range_, range_.start) for range_ in together])
         for range_, found in zip(together, begun, strict=True):
             offset = range_.start
-            while _is_whole(options, found, offset, range_):
+            while _is_whole(options, client, found, place=(range_, offset)):
                 count, offset = found.next_offset - offset, found.next_offset
                 if found.raw and (raw := _before(found, range_.end)):
                     yield range_.queue, count_records(raw) if options.tag_filter != "*" else count, raw
@@ -111,18 +111,34 @@ def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRan
     return patiently(options, pull, planned=True)
 
 
-def _is_whole(options: ReadOptions, found: PullResult, offset: int, range_: QueueRange) -> bool:
+def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, place: tuple[QueueRange, int]) -> bool:
     """Say whether the range can be read on; messages that were there when it was planned may be deleted by now."""
+    range_, offset = place
     least, most = found.min_offset, found.max_offset
-    if found.next_offset > offset and least <= offset:
-        return True
+    moves = found.next_offset > offset
+    if moves and least <= offset:
+        least = _first_offset(found)
+        if least == offset or _is_filtered(options, client, range_.queue, offset):
+            return True
     gone = (min(least, range_.end) if offset < least else range_.end) - offset
     report_loss(
         options,
         f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} are not there any more, {gone} in all; "
         f"the queue holds {least} to {most}",
     )
-    return found.next_offset > offset
+    return moves
+
+
+def _first_offset(found: PullResult) -> int:
+    """Return the queue offset of the first record that was pulled; without one, where to go on."""
+    return int.from_bytes(found.raw[20:28], "big") if found.raw else found.next_offset
+
+
+def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue, offset: int) -> bool:
+    """Say whether a message that was not given is one that nobody wants. Brokers answer for expired ones alike."""
+    if options.tag_filter == "*":
+        return False
+    return patiently(options, partial(client.store_time_at, queue, offset), planned=True) is not None
 
 
 def _before(found: PullResult, end: int) -> bytes:

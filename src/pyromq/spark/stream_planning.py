@@ -64,7 +64,7 @@ class StreamPlanning:
     def first(self) -> StreamOffset:
         """Return where a query without a checkpoint begins; the same however often Spark asks."""
         if self._first is None:
-            bounds = queue_bounds(self._options, self._client)
+            bounds = self._client.live_bounds(queue_bounds(self._options, self._client))
             positions = beginnings(self._options, self._client, bounds, default="latest")
             self._first = StreamOffset(positions, self._marks(positions, bounds, {}))
         return self._first
@@ -80,6 +80,7 @@ class StreamPlanning:
         """
         bounds = queue_bounds(self._options, self._client)
         self._check_topics(start, bounds)
+        bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}
         made = self._look_for_losses(start, bounds)
         begin = {queue: place for queue in bounds if (place := self._begin(start, queue, bounds, made)) is not None}
@@ -109,7 +110,7 @@ class StreamPlanning:
             if place is None and self._options.new_queues == "latest":
                 continue
             if place is None or end.made(queue) > start.made(queue):
-                bounds = bounds or self._client.bounds(sorted(end.topics))
+                bounds = bounds or self._client.live_bounds(self._client.bounds(sorted(end.topics)))
                 place = bounds[queue][0] if queue in bounds else 0
             found.append(QueueRange(queue, place, stop))
         return found

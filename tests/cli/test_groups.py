@@ -1,6 +1,8 @@
 import json
 import time
 
+import pytest
+
 
 def test_group_is_created_listed_and_deleted(cli, served):
     assert cli("group", "create", "group-life", "--retries", "3").code == 0
@@ -9,6 +11,52 @@ def test_group_is_created_listed_and_deleted(cli, served):
     assert {"group": "group-life", "enabled": True, "attempts": 3} in rows
     assert cli("group", "delete", "group-life", "--yes").code == 0
     assert "group-life" not in cli("group", "list").out
+
+
+def test_creating_a_group_that_exists_changes_nothing_and_altering_only_what_is_given(cli, served):
+    def settings():
+        return next(each for each in served.do(read()) if each.name == "group-twice")
+
+    async def read():
+        return await (await served.cluster.admin()).groups()
+
+    cli("group", "create", "group-twice", "--retries", "3", "--no-broadcast")
+
+    refused = cli("group", "create", "group-twice")
+    assert (refused.code, refused.out) == (1, "")
+    told = "group group-twice exists already, at broker-a; `pyromq group alter group-twice` changes it"
+    assert refused.err == f"error: {told}\n"
+    assert (settings().retry_max_times, settings().broadcast_enabled) == (3, False)
+
+    altered = cli("group", "alter", "group-twice", "--retries", "5", "--disabled")
+    assert [line.split() for line in altered.lines[1:]] == [
+        ["broker-a", "retries", "3", "5"],
+        ["broker-a", "enabled", "yes", "no"],
+    ]
+    assert (settings().retry_max_times, settings().broadcast_enabled, settings().consume_enabled) == (5, False, False)
+    assert (
+        cli("group", "alter", "group-twice", "--retries", "5").err == "group group-twice has these settings already\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("group", "show", "group-typo"),
+        ("group", "progress", "group-typo"),
+        ("group", "delete", "group-typo"),
+        ("group", "alter", "group-typo", "--retries", "1"),
+        ("offset", "set", "group-typo", "group-known", "broker-a", "0", "0"),
+        ("offset", "reset", "group-typo", "group-known", "--to", "end"),
+    ],
+)
+def test_an_unknown_group_is_refused_by_name(cli, served, command):
+    cli("send", "group-known", "1")
+    refused = cli(*command)
+
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == "error: group group-typo does not exist; `pyromq group list` shows what there is\n"
+    assert "group-typo" not in cli("group", "list", "--all").out
 
 
 def test_built_in_groups_are_shown_when_asked_for(cli, served):
@@ -31,6 +79,7 @@ def test_members_and_subscriptions_are_shown(cli, served):
 
 
 def test_group_without_members_has_none_online(cli, served):
+    cli("group", "create", "group-empty")
     shown = json.loads(cli("group", "show", "group-empty", "-o", "json").out)
     assert shown == {
         "group": "group-empty",
@@ -94,8 +143,10 @@ def test_members_that_subscribe_differently_are_shown_by_name(cli, served):
 def test_progress_tells_what_is_left(cli, served):
     cli("send", "group-left", "--ordering-key", "k", stdin=b"1\n2\n3\n")
     queue = json.loads(cli("consume", "group-left", "--from", "beginning", "--count", "1", "-o", "json").out)["queue"]
+    cli("group", "create", "group-slow")
     cli("offset", "set", "group-slow", "group-left", "broker-a", str(queue), "1")
 
     rows = json.loads(cli("group", "progress", "group-slow", "--topic", "group-left", "-o", "json").out)
     assert {row["queue"]: (row["consumer_offset"], row["lag"]) for row in rows}[queue] == (1, 2)
+    cli("group", "create", "group-idle")
     assert cli("group", "progress", "group-idle").err == "group group-idle has consumed nothing\n"

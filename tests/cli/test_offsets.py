@@ -6,6 +6,7 @@ import pytest
 @pytest.fixture
 def place(cli, served):
     """Send three messages to one queue; its topic, broker and id."""
+    cli("group", "create", "offset-group")
 
     def send(topic):
         record = json.loads(cli("send", topic, "--ordering-key", "k", "-o", "json", stdin=b"a\nb\nc\n").lines[0])
@@ -37,8 +38,20 @@ def test_queue_that_does_not_exist_is_refused(cli, place):
     assert failed.err.startswith(f"error: topic {topic} has no queue broker-a 99; it has broker-a 0, ")
 
 
+@pytest.mark.parametrize("offset", ["4", "100000"])
+def test_offset_outside_the_queue_is_refused_with_its_bounds(cli, place, offset):
+    topic, broker, queue = place(f"offset-beyond-{offset}")
+    refused = cli("offset", "set", "offset-group", topic, broker, queue, offset)
+
+    assert (refused.code, refused.out) == (1, "")
+    end = json.loads(cli("offset", "show", topic, "-o", "json").out)[int(queue)]["max_offset"]
+    assert refused.err == f"error: offset {offset} is outside queue {queue} of broker-a, which has 0 to {end}\n"
+    assert cli("offset", "set", "offset-group", topic, broker, queue, str(end)).code == 0
+
+
 def test_group_is_moved_to_a_place_or_a_time(cli, served, place):
     topic, _, queue = place("offset-reset")
+    cli("group", "create", "offset-moved")
     later = served.now_ms() + 1
     served.pass_time(1000)
     cli("send", topic, "--ordering-key", "k", stdin=b"d\n")

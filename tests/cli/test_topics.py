@@ -1,22 +1,84 @@
 import json
 
+import pytest
+
 from pyromq import Message
 
 
-def test_topic_is_created_shown_changed_and_deleted(cli, served):
-    assert cli("topic", "create", "topic-life", "--queues", "3").out == "topic topic-life is saved\n"
-    cli("topic", "create", "topic-life", "--queues", "3", "--permission", "r")
+def test_topic_is_created_shown_altered_and_deleted(cli, served):
+    assert cli("topic", "create", "topic-life", "--queues", "3").out == "topic topic-life is created\n"
+    altered = cli("topic", "alter", "topic-life", "--write-queues", "2", "--order")
+    assert [line.split() for line in altered.lines] == [
+        ["broker", "setting", "before", "now"],
+        ["broker-a", "write_queues", "3", "2"],
+        ["broker-a", "order", "no", "yes"],
+    ]
 
     shown = json.loads(cli("topic", "show", "topic-life", "-o", "json").out)
-    assert (shown["read_queues"], shown["permission"], shown["messages"]) == (3, "r", 0)
+    assert (shown["read_queues"], shown["write_queues"], shown["permission"], shown["messages"]) == (3, 2, "rw", 0)
     assert cli("topic", "delete", "topic-life", "--yes").code == 0
     assert cli("topic", "show", "topic-life").code == 1
+
+
+def test_creating_a_topic_that_exists_changes_nothing(cli, served):
+    cli("topic", "create", "topic-twice", "--queues", "16")
+    refused = cli("topic", "create", "topic-twice")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == (
+        "error: topic topic-twice exists already: broker-a has 16 queues to read and 16 to write, permission rw; "
+        "`pyromq topic alter topic-twice` changes it\n"
+    )
+    assert json.loads(cli("topic", "show", "topic-twice", "-o", "json").out)["read_queues"] == 16
+
+
+def test_altering_asks_before_messages_get_out_of_sight(cli, served):
+    cli("topic", "create", "topic-hides", "--queues", "4")
+    cli("send", "topic-hides", stdin=b"x\n" * 8)
+    alter = ("topic", "alter", "topic-hides", "--queues", "1")
+
+    kept = cli(*alter, stdin=b"n\n")
+    assert (kept.code, kept.out) == (1, "")
+    assert kept.err.startswith("6 messages of broker-a would be out of sight, in 3 queues\nchange it all the same?")
+    assert kept.err.endswith("error: nothing is changed\n")
+    assert json.loads(cli("topic", "show", "topic-hides", "-o", "json").out)["messages"] == 8
+    assert cli(*alter, stdin=b"y\n").code == 0
+    assert json.loads(cli("topic", "show", "topic-hides", "-o", "json").out)["messages"] == 2
+    assert cli("topic", "alter", "topic-hides", "--queues", "4").code == 0
+    assert json.loads(cli("topic", "show", "topic-hides", "-o", "json").out)["messages"] == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--permission", "w"), "8 messages of broker-a would be out of sight, in 4 queues"),
+        (("--write-queues", "6"), "what is sent to queue 4 of broker-a and above could not be read"),
+    ],
+)
+def test_altering_asks_for_what_hides_in_other_ways(cli, served, options, reason):
+    topic = f"topic-hides-{options[1]}"
+    cli("topic", "create", topic, "--queues", "4")
+    cli("send", topic, stdin=b"x\n" * 8)
+
+    asked = cli("topic", "alter", topic, *options)
+    assert (asked.code, asked.err.splitlines()[0]) == (1, reason)
+    assert asked.err.endswith("error: nobody answered, so nothing is changed; --yes does not ask\n")
+    assert cli("topic", "alter", topic, *options, "--yes").code == 0
+
+
+def test_altering_needs_a_topic_and_a_setting(cli, served):
+    assert cli("topic", "alter", "topic-none", "--queues", "4").err.startswith(
+        "error: topic topic-none does not exist;"
+    )
+    refused = cli("topic", "alter", "topic-none")
+    assert (refused.code, "say what to change: --queues" in refused.err) == (2, True)
 
 
 def test_deleting_asks_first(cli, served):
     cli("topic", "create", "topic-kept")
 
-    assert cli("topic", "delete", "topic-kept", stdin=b"n\n").code == 130
+    kept = cli("topic", "delete", "topic-kept", stdin=b"n\n")
+    assert (kept.code, kept.err.endswith("error: nothing is changed\n")) == (1, True)
     assert "topic-kept" in cli("topic", "list").lines
     assert cli("topic", "delete", "topic-kept", stdin=b"y\n").code == 0
 

@@ -5,6 +5,7 @@ import pytest
 from pyromq.client.admin import AsyncAdmin
 from pyromq.client.transactions import AsyncTransactionProducer, Decision
 from pyromq.errors import (
+    GroupNotFound,
     IllegalName,
     MQError,
     NoNameServer,
@@ -63,6 +64,45 @@ async def test_an_illegal_topic_name_is_refused(admin):
 async def test_an_order_topic_keeps_its_queues_at_the_name_server(admin):
     await admin.create_topic("orders", 4, order=True)
     assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:4"
+
+
+async def test_altering_a_topic_keeps_what_is_not_named_at_each_broker(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", 16, permission="r", broker="broker-a")
+    await admin.create_topic("orders", 4, broker="broker-b")
+
+    await admin.alter_topic("orders", write_queues=2)
+
+    configs = await admin.topic_configs("orders")
+    assert [(c.read_queues, c.write_queues, c.permission) for c in configs.values()] == [(16, 2, 4), (4, 2, 6)]
+    assert list(configs) == ["broker-a", "broker-b"]
+    with pytest.raises(TopicNotFound, match="topic absent does not exist at broker-a, broker-b"):
+        await admin.alter_topic("absent", write_queues=2)
+    assert await admin.topic_configs("absent") == {}
+
+
+async def test_fixed_queues_follow_the_brokers_one_by_one(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", 4, order=True, broker="broker-a")
+    await admin.create_topic("orders", 2, order=True, broker="broker-b")
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:4;broker-b:2"
+
+    await admin.alter_topic("orders", write_queues=3, broker="broker-a")
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:3;broker-b:2"
+    await admin.alter_topic("orders", order=False)
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") is None
+
+
+async def test_altering_a_group_keeps_what_is_not_named_and_reaches_every_master(pair):
+    admin = await pair.admin()
+    pair.brokers[0].groups.put(GroupConfig(name="billing", retry_max_times=3, broadcast_enabled=False))
+
+    await admin.alter_group("billing", retries=5)
+
+    configs = await admin.group_configs("billing")
+    assert [(c.retry_max_times, c.broadcast_enabled) for c in configs.values()] == [(5, False), (5, False)]
+    with pytest.raises(GroupNotFound, match="group absent does not exist"):
+        await admin.alter_group("absent", retries=1)
 
 
 async def test_a_deleted_topic_is_gone_everywhere(cluster, admin):

@@ -1,22 +1,25 @@
-"""`pyromq group`: create, delete, list and inspect consumer groups."""
+"""`pyromq group`: create, alter, delete, list and inspect consumer groups."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from pyromq import Admin
+from pyromq.cli.asking import confirm
 from pyromq.cli.render import local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.client.admin import QueueProgress
 from pyromq.client.group_state import GroupMember, LockedQueue
-from pyromq.names import is_system_group
+from pyromq.errors import GroupNotFound, UsageError
+from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import GroupConfig
 
 
 @click.group()
 def group() -> None:
-    """Create, delete, list and inspect consumer groups."""
+    """Create, alter, delete, list and inspect consumer groups."""
 
 
 @group.command()
@@ -27,7 +30,7 @@ def group() -> None:
 @click.option("--no-broadcast", is_flag=True, help="Refuse broadcasting members.")
 @namesrv_option
 def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadcast: bool, namesrv: str) -> None:
-    """Create group NAME at all brokers, or change its settings."""
+    """Create group NAME at all brokers. One that exists is changed with `pyromq group alter`."""
     config = GroupConfig(
         name=name,
         retry_max_times=retries,
@@ -36,8 +39,43 @@ def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadc
         broadcast_enabled=not no_broadcast,
     )
     with Admin(namesrv) as admin:
+        if found := admin.group_configs(name):
+            raise UsageError(
+                f"group {name} exists already, at {', '.join(found)}; `pyromq group alter {name}` changes it"
+            )
         admin.create_group(config)
-    click.echo(f"group {name} is saved at each broker")
+    click.echo(f"group {name} is created at each broker")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--retries", type=click.IntRange(0), help="Attempts before dead letters.")
+@click.option("--retry-queues", type=click.IntRange(0))
+@click.option("--enabled/--disabled", default=None, help="Answer or refuse the group's pulls.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Take or refuse broadcasting members.")
+@namesrv_option
+def alter(name: str, namesrv: str, **options: int | bool | None) -> None:
+    """Change settings of group NAME at all brokers: those that are given. The others stay as they are."""
+    if all(value is None for value in options.values()):
+        raise click.UsageError("say what to change: --retries, --retry-queues, --enabled or --broadcast")
+    with Admin(namesrv) as admin:
+        before = admin.group_configs(name)
+        admin.alter_group(name, **options)  # type: ignore[arg-type]  # click's options by name
+        after = admin.group_configs(name)
+    rows = [row for broker in after for row in _changes(broker, before.get(broker), after[broker])]
+    show_rows(rows, "table", empty=f"group {name} has these settings already")
+
+
+def _changes(broker: str, old: GroupConfig | None, new: GroupConfig) -> Iterator[dict[str, Any]]:
+    for setting, field in (
+        ("retries", "retry_max_times"),
+        ("retry_queues", "retry_queues"),
+        ("enabled", "consume_enabled"),
+        ("broadcast", "broadcast_enabled"),
+    ):
+        before, now = getattr(old, field, None), getattr(new, field)
+        if before != now:
+            yield {"broker": broker, "setting": setting, "before": before, "now": now}
 
 
 @group.command()
@@ -46,11 +84,19 @@ def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadc
 @namesrv_option
 def delete(name: str, yes: bool, namesrv: str) -> None:
     """Delete group NAME with its offsets at all brokers."""
-    if not yes:
-        click.confirm(f"delete group {name} and its offsets?", abort=True, err=True)
     with Admin(namesrv) as admin:
+        check_known(admin, name)
+        if not yes:
+            confirm(f"delete group {name} and its offsets?")
         admin.delete_group(name)
     click.echo(f"group {name} is deleted")
+
+
+def check_known(admin: Admin, name: str) -> None:
+    """Raise `GroupNotFound` for a group that no broker has: neither settings, nor members, nor offsets."""
+    check_group(name)
+    if not (admin.group_configs(name) or admin.group_state(name).members or admin.group_progress(name)):
+        raise GroupNotFound(f"group {name} does not exist")
 
 
 @group.command("list")
@@ -76,6 +122,7 @@ def list_groups(everything: bool, namesrv: str, output: str) -> None:
 def show(name: str, namesrv: str, output: str) -> None:
     """Show group NAME: its members, what they subscribe to, what is left of each queue, who has it locked."""
     with Admin(namesrv) as admin:
+        check_known(admin, name)
         state, progress = admin.group_state(name), admin.group_progress(name)
     record: dict[str, Any] = {
         "group": name,
@@ -150,6 +197,7 @@ def _queue_rows(progress: list[QueueProgress], locks: list[LockedQueue]) -> list
 def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
     """Show how far group NAME is, and what is left, queue by queue."""
     with Admin(namesrv) as admin:
+        check_known(admin, name)
         found = admin.group_progress(name, topic)
     rows = [
         {

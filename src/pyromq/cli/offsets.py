@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pyromq import Admin
+from pyromq.cli.groups import check_known
 from pyromq.cli.render import namesrv_option, output_option, show_rows
 from pyromq.cli.times import END, Start, read_place
 from pyromq.errors import UsageError
@@ -49,11 +50,15 @@ def set_offset(group: str, topic: str, broker: str, queue_id: int, value: int, n
     Members that are online do not notice: stop them first, or use `pyromq offset reset`.
     """
     with Admin(namesrv) as admin:
-        queues = [status.queue for status in admin.topic_status(topic)]
+        check_known(admin, group)
+        statuses = {status.queue: status for status in admin.topic_status(topic)}
         queue = MessageQueue(topic, broker, queue_id)
-        if queue not in queues:
-            known = ", ".join(f"{each.broker_name} {each.queue_id}" for each in queues)
+        if queue not in statuses:
+            known = ", ".join(f"{each.broker_name} {each.queue_id}" for each in statuses)
             raise UsageError(f"topic {topic} has no queue {broker} {queue_id}; it has {known}")
+        least, end = statuses[queue].min_offset, statuses[queue].max_offset
+        if not least <= value <= end:
+            raise UsageError(f"offset {value} is outside queue {queue_id} of {broker}, which has {least} to {end}")
         admin.commit_offset(group, queue, value)
     click.echo(f"group {group} goes on at offset {value} of {topic}, {broker} queue {queue_id}")
 
@@ -78,6 +83,7 @@ def reset(group: str, topic: str, start: Start, namesrv: str, output: str) -> No
     """
     time_ms = None if start == END else start.time_ms or 0
     with Admin(namesrv) as admin:
+        check_known(admin, group)
         offsets = admin.reset_offset(group, topic, time_ms)
     rows = [
         {"broker": queue.broker_name, "queue": queue.queue_id, "offset": value}

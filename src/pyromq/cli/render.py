@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pyromq.errors import TopicNotFound
+from pyromq.errors import GroupNotFound, TopicNotFound
 from pyromq.remoting.codes import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -118,4 +118,7 @@ def permission_text(bits: int) -> str:
 def one_line(error: Exception) -> str:
     """Return the text on one line, without the address of a page that Java's servers add to some answers."""
     text = " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("See http"))
-    return f"{text}; `pyromq topic list` shows what there is" if isinstance(error, TopicNotFound) else text
+    for kind, place in ((TopicNotFound, "topic"), (GroupNotFound, "group")):
+        if isinstance(error, kind):
+            return f"{text}; `pyromq {place} list` shows what there is"
+    return text

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from pyromq.cli.asking import confirm
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import namesrv_option, one_line, output_option, show_rows
 from pyromq.errors import MQError, UsageError
@@ -163,7 +164,7 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
         with _usage():
             read_options({"subscribePattern": ".*", "startingOffsets": reset}, STREAM)
         if not yes:
-            click.confirm(f"set the query of {checkpoint} to {reset}?", abort=True, err=True)
+            confirm(f"set the query of {checkpoint} to {reset}?")
         reset_to(checkpoint, namesrv, reset)
     show_rows(described(read_checkpoint(checkpoint), namesrv), output, empty="the query has not begun yet")
 

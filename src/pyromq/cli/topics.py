@@ -1,20 +1,33 @@
-"""`pyromq topic`: create, delete, list and inspect topics."""
+"""`pyromq topic`: create, alter, delete, list and inspect topics."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from pyromq import Admin
-from pyromq.cli.render import local_time, namesrv_option, output_option, permission_text, show_record, show_rows
-from pyromq.names import is_system_topic
-from pyromq.remoting.bodies import Connection
+from pyromq.cli.asking import confirm
+from pyromq.cli.render import (
+    counted,
+    local_time,
+    namesrv_option,
+    output_option,
+    permission_text,
+    show_record,
+    show_rows,
+)
+from pyromq.client.admin import QueueStatus, altered
+from pyromq.errors import TopicNotFound, UsageError
+from pyromq.names import check_topic, is_system_topic
+from pyromq.remoting.bodies import Connection, TopicConfig
+from pyromq.remoting.codes import Permission
 
 
 @click.group()
 def topic() -> None:
-    """Create, delete, list and inspect topics."""
+    """Create, alter, delete, list and inspect topics."""
 
 
 @topic.command()
@@ -30,10 +43,93 @@ def topic() -> None:
 def create(
     name: str, queues: int, read_queues: int | None, write_queues: int | None, namesrv: str, **where: str | bool | None
 ) -> None:
-    """Create topic NAME, or change its settings."""
+    """Create topic NAME. One that exists is changed with `pyromq topic alter`."""
     with Admin(namesrv) as admin:
+        check_topic(name)
+        if found := admin.topic_configs(name, cluster=where["cluster"], broker=where["broker"]):  # type: ignore[arg-type]  # texts
+            raise UsageError(
+                f"topic {name} exists already: {_described(found)}; `pyromq topic alter {name}` changes it"
+            )
         admin.create_topic(name, queues, read_queues=read_queues, write_queues=write_queues, **where)  # type: ignore[arg-type]  # click's options by name
-    click.echo(f"topic {name} is saved")
+    click.echo(f"topic {name} is created")
+
+
+def _described(configs: Mapping[str, TopicConfig]) -> str:
+    return "; ".join(
+        f"{broker} has {counted(config.read_queues, 'queue')} to read and {config.write_queues} to write, "
+        f"permission {permission_text(config.permission)}"
+        for broker, config in configs.items()
+    )
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 10_000), help="Queues at each broker, to read and to write.")
+@click.option("--read-queues", type=click.IntRange(0), help="Queues to read from.")
+@click.option("--write-queues", type=click.IntRange(0), help="Queues to write to.")
+@click.option("--permission", type=click.Choice(["r", "w", "rw"]))
+@click.option("--order/--no-order", default=None, help="Fixed queue order, as with `topic create`.")
+@click.option("--cluster", help="Only at the brokers of this cluster.")
+@click.option("--broker", help="Only at this broker.")
+@click.option("--yes", is_flag=True, help="Do not ask, even if messages get out of sight.")
+@namesrv_option
+def alter(name: str, queues: int | None, yes: bool, namesrv: str, **options: Any) -> None:
+    """Change settings of topic NAME: those that are given. The others stay as they are.
+
+    Asks when messages would get out of sight; they stay in their queues, and are back when these are read again.
+    """
+    place = {each: options.pop(each) for each in ("cluster", "broker")}
+    for each in ("read_queues", "write_queues"):
+        options[each] = queues if options[each] is None else options[each]
+    if all(value is None for value in options.values()):
+        raise click.UsageError("say what to change: --queues, --read-queues, --write-queues, --permission or --order")
+    with Admin(namesrv) as admin:
+        before = admin.topic_configs(name, **place)
+        if not before:
+            raise TopicNotFound(f"topic {name} does not exist")
+        after = {broker: altered(config, **options) for broker, config in before.items()}
+        if not yes:
+            for reason in _hidden(admin.topic_status(name), before, after):
+                click.echo(reason, err=True)
+                yes = True
+            if yes:
+                confirm("change it all the same?")
+        admin.alter_topic(name, **place, **options)
+    rows = [row for broker in before for row in _changes(broker, before[broker], after[broker])]
+    show_rows(rows, "table", empty=f"topic {name} has these settings already")
+
+
+def _hidden(
+    statuses: list[QueueStatus], before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
+) -> Iterator[str]:
+    """Yield a line for each broker where messages can be read now and could not be read afterwards."""
+    for broker, new in after.items():
+        old_count, new_count = _readable(before[broker]), _readable(new)
+        hidden = [
+            status
+            for status in statuses
+            if status.queue.broker_name == broker and new_count <= status.queue.queue_id < old_count
+        ]
+        if messages := sum(status.max_offset - status.min_offset for status in hidden):
+            queues = counted(len(hidden), "queue")
+            yield f"{counted(messages, 'message')} of {broker} would be out of sight, in {queues}"
+        if new.permission & Permission.WRITE and new_count < new.write_queues:
+            yield f"what is sent to queue {new_count} of {broker} and above could not be read"
+
+
+def _readable(config: TopicConfig) -> int:
+    return config.read_queues if config.permission & Permission.READ else 0
+
+
+def _changes(broker: str, old: TopicConfig, new: TopicConfig) -> Iterator[dict[str, Any]]:
+    for setting, before, after in (
+        ("read_queues", old.read_queues, new.read_queues),
+        ("write_queues", old.write_queues, new.write_queues),
+        ("permission", permission_text(old.permission), permission_text(new.permission)),
+        ("order", old.order, new.order),
+    ):
+        if before != after:
+            yield {"broker": broker, "setting": setting, "before": before, "now": after}
 
 
 @topic.command()
@@ -43,7 +139,7 @@ def create(
 def delete(name: str, yes: bool, namesrv: str) -> None:
     """Delete topic NAME and its queues at all brokers."""
     if not yes:
-        click.confirm(f"delete topic {name} and all its messages?", abort=True, err=True)
+        confirm(f"delete topic {name} and all its messages?")
     with Admin(namesrv) as admin:
         admin.delete_topic(name)
     click.echo(f"topic {name} is deleted")

@@ -22,6 +22,7 @@ from pyromq.errors import (
     BrokerError,
     CodeNotSupported,
     ConsumerNotOnline,
+    GroupNotFound,
     QueryNotFound,
     TopicNotFound,
     Unavailable,
@@ -157,14 +158,14 @@ class AsyncAdmin(AsyncLifespan):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Create a topic, or change its settings, at every master, or only in one `cluster` or at one `broker`.
+        """Create a topic, or replace its settings, at every master, or only in one `cluster` or at one `broker`.
 
         Each broker gets `queues` queues; `permission` is `r`, `w` or `rw`. `order` also fixes the topic's queue list
-        at the name servers, so that a dead broker's queues are not replaced by others.
+        at the name servers, so that a dead broker's queues are not replaced by others. What a topic that may exist
+        should keep, `alter_topic` keeps.
         """
         check_topic(name)
-        if permission not in _PERMISSIONS:
-            raise UsageError(f"permission {permission!r} is none of {', '.join(_PERMISSIONS)}")
+        _check_permission(permission)
         masters = await self._masters(cluster=cluster, broker=broker)
         header = CreateTopic(
             topic=name,
@@ -176,9 +177,46 @@ class AsyncAdmin(AsyncLifespan):
         )
         await self._ask_each(masters.values(), header)
         if order:
-            value = ";".join(f"{broker_name}:{header.write_queues}" for broker_name in sorted(masters))
-            await self.put_kv(ORDER_NAMESPACE, name, value)
+            await self._fix_queues(name, dict.fromkeys(masters, header.write_queues))
         self._membership.routes.forget(name)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str | None = None,
+        order: bool | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Change of a topic's settings what is given, at every master that has it. Raises `TopicNotFound`.
+
+        Messages in queues that are read no more stay where they are, out of sight, until the queues are read again.
+        """
+        if permission is not None:
+            _check_permission(permission)
+        masters = await self._masters(cluster=cluster, broker=broker)
+        configs = await self.topic_configs(name, cluster=cluster, broker=broker)
+        if not configs:
+            raise TopicNotFound(f"topic {name} does not exist at {_list(masters)}")
+        fixed = _fixed_queues(await self.kv(ORDER_NAMESPACE, name))
+        for broker_name, old in configs.items():
+            new = altered(old, read_queues=read_queues, write_queues=write_queues, permission=permission, order=order)
+            configs[broker_name] = new
+            await self._ask(masters[broker_name], _as_order(new))
+        if order or (order is None and fixed):
+            await self._fix_queues(name, {broker_name: new.write_queues for broker_name, new in configs.items()})
+        elif fixed:
+            await self.delete_kv(ORDER_NAMESPACE, name)
+        self._membership.routes.forget(name)
+
+    async def _fix_queues(self, name: str, queues: dict[str, int]) -> None:
+        """Tell the name servers how many queues an order topic has at these brokers; at others it keeps them."""
+        known = _fixed_queues(await self.kv(ORDER_NAMESPACE, name))
+        value = ";".join(f"{broker_name}:{count}" for broker_name, count in sorted((known | queues).items()))
+        await self.put_kv(ORDER_NAMESPACE, name, value)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its queues at every broker that has it, and at the name servers."""
@@ -215,20 +253,62 @@ class AsyncAdmin(AsyncLifespan):
         if not masters:
             raise Unavailable(f"no master of topic {name!r} is registered")
         address = masters[min(masters)]
+        config = await self._topic_config_at(address, name)
+        if config is None:
+            raise TopicNotFound(f"broker {address} has no topic {name!r}")
+        return config
+
+    async def topic_configs(
+        self, name: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, TopicConfig]:
+        """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        masters = await self._masters(cluster=cluster, broker=broker)
+        found = {each: await self._topic_config_at(masters[each], name) for each in sorted(masters)}
+        return {each: config for each, config in found.items() if config is not None}
+
+    async def _topic_config_at(self, address: str, name: str) -> TopicConfig | None:
         try:
             return decode_body(TopicConfig, (await self._ask(address, TopicSettings(topic=name))).body)
+        except TopicNotFound:
+            return None
         except CodeNotSupported:  # RocketMQ 4 knows only the whole table
             table = decode_body(TopicConfigTable, (await self._ask(address, AllTopics())).body)
-        if name not in table.topics:
-            raise TopicNotFound(f"broker {address} has no topic {name!r}")
-        return table.topics[name]
+            return table.topics.get(name)
 
     # --- groups
 
     async def create_group(self, config: GroupConfig) -> None:
-        """Create a consumer group, or change its settings, at every master."""
+        """Create a consumer group, or replace its settings, at every master."""
         check_group(config.name)
         await self._ask_each((await self._masters()).values(), SaveGroup(), encode_body(config))
+
+    async def alter_group(
+        self,
+        name: str,
+        *,
+        retries: int | None = None,
+        retry_queues: int | None = None,
+        enabled: bool | None = None,
+        broadcast: bool | None = None,
+    ) -> None:
+        """Change of a group's settings what is given, at every master. Raises `GroupNotFound` when none has it.
+
+        A master that does not have the group gets it as another one has it.
+        """
+        masters = await self._masters()
+        configs = await self.group_configs(name)
+        if not configs:
+            raise GroupNotFound(f"group {name} does not exist")
+        given = {
+            "retry_max_times": retries,
+            "retry_queues": retry_queues,
+            "consume_enabled": enabled,
+            "broadcast_enabled": broadcast,
+        }
+        changes = {field: value for field, value in given.items() if value is not None}
+        for broker_name, address in masters.items():
+            config = configs.get(broker_name) or configs[min(configs)]
+            await self._ask(address, SaveGroup(), encode_body(msgspec.structs.replace(config, **changes)))
 
     async def delete_group(self, name: str) -> None:
         """Delete a consumer group with its offsets, retry topic and dead-letter topic at every master."""
@@ -243,9 +323,20 @@ class AsyncAdmin(AsyncLifespan):
     async def groups(self) -> list[GroupConfig]:
         """Return the settings of all consumer groups, by name; of a group at several brokers, one broker's."""
         groups: dict[str, GroupConfig] = {}
-        for response in await self._ask_each((await self._masters()).values(), AllGroups()):
-            groups |= decode_body(GroupConfigTable, response.body).groups
+        for table in (await self._groups_by_broker()).values():
+            groups |= table
         return [groups[name] for name in sorted(groups)]
+
+    async def group_configs(self, name: str) -> dict[str, GroupConfig]:
+        """Return a group's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        tables = await self._groups_by_broker()
+        return {broker_name: table[name] for broker_name, table in sorted(tables.items()) if name in table}
+
+    async def _groups_by_broker(self) -> dict[str, dict[str, GroupConfig]]:
+        masters = await self._masters()
+        answers = await self._ask_each(masters.values(), AllGroups())
+        tables = (decode_body(GroupConfigTable, each.body).groups for each in answers)
+        return dict(zip(masters, tables, strict=True))
 
     async def group_progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """Return how far a group is in each queue it has consumed from, in order; [] where nothing is known."""
@@ -471,6 +562,46 @@ class AsyncAdmin(AsyncLifespan):
         """Ask all name servers, which do not tell each other."""
         self._membership.check_running()
         return [response.check() for response in await self._membership.name_servers.ask_each(header)]
+
+
+def altered(
+    config: TopicConfig,
+    *,
+    read_queues: int | None = None,
+    write_queues: int | None = None,
+    permission: str | None = None,
+    order: bool | None = None,
+) -> TopicConfig:
+    """Return the settings with what is given changed."""
+    given = {"read_queues": read_queues, "write_queues": write_queues, "order": order}
+    changes = {field: value for field, value in given.items() if value is not None}
+    if permission is not None:
+        changes["permission"] = (config.permission & ~_PERMISSIONS["rw"]) | _PERMISSIONS[permission]
+    return msgspec.structs.replace(config, **changes)
+
+
+def _as_order(config: TopicConfig) -> CreateTopic:
+    return CreateTopic(
+        topic=config.name,
+        read_queues=config.read_queues,
+        write_queues=config.write_queues,
+        permission=config.permission,
+        default_topic="TBW102",
+        order=config.order,
+        filter_type=config.filter_type,
+        sys_flag=config.sys_flag,
+    )
+
+
+def _fixed_queues(text: str | None) -> dict[str, int]:
+    """Return the queues by broker that name servers keep of an order topic: `broker-a:8;broker-b:8`."""
+    pairs = (each.rpartition(":") for each in (text or "").split(";") if each)
+    return {broker: int(count) for broker, _, count in pairs if count.isdigit()}
+
+
+def _check_permission(permission: str) -> None:
+    if permission not in _PERMISSIONS:
+        raise UsageError(f"permission {permission!r} is none of {', '.join(_PERMISSIONS)}")
 
 
 def _masters(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:

@@ -174,11 +174,34 @@ class Admin(Lifespan):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Create a topic, or change its settings; see `AsyncAdmin.create_topic`."""
+        """Create a topic, or replace its settings; see `AsyncAdmin.create_topic`."""
         self._portal.run(
             self._async.create_topic,
             name,
             queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            order=order,
+            cluster=cluster,
+            broker=broker,
+        )
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str | None = None,
+        order: bool | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Change of a topic's settings what is given; see `AsyncAdmin.alter_topic`."""
+        self._portal.run(
+            self._async.alter_topic,
+            name,
             read_queues=read_queues,
             write_queues=write_queues,
             permission=permission,
@@ -207,9 +230,34 @@ class Admin(Lifespan):
         """Return a topic's settings as the first of its brokers has them. Raises `TopicNotFound`."""
         return self._portal.run(self._async.topic_config, name)
 
+    def topic_configs(
+        self, name: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, TopicConfig]:
+        """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        return self._portal.run(self._async.topic_configs, name, cluster=cluster, broker=broker)
+
     def create_group(self, config: GroupConfig) -> None:
-        """Create a consumer group, or change its settings, at every master."""
+        """Create a consumer group, or replace its settings, at every master."""
         self._portal.run(self._async.create_group, config)
+
+    def alter_group(
+        self,
+        name: str,
+        *,
+        retries: int | None = None,
+        retry_queues: int | None = None,
+        enabled: bool | None = None,
+        broadcast: bool | None = None,
+    ) -> None:
+        """Change of a group's settings what is given, at every master; see `AsyncAdmin.alter_group`."""
+        self._portal.run(
+            self._async.alter_group,
+            name,
+            retries=retries,
+            retry_queues=retry_queues,
+            enabled=enabled,
+            broadcast=broadcast,
+        )
 
     def delete_group(self, name: str) -> None:
         """Delete a consumer group with its offsets, retry topic and dead-letter topic at every master."""
@@ -218,6 +266,10 @@ class Admin(Lifespan):
     def groups(self) -> list[GroupConfig]:
         """Return the settings of all consumer groups, by name."""
         return self._portal.run(self._async.groups)
+
+    def group_configs(self, name: str) -> dict[str, GroupConfig]:
+        """Return a group's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        return self._portal.run(self._async.group_configs, name)
 
     def group_progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """Return how far a group is in each queue it has consumed from, in order; [] where nothing is known."""

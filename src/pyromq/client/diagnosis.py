@@ -106,7 +106,7 @@ async def _check_topic(membership: Membership, topic: str) -> AsyncIterator[Find
     route = read_route(topic, body)
     if not route.readable or not route.writable:
         missing = "read" if not route.readable else "written"
-        advice = f"change it with `pyromq topic create {topic} --permission rw`, or start its broker"
+        advice = f"change it with `pyromq topic alter {topic} --permission rw`, or start its broker"
         if route.readable:
             brokers = ", ".join(broker.broker_name for broker in body.brokers)
             advice += f"; were they taken out by `pyromq cluster wipe` ({brokers}), `pyromq cluster unwipe` undoes it"

@@ -1,22 +1,24 @@
 """What a task of a write does, against a real broker and without Spark: rows arrive, once or at least once."""
 
 import asyncio
+from dataclasses import replace
 from itertools import count
 from uuid import uuid4
 
 import pytest
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
 from pyromq import Admin, PullConsumer
 from pyromq.clock import SystemClock
-from pyromq.errors import MessageRefused, TopicNotFound, UsageError
+from pyromq.errors import MessageRefused, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.sink_clients import sink_client
 from pyromq.spark.sink_options import sink_options
 from pyromq.spark.sink_task import SinkTask, TaskName
+from pyromq.spark.writer import commit_reports, wait_until_visible
 from pyromq.testing import Cluster
 
 names = count()
@@ -189,3 +191,22 @@ def test_queues_are_named_with_their_broker(namesrv, topic, seen):
 def test_driver_and_tasks_share_a_client(namesrv, topic):
     options = options_of(namesrv, topic)
     assert sink_client(options) is sink_client(options, "broker-a")
+
+
+@pytest.mark.parametrize(("wait", "readable"), [("true", True), ("false", False)])
+def test_a_commit_returns_when_its_messages_can_be_read_unless_told_otherwise(namesrv, topic, wait, readable):
+    count = 50_000  # a broker shows 256 and then answers requests
+    options = options_of(namesrv, topic, delivery="exactlyOnce", waitVisible=wait)
+    report = run(options, batch(*["x"] * count), write=topic)
+    commit_reports(options, None, [report])
+    with PullConsumer("sink-check", namesrv) as consumer:
+        assert (sum(map(consumer.max_offset, consumer.queues(topic))) == count) is readable
+
+
+def test_messages_that_stay_out_of_sight_are_an_error_that_says_that_they_count(namesrv, topic):
+    options = options_of(namesrv, topic, delivery="exactlyOnce", deadlineMs="1ms")
+    client = sink_client(options_of(namesrv, topic, delivery="exactlyOnce"))
+    report = run(options_of(namesrv, topic, delivery="exactlyOnce"), batch(*["x"] * 5000), write=topic)
+    outcome = replace(client.commit(topic, [report.result]), messages=1)  # so that its patience ends at once
+    with pytest.raises(Unavailable, match="are stored and count, but cannot all be read yet"):
+        wait_until_visible(options, client, outcome)

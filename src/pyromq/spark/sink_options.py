@@ -99,6 +99,12 @@ class SinkOptions:
         "name of a batch job, for writing it again without effect: `exactlyOnce` knows its name, `idempotent` makes "
         "ids from it; streams have their query's id",
     )
+    wait_visible: bool = _option(
+        "waitVisible",
+        values.truth,
+        True,
+        "a write with `exactlyOnce` returns when all of its rows can be read; false: as soon as they count",
+    )
     ledger: str | None = _option(
         "ledger",
         values.text,
@@ -137,6 +143,6 @@ def sink_documentation() -> str:
     """Return the options as a Markdown table."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
     for f in fields(SinkOptions):
-        default = "" if f.default is None else f"`{f.default}`"
+        default = "" if f.default is None else f"`{str(f.default).lower() if f.default is True else f.default}`"
         lines.append(f"| `{f.metadata['name']}` | {default} | {f.metadata['doc']} |")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ attempts that failed. A stream's driver-side object is a new one for every call,
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +17,18 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyromq.client.batch_transactions import AttemptResult
-from pyromq.errors import MQError, UsageError
+from pyromq.client.batch_transactions import AttemptResult, BatchOutcome
+from pyromq.client.blocking_batch_transactions import BatchTransactions
+from pyromq.errors import MQError, Unavailable, UsageError
 from pyromq.spark.clients import RESTART_SECONDS, patiently
 from pyromq.spark.sink_clients import sink_client
 from pyromq.spark.sink_options import EXACTLY_ONCE, SinkOptions
 from pyromq.spark.sink_task import Report, SinkTask, TaskName
 
 logger = logging.getLogger(__name__)
+
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1  # pauses between two looks whether messages can be read
+SLOWLY_VISIBLE = 10_000  # messages a second that any broker makes visible: about 70,000 in measurements
 
 
 @dataclass
@@ -102,9 +107,29 @@ def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[R
         client = patiently(options, lambda: sink_client(options, ledger), planned=True)
         outcome = client.commit(write, _results(reports) if whole else [])
         logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
+        if options.wait_visible and not outcome.visible:
+            wait_until_visible(options, client, outcome)
     dropped, dead_letters = sum(each.dropped for each in reports), sum(each.dead_letters for each in reports)
     if dropped or dead_letters:
         logger.warning("%s: rows too large: %d dropped, %d dead letters", write, dropped, dead_letters)
+
+
+def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome: BatchOutcome) -> None:
+    """Return when all messages of a decided write can be read, so that what comes next finds them.
+
+    Raises `Unavailable` when that takes longer than `deadlineMs` and what so many messages take.
+    """
+    write = outcome.transaction
+    give_up = time.monotonic() + options.deadline_ms / 1000 + outcome.messages / SLOWLY_VISIBLE
+    pause = FIRST_LOOK_SECONDS
+    while (found := patiently(options, partial(client.lookup, write))) is not None and not found.visible:
+        if time.monotonic() >= give_up:
+            raise Unavailable(
+                f"{write}: its {outcome.messages} messages are stored and count, but cannot all be read yet; brokers "
+                "will show them, so do not write them again under another name"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, LAST_LOOK_SECONDS)
 
 
 def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.errors import StoreLocked, UsageError
+from pyromq.errors import StoreLocked, StoreNotWritable, UsageError
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.headers import MaxOffset, OffsetResponse, PullMessage, RegisterBroker, UpdateConsumerOffset
 
@@ -82,3 +82,36 @@ async def test_requests_that_are_not_for_brokers_are_told_apart(caller):
     header = RegisterBroker(broker_name="b", broker_address="127.0.0.1:1", cluster="c", broker_id=0)
     response = await caller.ask(header, code=3)
     assert response.remark == f" request type {int(RequestCode.REGISTER_BROKER)} not supported"
+
+
+async def test_a_table_that_cannot_be_written_costs_a_stop_nothing_else(config, clock, caller_to, unwritable):
+    with pytest.raises(StoreNotWritable, match=r"cannot write .*consumerOffset\.json: .*; all else is kept"):
+        async with Broker(config, clock) as broker:
+            caller = await caller_to(broker)
+            await caller.send("orders", properties="DELAY\x011")
+            await clock.advance(2)
+            await caller.ask(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=1))
+            unwritable("consumerOffset.json")
+    assert not (config.data / "abort").exists()
+    assert b'"1":1' in (config.data / "config" / "delayOffset.json").read_bytes()
+
+
+async def test_all_tables_that_cannot_be_written_are_named(config, clock, caller_to, unwritable):
+    with pytest.raises(StoreNotWritable, match=r"delayOffset\.json: .*consumerOffset\.json: "):
+        async with Broker(config, clock) as broker:
+            caller = await caller_to(broker)
+            await caller.send("orders", properties="DELAY\x011")
+            await clock.advance(2)
+            await caller.ask(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=1))
+            unwritable("consumerOffset.json", "delayOffset.json")
+
+
+@pytest.fixture
+def unwritable(config):
+    """Let tables of the broker be written no more."""
+
+    def act(*names):
+        for name in names:
+            (config.data / "config" / f"{name}.tmp").mkdir()
+
+    return act

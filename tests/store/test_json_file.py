@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from pyromq.errors import StoreCorrupt, StoreError, StoreNotWritable
 from pyromq.store.json_file import JsonFile
+from pyromq.testing import SimulatedDisk
 
 
 def test_content_comes_back(tmp_path: Path) -> None:
@@ -83,3 +85,29 @@ def test_who_saves_later_is_told_when_it_cannot_be_done(tmp_path: Path) -> None:
     file.path.rmdir()
     file.saving(b"{2}", failed=lambda: lost.append(True))()
     assert (file.load(), lost) == (b"{2}", [True])
+
+
+def test_on_a_full_disk_the_older_content_gives_its_place() -> None:
+    disk, folder = SimulatedDisk(), Path("/config")
+    file = JsonFile(folder / "offsets.json", disk)
+    file.save(b"{1}")
+    file.save(b"{2}")
+    older = folder / "offsets.json.bak"
+    disk.refuse = lambda kind, path: errno.ENOSPC if kind == "write" and older in disk.paths() else None
+
+    file.save(b"{3}")
+
+    assert file.load() == b"{3}"
+    assert disk.paths() == [folder / "offsets.json"]
+
+
+def test_without_any_room_the_content_stays_as_it_was() -> None:
+    disk = SimulatedDisk()
+    file = JsonFile(Path("/config/offsets.json"), disk)
+    file.save(b"{1}")
+    file.save(b"{2}")
+    disk.refuse = lambda kind, path: errno.ENOSPC if kind == "write" else None
+    with pytest.raises(StoreNotWritable, match=r"/config/offsets.json: No space left on device"):
+        file.save(b"{3}")
+    disk.refuse = lambda kind, path: None
+    assert file.load() == b"{2}"

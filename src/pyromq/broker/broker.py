@@ -214,16 +214,23 @@ class Broker:
         self._cold_reads.close()
         await self._tasks.stop()
         await self.saved()
-        self.offsets.persist()
-        self.store.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Close the store and write the tables: what one of them costs on a full disk costs the others nothing."""
+        at_first = _refused(self.offsets.persist)
+        if unclean := _refused(self.store.close):
+            raise StoreNotWritable("; ".join(at_first + unclean))
         # What needs all that it speaks of to be on disk.
-        self.delay_levels.persist()
         self.half_messages.note_progress(closed=True)
         self.batches.note_progress(closed=True)
-        self.offsets.persist()
-        self.timers.persist()
+        tables = [self.delay_levels.persist, self.offsets.persist, self.timers.persist]
         if (save := self.groups.unsaved()) is not None:
-            save()
+            tables.append(save)
+        if refused := _refused(*tables):
+            raise StoreNotWritable(
+                f"{'; '.join(refused)}; all else is kept, and the next start goes on from what was written there before"
+            )
 
     def _load_tables(self) -> None:
         self.topics.load()
@@ -304,3 +311,14 @@ class Broker:
         """Let old messages go, in slices between other work."""
         while True:
             await self._clock.sleep(self.expiring.step())
+
+
+def _refused(*writings: Callable[[], None]) -> list[str]:
+    """Do each of them; return what the disk did not take."""
+    refused = []
+    for write in writings:
+        try:
+            write()
+        except StoreNotWritable as error:
+            refused.append(str(error))
+    return refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from pyromq.errors import ProtocolError, StoreCorrupt, StoreError, StoreNotWritable
-from pyromq.store.disk import LOCAL_DISK, Disk, read_file, write_file
+from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -87,13 +88,22 @@ class JsonFile:
                 self._disk.sync_folder(self.path.parent.parent)
                 self._is_new = False
             temporary = self._beside(".tmp")
-            write_file(self._disk, temporary, content)
-            if previous := self._content(self.path):
-                write_file(self._disk, self._beside(".bak"), previous)
+            try:
+                self._write_beside(temporary, content)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                remove_file(self._disk, self._beside(".bak"))  # its place is as large as what the new content needs
+                write_file(self._disk, temporary, content)
             self._disk.replace(temporary, self.path)
             self._disk.sync_folder(self.path.parent)
         except OSError as error:
             raise StoreNotWritable(f"cannot write {self.path}: {error.strerror}") from error
+
+    def _write_beside(self, temporary: Path, content: bytes) -> None:
+        write_file(self._disk, temporary, content)
+        if previous := self._content(self.path):
+            write_file(self._disk, self._beside(".bak"), previous)
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)

@@ -56,6 +56,22 @@ def test_the_calling_thread_turns_the_loop_itself(portal):
     assert portal.run(thread_name) == threading.current_thread().name
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_the_keeper_outlives_a_task_that_exits(portal, error, caplog):
+    done = threading.Event()
+
+    async def leave_a_task():
+        asyncio.get_running_loop().call_later(3 * TAKE_OVER_SECONDS, exits)
+        asyncio.get_running_loop().call_later(8 * TAKE_OVER_SECONDS, done.set)
+
+    def exits():
+        raise error
+
+    portal.run(leave_a_task)
+    assert done.wait(5)
+    assert "goes on" in caplog.text
+
+
 def test_the_keeper_turns_the_loop_when_nobody_calls(portal):
     done = threading.Event()
     names = []

@@ -17,7 +17,7 @@ from pyromq import (
     Unavailable,
     UsageError,
 )
-from pyromq.client.transactions import as_decision
+from pyromq.client.transactions import decision_of
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.store.config import FlushMode, StoreConfig
@@ -140,6 +140,48 @@ async def test_failures_and_nonsense_leave_the_decision_to_a_check(cluster, prod
     assert await visible(cluster) == []
 
 
+@pytest.mark.parametrize("failure", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()])
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+async def test_whatever_a_check_raises_counts_as_unknown(cluster, is_async, failure):
+    asked = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def check(message):
+        loop.call_soon_threadsafe(asked.put_nowait, message)
+        if not message.properties.get("TRANSACTION_CHECK_TIMES", "1") > "1":
+            raise failure
+        return Decision.COMMIT
+
+    async def async_check(message):
+        return check(message)
+
+    function = async_check if is_async else check
+    async with AsyncTransactionProducer("p", cluster.namesrv, check=function) as producer:
+        async with producer.transaction(Message("orders", b"1")) as transaction:
+            transaction.leave_open()
+        for _ in range(2):
+            await cluster.clock.advance(ROUND_SECONDS)
+            await asyncio.wait_for(asked.get(), 5)
+        await until_visible(cluster, b"1")
+
+
+@pytest.mark.parametrize("failure", [SystemExit(3), KeyboardInterrupt()])
+async def test_work_that_exits_ends_its_caller_and_decides_nothing(cluster, producer, checks, failure):
+    def work(message):
+        raise failure
+
+    async def send():
+        try:
+            await producer.send_in_transaction(Message("orders", b"1"), work)
+        except (SystemExit, KeyboardInterrupt) as error:
+            return error
+
+    checks.decisions = [Decision.COMMIT]
+    assert await send() is failure
+    await cluster.clock.advance(ROUND_SECONDS)
+    await until_visible(cluster, b"1")
+
+
 async def test_another_member_of_the_group_answers(cluster, checks):
     first = AsyncTransactionProducer("p", cluster.namesrv, check=Checks())
     async with first, first.transaction(Message("orders", b"1")) as transaction:
@@ -230,8 +272,9 @@ async def test_a_check_must_be_callable():
 
 
 def test_only_decisions_decide(caplog):
-    assert as_decision(Decision.ROLLBACK, "x") is Decision.ROLLBACK
-    assert as_decision(True, "the check") is Decision.UNKNOWN
+    assert decision_of(Decision.ROLLBACK, None, "x") is Decision.ROLLBACK
+    assert decision_of(True, None, "the check") is Decision.UNKNOWN
+    assert decision_of(None, SystemExit(), "the check") is Decision.UNKNOWN
     assert "the check returned True" in caplog.text
 
 
@@ -263,3 +306,28 @@ def test_blocking(served):
                     break
     assert bodies == {b"1", b"3", b"4"}
     assert asked == [b"4"]
+
+
+@pytest.mark.parametrize("failure", [SystemExit(3), KeyboardInterrupt(), StopIteration()])
+def test_a_blocking_producer_answers_on_after_a_check_that_exits(served, failure):
+    answers = {b"exits": failure, b"asked later": Decision.COMMIT}
+    asked = {body: threading.Event() for body in answers}
+    group = type(failure).__name__
+
+    def check(message):
+        asked[message.body].set()
+        if isinstance(answer := answers[message.body], BaseException):
+            raise answer
+        return answer
+
+    with TransactionProducer(group, served.namesrv, check=check) as producer:
+        for body in answers:
+            with producer.transaction(Message(group, body)) as transaction:
+                transaction.leave_open()
+            served.do(served.cluster.clock.advance(70))  # with default settings
+            assert asked[body].wait(5)
+        with PullConsumer("reader", served.namesrv) as consumer:
+            consumer.assign(consumer.queues(group))
+            for queue in consumer.assignment:
+                consumer.seek_to_begin(queue)
+            assert next(consumer).body == b"asked later"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyromq.client.application_code import called
 from pyromq.client.blocking import Producer
 from pyromq.client.config import ProducerConfig
 from pyromq.client.portal import Portal
@@ -16,12 +16,10 @@ from pyromq.client.transactions import (
     Execute,
     Transaction,
     TransactionResult,
-    as_decision,
+    decision_of,
     unsafe,
 )
 from pyromq.message import Message, SendStatus
-
-logger = logging.getLogger(__name__)
 
 
 class TransactionProducer(Producer):
@@ -57,11 +55,10 @@ class TransactionProducer(Producer):
         decision = Decision.ROLLBACK
         if sent.status is SendStatus.OK:
             subject = f"transaction {sent.message_id}"
-            try:
-                decision = as_decision(execute(message), subject)
-            except Exception as error:
-                logger.warning("%s failed and counts as UNKNOWN: %r", subject, error, exc_info=error)
-                decision = Decision.UNKNOWN
+            returned, failure = called(execute, message)
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure  # the caller's own end; the broker will ask
+            decision = decision_of(returned, failure, subject)
         return self._portal.run(self._async.end, sent, decision)
 
     @contextmanager

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import selectors
 import threading
@@ -28,6 +29,8 @@ from weakref import WeakSet
 
 from pyromq.client.interrupts import shield
 from pyromq.errors import NotRunning, UsageError
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -408,6 +411,8 @@ class Portal:
                 self._keeper_stays = True
                 try:
                     self._on_loop(self._turn_for_nobody)
+                except BaseException:  # a task of the application's on our loop exits: not from here
+                    logger.exception("a task exits in the event loop of a client, which goes on")
                 finally:
                     self._leave()
 

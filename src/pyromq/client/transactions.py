@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from pyromq.client.application_code import awaited, called, picture_of, text_of
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer import AsyncProducer
 from pyromq.clock import Clock
@@ -123,7 +124,10 @@ class AsyncTransactionProducer(AsyncProducer):
         sent = await self.send_half(message, timeout=timeout)
         if sent.status is not SendStatus.OK:
             return await self.end(sent, Decision.ROLLBACK)
-        return await self.end(sent, await _decide(execute, message, f"transaction {sent.message_id}"))
+        returned, failure = await _outcome(execute, message)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # the caller's own end; the broker will ask
+        return await self.end(sent, decision_of(returned, failure, f"transaction {sent.message_id}"))
 
     @asynccontextmanager
     async def transaction(self, message: Message, *, timeout: float | None = None) -> AsyncIterator[Transaction]:
@@ -224,7 +228,8 @@ class _Checking:
 
     async def _answer(self, header: CheckTransaction, message: StoredMessage, call: Call) -> None:
         async with self._room:
-            decision = await _decide(self._check, message, f"check of half message {message.message_id}")
+            returned, failure = await _outcome(self._check, message)
+        decision = decision_of(returned, failure, f"check of half message {message.message_id}")
         call.peer.notify(
             EndTransaction(
                 producer_group=self._group,
@@ -238,26 +243,23 @@ class _Checking:
         )
 
 
-async def _decide(function: Callable[[M], object], message: M, subject: str) -> Decision:
-    """Return what the application's function decides; `UNKNOWN` when it raises or returns something else."""
-    try:
-        if inspect.iscoroutinefunction(function):
-            decision = await function(message)
-        else:
-            decision = await asyncio.to_thread(function, message)
-            if isinstance(decision, Awaitable):
-                decision = await decision
-    except Exception as error:
-        logger.warning("%s failed and counts as UNKNOWN: %r", subject, error, exc_info=error)
+async def _outcome(function: Callable[[M], object], message: M) -> tuple[object, BaseException | None]:
+    """Return what the application's function returns and raises: awaited here, or called in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await awaited(function(message))
+    # Not raised in the thread: of what may come out, no future holds StopIteration, and no loop outlives SystemExit.
+    returned, failure = await asyncio.to_thread(called, function, message)
+    return await awaited(returned) if isinstance(returned, Awaitable) else (returned, failure)
+
+
+def decision_of(returned: object, failure: BaseException | None, subject: str) -> Decision:
+    """Return what a function decided; `UNKNOWN`, with a log line that says so, when it raised or returned another."""
+    if failure is not None:
+        logger.warning("%s failed and counts as UNKNOWN: %s", subject, text_of(failure), exc_info=failure)
         return Decision.UNKNOWN
-    return as_decision(decision, subject)
-
-
-def as_decision(returned: object, subject: str) -> Decision:
-    """Return a function's `Decision`; `UNKNOWN`, with a log line that says so, for anything else."""
     if isinstance(returned, Decision):
         return returned
-    logger.warning("%s returned %r, which is no Decision, and counts as UNKNOWN", subject, returned)
+    logger.warning("%s returned %s, which is no Decision, and counts as UNKNOWN", subject, picture_of(returned))
     return Decision.UNKNOWN
 
 

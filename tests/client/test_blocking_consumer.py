@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -90,6 +91,20 @@ def test_run_ends_with_ctrl_c(served, topic):
             os.kill(os.getpid(), signal.SIGINT)
 
     consumer.run()
+
+
+def test_a_listener_that_exits_ends_the_program_with_its_status_and_the_consumer_closed(served, topic):
+    consumer = Consumer("g10", served.namesrv)
+
+    @consumer.subscribe(topic)
+    def work(messages):
+        sys.exit(3)
+
+    with pytest.raises(SystemExit) as exit:
+        consumer.run()
+    assert exit.value.code == 3
+    with pytest.raises(NotRunning):
+        consumer.wait()
 
 
 def test_a_signal_handler_may_stop_it(served, topic):

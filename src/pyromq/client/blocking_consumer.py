@@ -51,8 +51,10 @@ class Consumer(Lifespan):
                 pass  # the usual end of a program that consumes
 
     def wait(self) -> None:
-        """Wait until somebody calls `stop` or `close`. Ctrl-C raises `KeyboardInterrupt`."""
-        self._portal.run(self._async.wait)
+        """Wait until somebody calls `stop` or `close`. Ctrl-C raises `KeyboardInterrupt`, `sys.exit` in a listener
+        `SystemExit`."""
+        if (failure := self._portal.run(self._async.ended)) is not None:
+            raise failure  # here: raised in the loop, it would end whoever turns it
 
     def stop(self) -> None:
         """Let `wait` return; for listeners and other threads. Closing is left to who waits."""

@@ -77,8 +77,9 @@ class AsyncConsumer(AsyncLifespan):
     A listener gets a list of at most `ConsumerConfig.batch` messages. A plain function runs in a thread, an `async` one
     on the event loop, at most `concurrency` of them at once. Returning nothing means consumed. An exception means that
     the messages come again: after a delay that grows with each of 16 further attempts, then they are dead letters,
-    which tell why in property RETRY_REASON; `RetryLater` and `GiveUp` say more. Messages come at least once: more than
-    once after a crash, and when a member joins while they are worked on.
+    which tell why in property RETRY_REASON; `RetryLater` and `GiveUp` say more. After a `SystemExit` or
+    `KeyboardInterrupt` they come again too, and `wait` raises it. Messages come at least once: more than once after a
+    crash, and when a member joins while they are worked on.
 
     With `orderly` a queue has one listener at a time in the whole group. When its lock is lost, as in an outage longer
     than half a second, an `async` listener is cancelled; one in a thread cannot be, and another member may begin.
@@ -104,6 +105,7 @@ class AsyncConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._state = State.NEW
         self._failure: BaseException | None = None
+        self._exit: BaseException | None = None  # a listener's wish to end the program
         self._subscriptions: dict[str, _Subscribed] = {}
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -256,13 +258,22 @@ class AsyncConsumer(AsyncLifespan):
         """Let `wait` return; for listeners and other threads. Closing is left to who waits."""
         if self._state is State.NEW:
             raise NotRunning(f"the consumer of group {self.group} was not started yet")
-        self._loop.call_soon_threadsafe(self._stopped.set)
+        try:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        except RuntimeError:
+            pass  # the loop is closed, and so is the consumer
 
     async def wait(self) -> None:
-        """Wait until somebody calls `stop` or `close`."""
+        """Wait until somebody calls `stop` or `close`. Raises the `SystemExit` or `KeyboardInterrupt` of a listener."""
+        if (failure := await self.ended()) is not None:
+            raise failure
+
+    async def ended(self) -> BaseException | None:
+        """Wait as `wait` does, and return what that raises; None when somebody called `stop` or `close`."""
         if self._state is State.NEW:
             raise NotRunning(f"the consumer of group {self.group} was not started yet")
         await self._stopped.wait()
+        return self._exit
 
     async def reply(self, request: StoredMessage, body: bytes) -> None:
         """Answer a message sent with a producer's `request`: its sender has the reply when this returns.
@@ -284,8 +295,14 @@ class AsyncConsumer(AsyncLifespan):
         self._rebalance.wake()
 
     def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
-        self._subscriptions[topic] = _Subscribed(tags, Listening.of(listener), self._clock.now_ms())
+        self._subscriptions[topic] = _Subscribed(tags, Listening.of(listener, self._end), self._clock.now_ms())
         self._announce_soon()
+
+    def _end(self, failure: BaseException) -> None:
+        """A listener raised `SystemExit` or `KeyboardInterrupt`: it is for who waits. Called in any thread."""
+        logger.warning("group %s: a listener raised %s; the consumer ends", self.group, type(failure).__name__)
+        self._exit = failure
+        self.stop()
 
     def _announce_soon(self) -> None:
         if self._state is State.RUNNING:

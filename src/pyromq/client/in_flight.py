@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import cast
 
+from pyromq.client.application_code import was_thrown_in
 from pyromq.client.listener import Listening, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
 
@@ -59,7 +60,7 @@ class Piece:
         try:
             self.returned = self.listener.call(self.messages)
         except BaseException as error:  # noqa: BLE001  a listener may raise anything; the verdict tells what it means
-            self.failure = error
+            self._fail(error)
         return True
 
     async def run_in_task(self) -> bool:
@@ -68,14 +69,16 @@ class Piece:
             return False
         try:
             self.returned = await cast("Awaitable[object]", self.listener.call(self.messages))
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # we are stopped; else the listener cancelled itself
+        except BaseException as error:
+            if was_thrown_in(error):  # we are stopped
                 raise
-            self.failure = error
-        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  what it means, the verdict tells
-            self.failure = error
+            self._fail(error)
         return True
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            self.listener.ends(error)
 
     @property
     def verdict(self) -> Verdict:

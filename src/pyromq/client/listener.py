@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from math import isnan
 
+from pyromq.client.application_code import picture_of, text_of
 from pyromq.errors import MQError, UsageError
 from pyromq.message import StoredMessage
 
@@ -21,19 +23,27 @@ TO_DEAD_LETTERS = -1  # the delay level that skips all retries. Source: ConsumeC
 LONGEST_REASON = 500  # characters of a failure's text that are kept with the message
 
 
+def _nobody_ends(failure: BaseException) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """How a listener is called: awaited in a task of the event loop, or in a thread."""
+    """How a listener is called: awaited in a task of the event loop, or in a thread.
+
+    `ends` is told, there, of a `KeyboardInterrupt` or `SystemExit` that comes out of it.
+    """
 
     call: Listener
     in_task: bool
+    ends: Callable[[BaseException], None] = _nobody_ends
 
     @classmethod
-    def of(cls, listener: Listener) -> Listening:
+    def of(cls, listener: Listener, ends: Callable[[BaseException], None] = _nobody_ends) -> Listening:
         """Raises `UsageError` for what cannot be called."""
         if not callable(listener):
             raise UsageError(f"a listener is a function of a list of messages, not {listener!r:.100}")
-        return cls(listener, _is_async(listener))
+        return cls(listener, _is_async(listener), ends)
 
 
 class Ack(Enum):
@@ -89,19 +99,29 @@ def judge(count: int, returned: object, failure: BaseException | None) -> Verdic
             return Verdict(count)
         if isinstance(returned, Ack):
             return Verdict(count, returned)
-        text = f"the listener returned {returned!r:.100}; it must return nothing or an Ack, or raise"
+        text = f"the listener returned {picture_of(returned)}; it must return nothing or an Ack, or raise"
         return Verdict(0, reason=text, error=UsageError(text))
     reason = reason_text(failure)
     if isinstance(failure, RetryLater):
-        done = min(max(failure.done, 0), count)
-        return Verdict(done, reason=reason, delay_level=failure.delay_level, seconds=failure.seconds)
+        return _wished(failure, count, reason)
     return Verdict(0, reason=reason, error=failure)
+
+
+def _wished(failure: RetryLater, count: int, reason: str) -> Verdict:
+    """What a listener asked for; a plain failure where that cannot be understood."""
+    try:
+        done, level = min(max(int(failure.done), 0), count), int(failure.delay_level)
+        seconds = None if failure.seconds is None else float(failure.seconds)
+        if seconds is not None and isnan(seconds):
+            raise ValueError("seconds is not a number")
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        return Verdict(0, reason=f"{reason} (and says it wrongly: {error})", error=failure)
+    return Verdict(done, reason=reason, delay_level=level, seconds=seconds)
 
 
 def reason_text(failure: BaseException) -> str:
     """Return an exception as one short line that a property can hold."""
-    text = f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
-    printable = "".join(c if c.isprintable() else " " for c in text[:LONGEST_REASON])
+    printable = "".join(c if c.isprintable() else " " for c in text_of(failure)[:LONGEST_REASON])
     return printable.strip()
 
 

@@ -72,6 +72,8 @@ class ListenerTasks(Generic[W]):
                     ran = await piece.run_in_task()
                 finally:
                     del self._at[piece]
+                while task.cancelling():  # the listener has hidden that it was cancelled: not to be told to the next
+                    task.uncancel()
                 if ran:
                     self._finished(piece)
                 if time.monotonic() > turn_ends:

@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable
 
+from pyromq.client.application_code import was_thrown_in
 from pyromq.client.membership import Membership
 from pyromq.message import MessageQueue
 
@@ -59,8 +60,10 @@ class QueueWatch:
                 result = watched.listener(list(queues))
                 if inspect.isawaitable(result):
                     await result
-            except Exception:
-                logger.exception("the listener for the queues of topic %s failed", topic)
+            except BaseException as error:
+                if was_thrown_in(error):
+                    raise
+                logger.warning("the listener for the queues of topic %s failed", topic, exc_info=error)
         watched.busy = False
 
     def _queues(self, topic: str) -> tuple[MessageQueue, ...]:

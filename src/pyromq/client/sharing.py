@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from pyromq.client.application_code import was_thrown_in
 from pyromq.client.assigned_queue import AssignedQueue
 from pyromq.client.assignment import averaging
 from pyromq.client.config import ConsumerConfig
@@ -256,8 +257,12 @@ class Sharing:
             result = listener(list(queues))
             if inspect.isawaitable(result):
                 await result
-        except Exception:
-            logger.exception("group %s: the listener for our queues of topic %s failed", self._group, topic)
+        except BaseException as error:
+            if was_thrown_in(error):
+                raise
+            logger.warning(
+                "group %s: the listener for our queues of topic %s failed", self._group, topic, exc_info=error
+            )
 
 
 def subscription(topic: str, expression: str, version: int = 0) -> Subscription:

@@ -84,10 +84,10 @@ class BatchTransacting:
         return when_flushed(self._store, Reply(body=encode_body(_told(decision, by_this=by_this))))
 
     @answers(RollBackBatch)
-    def roll_back(self, header: RollBackBatch, call: Call) -> Reply:
+    def roll_back(self, header: RollBackBatch, call: Call) -> Reply | Future[Reply]:
         """Forget attempts that are not decided; nothing happens for others."""
         self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
-        return Reply()
+        return when_flushed(self._store, Reply())
 
     @answers(FindBatch)
     def find(self, header: FindBatch, call: Call) -> Reply | Future[Reply]:

@@ -50,6 +50,7 @@ from pyromq.net.alarm import Alarm
 from pyromq.net.server import Server
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.dispatch import Dispatcher
+from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
 
@@ -71,23 +72,25 @@ class Broker:
     port; unreachable name servers are only logged.
     """
 
-    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK) -> None:
         self._clock = clock or SystemClock()
         folder = config.data / "config"
-        settings = JsonFile(config.config_file or folder / "broker.properties")
+        settings = JsonFile(config.config_file or folder / "broker.properties", disk)
         # With a file of its own, whoever started the broker has read it; a copy, since the settings change here.
         self.config = replace(config) if config.config_file else load_changes(replace(config), settings)
-        self.store = MessageStore(self.config.store_config, self._clock, store_address=pack_address("127.0.0.1", 0))
-        self.topics = Topics(self.config, JsonFile(folder / "topics.json"), self._clock)
-        self.groups = Groups(self.config, JsonFile(folder / "subscriptionGroup.json"), self._clock)
-        self.offsets = Offsets(JsonFile(folder / "consumerOffset.json"))
+        self.store = MessageStore(
+            self.config.store_config, self._clock, store_address=pack_address("127.0.0.1", 0), disk=disk
+        )
+        self.topics = Topics(self.config, JsonFile(folder / "topics.json", disk), self._clock)
+        self.groups = Groups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), self._clock)
+        self.offsets = Offsets(JsonFile(folder / "consumerOffset.json", disk))
         self.connections = Connections(self.config, self._clock)
         self.statistics = Statistics(self.config.cluster, self._clock)
         self.long_polls = LongPolls(self._clock)
         self._cold_reads = ColdReads(self.store)
         self.queue_locks = QueueLocks(self._clock)
         self.delay_levels = DelayLevels(
-            self.store, JsonFile(folder / "delayOffset.json"), statistics=self.statistics, clock=self._clock
+            self.store, JsonFile(folder / "delayOffset.json", disk), statistics=self.statistics, clock=self._clock
         )
         self.timers = Timers(
             self.store, config.data / "timers", statistics=self.statistics, config=self.config, clock=self._clock

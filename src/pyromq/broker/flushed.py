@@ -21,6 +21,15 @@ def when_flushed(store: MessageStore, reply: Reply) -> Reply | Future[Reply]:
     if store.config.flush is not FlushMode.SYNC:
         return reply
     answered: Future[Reply] = Future()
+    complete_when_flushed(store, reply, answered)
+    return answered
+
+
+def complete_when_flushed(store: MessageStore, reply: Reply, answered: Future[Reply]) -> None:
+    """Complete an answer that others wait for already, as `when_flushed` does."""
+    if store.config.flush is not FlushMode.SYNC:
+        answered.set_result(reply)
+        return
 
     def flushed(future: Future[bool]) -> None:
         if not future.result():
@@ -28,4 +37,3 @@ def when_flushed(store: MessageStore, reply: Reply) -> Reply | Future[Reply]:
         answered.set_result(reply)
 
     store.wait_flushed(store.max_log_offset).add_done_callback(flushed)
-    return answered

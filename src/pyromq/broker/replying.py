@@ -1,6 +1,6 @@
 """Answers consumers' replies to requests: hands each to the producer that waits for it, and stores it as well.
 
-The answer speaks of the handing over only; what is stored is a trace for people, in topic `<cluster>_REPLY_TOPIC`.
+What is stored is a trace for people, in topic `<cluster>_REPLY_TOPIC`; whether that can be done decides nothing.
 Source: RocketMQ 4.9.8, ReplyMessageProcessor.
 """
 
@@ -13,6 +13,7 @@ from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.connections import Connections
+from pyromq.broker.flushed import complete_when_flushed
 from pyromq.broker.sending import Sending
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
@@ -52,7 +53,7 @@ class Replying:
 
     @answers(SendReplyMessage)
     def reply(self, header: SendReplyMessage, call: Call) -> Future[Reply]:
-        """Answer 0 once the requester has the reply, 1 when it cannot be reached."""
+        """Answer 0 once the requester has the reply, and the disk where it is stored; 1 when it cannot be reached."""
         topic = self._sending.topic_for(header, call)
         message = self._message(header, call, topic)
         stored = self._config.store_replies and self._append(message)
@@ -66,7 +67,12 @@ class Replying:
         answered: Future[Reply] = Future()
 
         def done(failure: str | None) -> None:
-            answered.set_result(Reply(answer, code=BrokerError.code if failure else 0, remark=failure))
+            if failure is not None:
+                answered.set_result(Reply(answer, code=BrokerError.code, remark=failure))
+            elif stored:
+                complete_when_flushed(self._store, Reply(answer), answered)
+            else:
+                answered.set_result(Reply(answer))
 
         self._push(header, call, done=done)
         return answered

@@ -6,9 +6,11 @@ Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
 from __future__ import annotations
 
 import random
+from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delay_levels import DelayLevels
+from pyromq.broker.flushed import when_flushed
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics
@@ -49,8 +51,11 @@ class Retrying:
         self._config = config
 
     @answers(SendMessageBack)
-    def send_back(self, header: SendMessageBack, call: Call) -> Reply:
-        """Store the message again for the group. Without retry queues a group wants no retries: nothing happens."""
+    def send_back(self, header: SendMessageBack, call: Call) -> Reply | Future[Reply]:
+        """Store the message again for the group. Without retry queues a group wants no retries: nothing happens.
+
+        Unlike upstream's, the answer waits for the disk as one to a send does: the consumer goes on behind the message.
+        """
         group = self._group(header)
         if group.retry_queues <= 0:
             return Reply()
@@ -69,7 +74,7 @@ class Retrying:
         properties = _properties(header, message, level)
         self._append(_copy(message, topic, queue_id), properties)
         self._statistics.count_send_back(properties[Property.RETRY_TOPIC], group.name)
-        return Reply()
+        return when_flushed(self._store, Reply())
 
     def _group(self, header: SendMessageBack) -> GroupConfig:
         group = self._groups.find(header.group)

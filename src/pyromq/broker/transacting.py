@@ -60,7 +60,13 @@ class Transacting:
         record = self._prepared(header)
         half = self._half_messages.find(record)
         if half is None:
-            return self._repeated(header, record)
+            self._check_repeated(header, record)
+        else:
+            self._decide(header, record, half)
+        # A repeated decision is no safer than the first one, which may still be on its way to the disk.
+        return Reply() if call.flag & ONE_WAY else when_flushed(self._store, Reply())
+
+    def _decide(self, header: EndTransaction, record: StoredMessage, half: Half) -> None:
         if header.decision == SysFlag.COMMIT:
             self._commit(half, record)
         else:
@@ -68,7 +74,6 @@ class Transacting:
         self._decided[_key(record)] = header.decision
         if len(self._decided) > REMEMBERED:
             del self._decided[next(iter(self._decided))]
-        return Reply() if call.flag & ONE_WAY else when_flushed(self._store, Reply())
 
     def _prepared(self, header: EndTransaction) -> StoredMessage:
         """Return the half message that the header names in several ways, which must agree."""
@@ -86,11 +91,10 @@ class Transacting:
             raise BrokerError(f"the half message at {header.log_offset} is for topic {meant}, not {header.topic}")
         return record
 
-    def _repeated(self, header: EndTransaction, record: StoredMessage) -> Reply:
-        """The answer to a decision on something decided: the first one counts."""
+    def _check_repeated(self, header: EndTransaction, record: StoredMessage) -> None:
+        """Raise `BrokerError` unless it was decided like this: the first decision counts."""
         if self._decided.get(_key(record)) != header.decision:
             raise BrokerError(f"the half message at {header.log_offset} is decided already, or was given up")
-        return Reply()
 
     def _commit(self, half: Half, record: StoredMessage) -> None:
         topic, queue_id = real_queue(record)
@@ -111,7 +115,7 @@ class Transacting:
         self._statistics.count_put(message.topic, 1, message.size)
 
     @answers(ResumeHalfMessage)
-    def resume(self, header: ResumeHalfMessage, call: Call) -> Reply:
+    def resume(self, header: ResumeHalfMessage, call: Call) -> Reply | Future[Reply]:
         """Let a half message that was given up be checked again, as often as a new one."""
         record = self._store.message_at(parse_offset_id(header.message_id or "").log_offset)
         if record is None:
@@ -125,7 +129,7 @@ class Transacting:
         else:
             raise BrokerError(f"message {header.message_id} is no half message that waits or was given up")
         logger.info("half message %s is checked again for %s", header.message_id, call.peer.address)
-        return Reply()
+        return when_flushed(self._store, Reply())
 
     @answers(ListHalfMessages)
     def list(self, header: ListHalfMessages, call: Call) -> Reply:

@@ -170,6 +170,8 @@ def test_both_kinds_have_the_same_methods(blocking, asynchronous):
 
     inner = {
         "begin",
+        "begin_soon",
+        "check_open",
         "room",
         "in_flight",
         "hand_back_latest",

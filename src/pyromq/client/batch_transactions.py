@@ -17,7 +17,7 @@ from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import prepare_batch
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE
-from pyromq.client.queue_choice import QueueChoice, queue_for_key
+from pyromq.client.queue_choice import OrderingKey, QueueChoice, queue_for_key
 from pyromq.client.runs import AsyncRunProducer, check_ledger
 from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
@@ -100,7 +100,7 @@ class Attempt:
             await self.abandon()
 
     async def send(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
         """Send messages without waiting for answers; waits only while too much is under way.
 

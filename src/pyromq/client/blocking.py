@@ -15,6 +15,7 @@ from pyromq.client.group_state import GroupState
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.portal import Outcome, Portal
 from pyromq.client.producer import AsyncProducer
+from pyromq.client.queue_choice import OrderingKey
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
 from pyromq.remoting.bodies import (
     ClusterTable,
@@ -46,7 +47,7 @@ class Producer(Lifespan):
         self._portal.start(self._async.start)
 
     def close(self) -> None:
-        """Wait for the answers to what was sent, leave the group, close the connections. Idempotent."""
+        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
         self._portal.close(self._async.close)
 
     def send(
@@ -54,7 +55,7 @@ class Producer(Lifespan):
         message: Message,
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> SendResult:
@@ -68,7 +69,7 @@ class Producer(Lifespan):
         message: Message,
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> Outcome[SendResult]:
@@ -76,17 +77,17 @@ class Producer(Lifespan):
 
         Messages sent in a row travel together. Blocks only while `max_in_flight` messages have no answer yet.
         """
+        choose = queue_chooser(message, queue, ordering_key, selector)
         self._make_room()
-        return self._portal.submit(
-            self._async.send_soon, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
-        )
+        self._async.check_open()  # told now, also where the loop is another thread's at the moment
+        return self._portal.submit(self._async.begin_soon, message, choose, timeout)
 
     def send_batch(
         self,
         messages: Sequence[Message],
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request; see `AsyncProducer.send_batch`."""
@@ -95,7 +96,7 @@ class Producer(Lifespan):
         )
 
     def send_one_way(
-        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
         """Write a message to a broker's connection; nobody says whether it was stored."""
         self._portal.run(self._async.send_one_way, message, queue=queue, ordering_key=ordering_key)
@@ -105,7 +106,7 @@ class Producer(Lifespan):
         message: Message,
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> StoredMessage:

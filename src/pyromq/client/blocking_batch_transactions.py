@@ -11,6 +11,7 @@ from pyromq.client.batch_transactions import Attempt as AsyncAttempt
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.portal import Portal
+from pyromq.client.queue_choice import OrderingKey
 from pyromq.client.runs import Acknowledged, RunStream
 from pyromq.message import Message, MessageQueue
 from pyromq.message_id import UniqueIds
@@ -40,7 +41,7 @@ class Attempt:
         self._portal.run(self._async.__aexit__, kind, error, trace)
 
     def send(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
         """Send messages without waiting for answers; waits only while too much is under way."""
         self._portal.run(self._async.send, messages, queue=queue, ordering_key=ordering_key)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyromq.client.config import ProducerConfig
-from pyromq.client.queue_choice import queue_for_key
-from pyromq.errors import IllegalMessage, IllegalName, ResponseCode, UsageError
+from pyromq.client.queue_choice import OrderingKey, check_key, queue_for_key
+from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
 from pyromq.message import (
     Message,
     MessageQueue,
@@ -37,6 +37,17 @@ STATUSES = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
+
+
+class SelectorRaised(MQError):
+    """What a selector of the application raised, whatever it was: it is the failure of its message and of no other."""
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__(f"the selector raised {type(reason).__name__}")
+        self.reason = reason
+        if isinstance(reason, StopIteration | GeneratorExit):  # these would end the coroutine that waits, as its own
+            self.reason = RuntimeError(str(self))
+            self.reason.__cause__ = reason
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +166,7 @@ def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMe
 
 
 def queue_chooser(
-    message: Message, queue: MessageQueue | None, ordering_key: str | None, selector: Selector | None
+    message: Message, queue: MessageQueue | None, ordering_key: OrderingKey | None, selector: Selector | None
 ) -> QueueChooser | None:
     """Return how the caller wants the queue chosen; None: in turns.
 
@@ -170,6 +181,7 @@ def queue_chooser(
             raise UsageError(f"queue of topic {queue.topic!r} for a message of topic {message.topic!r}")
         return lambda queues: queue
     if ordering_key is not None:
+        check_key(ordering_key)
         return lambda queues: queue_for_key(queues, ordering_key)
     if selector is not None:
         return lambda queues: _selected(selector, queues, message)
@@ -177,7 +189,10 @@ def queue_chooser(
 
 
 def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-    chosen = selector(queues, message)
+    try:
+        chosen = selector(queues, message)
+    except BaseException as error:
+        raise SelectorRaised(error) from error
     if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:
         raise UsageError(f"the selector returned {chosen!r}; it must return one of the queues it was given")
     return chosen

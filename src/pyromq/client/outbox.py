@@ -10,7 +10,7 @@ from collections import deque
 from functools import partial
 
 from pyromq.client.config import ProducerConfig
-from pyromq.client.delivery import STATUSES, Delivery
+from pyromq.client.delivery import STATUSES, Delivery, SelectorRaised
 from pyromq.client.membership import FIRST_PAUSE, LONGEST_PAUSE, Membership
 from pyromq.client.queue_choice import QueueChoice
 from pyromq.client.routes import Route
@@ -266,7 +266,7 @@ class Outbox:
         if delivery.not_ok is not None:  # an earlier attempt did store the message
             delivery.future.set_result(delivery.not_ok)
         else:
-            delivery.future.set_exception(error)
+            delivery.future.set_exception(error.reason if isinstance(error, SelectorRaised) else error)
 
     def _leave(self, delivery: Delivery) -> None:
         self.in_flight -= 1

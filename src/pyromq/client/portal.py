@@ -127,7 +127,7 @@ class Portal:
         self._loop: _Loop
         self._keeper: threading.Thread
         self._turning = threading.Lock()
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # guards the next two, and who may still be queued
         self._visitors: list[_Visitor] = []
         self._queued = 0  # submitted works that whoever turns the loop has not begun yet
         self._turned_at = 0.0
@@ -252,7 +252,8 @@ class Portal:
             )
 
     def _shut(self) -> None:
-        self._refusal = "the client is closed; make a new one"
+        with self._lock:
+            self._refusal = "the client is closed; make a new one"
         _portals.discard(self)
         self._keeper_stays = False
         self._loop.call_soon_threadsafe(_nothing)
@@ -285,10 +286,12 @@ class Portal:
 
     def _queue(self, work: Callable[[], None]) -> None:
         """Leave work to whoever turns the loop; the keeper then leaves the loop to those who submit."""
-        with self._lock:
+        with self._lock:  # against `_shut`: what is queued before it is still run, and nothing is queued after it
+            if self._refusal is not None:
+                raise NotRunning(self._refusal)
             self._queued += 1
-        self._keeper_stays = False
-        self._call_soon(partial(self._unqueue, work))
+            self._keeper_stays = False
+            self._call_soon(partial(self._unqueue, work))
 
     def _unqueue(self, work: Callable[[], None]) -> None:
         with self._lock:

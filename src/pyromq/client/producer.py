@@ -22,20 +22,20 @@ from pyromq.client.delivery import (
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import Membership
 from pyromq.client.outbox import Outbox
+from pyromq.client.queue_choice import OrderingKey
 from pyromq.client.recalling import recall
 from pyromq.client.requests import Requests
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import (
     IllegalName,
     NoReply,
+    NotRunning,
     UsageError,
 )
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
 from pyromq.message_id import UniqueIds
 from pyromq.names import DEFAULT_PRODUCER_GROUP, check_group
 from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
-
-_VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
 
 class AsyncProducer(AsyncLifespan):
@@ -81,6 +81,7 @@ class AsyncProducer(AsyncLifespan):
         self._ids: UniqueIds
         self._checked_topics: set[str] = set()
         self._requested_topics: set[str] = set()
+        self._closing = False
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
@@ -88,7 +89,8 @@ class AsyncProducer(AsyncLifespan):
         self._ids = UniqueIds(self._membership.ip, self._clock)
 
     async def close(self) -> None:
-        """Wait for the answers to what was sent, leave the group, close the connections. Idempotent."""
+        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
+        self._closing = True
         if self._membership.running:
             await self.flush()
             await self._membership.close()
@@ -98,16 +100,17 @@ class AsyncProducer(AsyncLifespan):
         message: Message,
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send a message and return where it went.
 
-        Messages with the same `ordering_key` go to the same queue; `selector(queues, message)` chooses freely; `queue`
-        is one of `queues(topic)`; without any of them queues take turns. `timeout` (seconds) covers all attempts.
-        Retried at another broker: network failures, and the answers in `ProducerConfig.retry_codes`; with a chosen
-        queue only network failures, at the same broker.
+        Messages with the same `ordering_key` (a text, a whole number or bytes) go to the same queue;
+        `selector(queues, message)` chooses freely, and what it raises is raised here; `queue` is one of
+        `queues(topic)`; without any of them queues take turns. `timeout` (seconds) covers all attempts. Retried at
+        another broker: network failures, and the answers in `ProducerConfig.retry_codes`; with a chosen queue only
+        network failures, at the same broker.
         """
         await self.room()
         return await self.begin(message, queue_chooser(message, queue, ordering_key, selector), timeout)
@@ -117,7 +120,7 @@ class AsyncProducer(AsyncLifespan):
         message: Message,
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
@@ -131,7 +134,13 @@ class AsyncProducer(AsyncLifespan):
             raise UsageError(
                 f"{self.in_flight} messages have no answer yet (max_in_flight); await some futures or flush() first"
             )
-        delivery = self._prepare(message, queue_chooser(message, queue, ordering_key, selector), timeout)
+        return self.begin_soon(message, queue_chooser(message, queue, ordering_key, selector), timeout)
+
+    def begin_soon(
+        self, message: Message, choose: QueueChooser | None, timeout: float | None
+    ) -> asyncio.Future[SendResult]:
+        """Begin what `send_soon` does, without its bound: the caller has waited for `room`."""
+        delivery = self._prepare(message, choose, timeout)
         self._outbox.send(delivery)
         return delivery.future
 
@@ -151,7 +160,7 @@ class AsyncProducer(AsyncLifespan):
         messages: Sequence[Message],
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request to one queue; their queue offsets are consecutive.
@@ -159,7 +168,7 @@ class AsyncProducer(AsyncLifespan):
         They must agree in `wait_stored`, have no delay, and be at most `max_message_bytes` together.
         """
         await self.room()
-        self._membership.check_running()
+        self.check_open()
         body, ids, text = prepare_batch(messages, self.config, self._ids)
         topic = self._checked(messages[0].topic)
         choose = queue_chooser(messages[0], queue, ordering_key, None)
@@ -170,7 +179,7 @@ class AsyncProducer(AsyncLifespan):
         return await delivery.future
 
     async def send_one_way(
-        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
         """Write a message to a broker's connection and return; nobody says whether it was stored.
 
@@ -187,7 +196,7 @@ class AsyncProducer(AsyncLifespan):
         message: Message,
         *,
         queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
+        ordering_key: OrderingKey | None = None,
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> StoredMessage:
@@ -200,7 +209,7 @@ class AsyncProducer(AsyncLifespan):
         seconds = self.config.timeout if timeout is None else timeout
         deadline = self._deadline(seconds)
         await self.room()
-        self._membership.check_running()
+        self.check_open()
         await self._be_known(self._checked(message.topic), seconds)
         with self._requests.waiting(self._membership.client_id, seconds) as request:
             delivery = self._prepare(message, choose, deadline - self._clock.monotonic(), more=request.properties)
@@ -251,6 +260,12 @@ class AsyncProducer(AsyncLifespan):
         """Wait until fewer than `max_in_flight` messages have no answer."""
         await self._outbox.room_below(self.config.max_in_flight)
 
+    def check_open(self) -> None:
+        """Raise `NotRunning` before the start and from the begin of closing on. Any thread may ask."""
+        self._membership.check_running()
+        if self._closing:
+            raise NotRunning(f"the producer of group {self.group} is being closed; it sends nothing new")
+
     def _answerers(self) -> list[object]:
         """What answers the brokers' questions; transaction producers are asked about half messages, too."""
         return [self._requests]
@@ -264,7 +279,7 @@ class AsyncProducer(AsyncLifespan):
         half: bool = False,
         more: Mapping[str, str] | None = None,
     ) -> Delivery:
-        self._membership.check_running()
+        self.check_open()
         topic = message.topic
         if topic not in self._checked_topics:
             self._checked(topic)

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyromq.clock import Clock
+from pyromq.errors import UsageError
 from pyromq.java_hash import java_hash
 from pyromq.message import MessageQueue
+
+OrderingKey = str | int | bytes
 
 FAILURE_SECONDS = 30.0  # the latency a failure counts as
 
@@ -20,13 +23,29 @@ FAILURE_SECONDS = 30.0  # the latency a failure counts as
 PENALTIES = ((15.0, 600.0), (3.0, 180.0), (2.0, 120.0), (1.0, 60.0), (0.55, 30.0))
 
 
-def queue_for_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
+def queue_for_key(queues: Sequence[MessageQueue], key: OrderingKey) -> MessageQueue:
     """Return the queue that every message with this key goes to, as long as the list stays the same.
 
     The same as Java's `Math.abs(key.hashCode()) % n`; the one hash whose absolute value is negative counts as 0.
+    Whole numbers go where their digits go, bytes where the text goes of which they are the UTF-8. Raises `UsageError`
+    for any other key.
     """
-    distance = abs(java_hash(key))
+    distance = abs(java_hash(key if isinstance(key, str) else _key_text(key)))
     return queues[0 if distance == 1 << 31 else distance % len(queues)]
+
+
+def check_key(key: OrderingKey) -> None:
+    """Raise `UsageError` for what is no ordering key."""
+    if not isinstance(key, str):
+        _key_text(key)
+
+
+def _key_text(key: int | bytes) -> str:
+    if isinstance(key, bytes):
+        return key.decode(errors="surrogateescape")
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key)
+    raise UsageError(f"ordering_key={key!r:.80} is {type(key).__name__}; it is a text, a whole number or bytes")
 
 
 @dataclass(slots=True)

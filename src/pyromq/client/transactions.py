@@ -184,7 +184,7 @@ class AsyncTransactionProducer(AsyncProducer):
         (await self._membership.ask(address, order)).check()
 
     async def close(self) -> None:
-        """Wait for the answers to what was sent, leave the group, close the connections. Idempotent."""
+        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
         await self._checking.stop()
         await super().close()
 

@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
+from contextlib import contextmanager
 
 import pytest
 
-from pyromq import Consumer, ConsumerConfig, Message, NoNameServer, NotRunning, Producer, UsageError
+from pyromq import Consumer, ConsumerConfig, Message, NoNameServer, NotRunning, Producer, PullConsumer, UsageError
 
 
 @pytest.fixture
@@ -105,6 +108,76 @@ def test_a_listener_that_exits_ends_the_program_with_its_status_and_the_consumer
     assert exit.value.code == 3
     with pytest.raises(NotRunning):
         consumer.wait()
+
+
+PROGRAM = r"""
+import sys, time
+from pyromq import Consumer
+namesrv, topic, signals, seconds = sys.argv[1:]
+consumer = Consumer(topic + "-group", namesrv)
+@consumer.subscribe(topic)
+def work(messages):
+    print("begun\n", end="", flush=True)
+    time.sleep(float(seconds))
+    print("done\n", end="", flush=True)
+consumer.run(signals=signals == "yes")
+print("closed")
+"""
+
+
+@contextmanager
+def consuming_program(served, topic, *, signals="yes", seconds="0"):
+    """A process that consumes, killed at the end if it still lives."""
+    arguments = [sys.executable, "-c", PROGRAM, served.namesrv, topic, signals, seconds]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+def consumed(served, topic):
+    with PullConsumer(f"{topic}-group", served.namesrv) as consumer:
+        return sum(consumer.committed(queue) for queue in consumer.queues(topic))
+
+
+def test_sigterm_ends_run_as_ctrl_c_does(served, topic):
+    with consuming_program(served, topic) as program:
+        lines = [program.stdout.readline() for _ in range(10)]
+        program.terminate()
+        rest, _ = program.communicate(timeout=10)
+    assert (lines.count("done\n"), rest, program.returncode) == (5, "closed\n", 0)
+    assert consumed(served, topic) == 5
+
+
+def test_a_second_sigterm_does_not_cut_the_closing_short(served, topic):
+    with consuming_program(served, topic, seconds="0.5") as program:
+        assert [program.stdout.readline() for _ in range(5)] == ["begun\n"] * 5
+        program.terminate()
+        time.sleep(0.1)
+        program.terminate()
+        rest, _ = program.communicate(timeout=10)
+    assert (rest, program.returncode) == ("done\n" * 5 + "closed\n", 0)
+    assert consumed(served, topic) == 5
+
+
+def test_run_leaves_signals_alone_if_told(served, topic):
+    with consuming_program(served, topic, signals="no") as program:
+        program.stdout.readline()
+        program.terminate()
+        program.communicate(timeout=10)
+    assert program.returncode == -signal.SIGTERM
+
+
+def test_a_handler_of_the_programs_own_is_called(served, topic):
+    consumer, heard = Consumer("g11", served.namesrv), []
+    consumer.subscribe(topic, lambda messages: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: (heard.append(True), consumer.stop()))
+    try:
+        consumer.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard
 
 
 def test_a_signal_handler_may_stop_it(served, topic):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar, overload
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
+from pyromq.client.interrupts import sigterm_calls
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.listener import Listener
 from pyromq.client.portal import Portal
@@ -32,6 +34,7 @@ class Consumer(Lifespan):
         self._async = AsyncConsumer(group, namesrv, config=config)
         self._portal = Portal(self.close)
         self._started = False
+        self._terminated = False  # SIGTERM came, maybe before the start was over
 
     def start(self) -> None:
         """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
@@ -42,11 +45,15 @@ class Consumer(Lifespan):
         """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
         self._portal.close(self._async.close)
 
-    def run(self) -> None:
-        """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C; then close."""
-        with self:
+    def run(self, *, signals: bool = True) -> None:
+        """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
+
+        SIGTERM is left alone without `signals`, and where the program handles or ignores it itself.
+        """
+        with sigterm_calls(self._terminate) if signals else nullcontext(), self:
             try:
-                self.wait()
+                if not self._terminated:
+                    self.wait()
             except KeyboardInterrupt:
                 pass  # the usual end of a program that consumes
 
@@ -107,6 +114,11 @@ class Consumer(Lifespan):
     def resume(self) -> None:
         """Pull again, and share the queues anew."""
         self._portal.call(self._async.resume)
+
+    def _terminate(self) -> None:
+        self._terminated = True
+        if self._started:
+            self.stop()
 
     def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
         if self._started:

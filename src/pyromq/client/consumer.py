@@ -255,7 +255,7 @@ class AsyncConsumer(AsyncLifespan):
             self._stopped.set()
 
     def stop(self) -> None:
-        """Let `wait` return; for listeners and other threads. Closing is left to who waits."""
+        """Let `wait` return; for listeners, signal handlers and other threads. Closing is left to who waits."""
         if self._state is State.NEW:
             raise NotRunning(f"the consumer of group {self.group} was not started yet")
         try:

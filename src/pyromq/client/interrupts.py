@@ -1,4 +1,5 @@
-"""Ctrl-C in the main thread of a blocking client: let through while it waits, held back while state changes.
+"""Ctrl-C in the main thread of a blocking client: let through while it waits, held back while state changes. SIGTERM
+where a client runs the program.
 
 Python may raise `KeyboardInterrupt` between any two instructions; raised within a callback of the event loop it would
 leave a connection or a lock half-way. Knows no loops.
@@ -9,7 +10,8 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps: its conversion to an enum and back costs a tenth of a send
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -56,3 +58,27 @@ class Shield:
 
 
 shield = Shield()  # one for the process: it has one main thread
+
+
+@contextmanager
+def sigterm_calls(act: Callable[[], None]) -> Iterator[None]:
+    """Let the first SIGTERM call `act` instead of ending the program; those after it are not heard.
+
+    Changes nothing outside the main thread, and where the program handles or ignores SIGTERM itself.
+    """
+    if threading.get_ident() != shield.main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    heard = False
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        if not heard:
+            heard = True
+            act()
+
+    signal.signal(signal.SIGTERM, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

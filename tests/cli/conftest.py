@@ -1,6 +1,5 @@
 """The command line run in this process against a real cluster, and servers as real processes."""
 
-import asyncio
 import io
 import os
 import re
@@ -8,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 
 import pytest
 
 from pyromq.cli.main import run
-from pyromq.testing.cluster import Cluster
+from pyromq.testing import BlockingCluster
 
 PYROMQ = (sys.executable, "-m", "pyromq")
 
@@ -24,31 +22,24 @@ class Served:
     """A cluster whose event loop runs in another thread; `do` runs its coroutines there."""
 
     def __init__(self, **settings):
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.cluster = Cluster(**settings)
-        self.do(self.cluster.__aenter__())
+        self.blocking = BlockingCluster(**settings)
+        self.blocking.__enter__()
+        self.cluster = self.blocking.cluster
         self.namesrv = self.cluster.namesrv
+        self.do = self.blocking.run
 
     @property
     def broker(self):
         return self.cluster.broker
 
-    def do(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
-
     def pass_time(self, ms):
-        self.do(self.cluster.clock.advance(ms / 1000))
+        self.blocking.advance(ms / 1000)
 
     def now_ms(self):
         return self.cluster.clock.now_ms()
 
     def close(self):
-        self.do(self.cluster.__aexit__(None, None, None))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        self.blocking.__exit__()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """A real cluster for client tests; also in a thread of its own, for the blocking clients."""
 
 import asyncio
-import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,6 +13,7 @@ from pyromq.net.server import Server
 from pyromq.remoting.bodies import BrokerRegistration, encode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import RegisterBroker
+from pyromq.testing import BlockingCluster
 from pyromq.testing.clock import FakeClock
 from pyromq.testing.cluster import Cluster
 
@@ -50,29 +50,16 @@ async def java_broker():
 class ThreadedCluster:
     """A cluster whose event loop runs in another thread; `do` runs its coroutines there."""
 
-    def __init__(self):
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.cluster = Cluster()
-        self.do(self.cluster.__aenter__())
-        self.namesrv = self.cluster.namesrv
-
-    def do(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
-
-    def close(self):
-        self.do(self.cluster.__aexit__(None, None, None))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+    def __init__(self, blocking):
+        self.cluster = blocking.cluster
+        self.namesrv = blocking.namesrv
+        self.do = blocking.run
 
 
 @pytest.fixture(scope="module")
 def served():
-    cluster = ThreadedCluster()
-    yield cluster
-    cluster.close()
+    with BlockingCluster() as blocking:
+        yield ThreadedCluster(blocking)
 
 
 @pytest.fixture

@@ -1,0 +1,140 @@
+"""The same cluster for tests that are plain functions: it lives on an event loop of its own, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from typing import Any, Self, TypeVar
+
+from pyromq.broker.broker import Broker
+from pyromq.client.blocking import Admin, Producer
+from pyromq.client.blocking_consumer import Consumer
+from pyromq.client.blocking_pull_consumer import PullConsumer
+from pyromq.errors import NotRunning
+from pyromq.testing.cluster import Cluster
+from pyromq.testing.link import Link
+
+T = TypeVar("T")
+
+
+class BlockingCluster:
+    """A cluster for tests without an event loop, a context manager; arguments are those of `Cluster`.
+
+        with BlockingCluster() as cluster:
+            producer = cluster.producer()
+            producer.send(Message("orders", b"1"))
+
+    Its clients are the blocking ones. What else `Cluster` can, `run` does with `cluster`, on the servers' loop:
+
+        cluster.run(cluster.cluster.push_consumer("billing"))
+    """
+
+    def __init__(self, brokers: int = 1, **settings: Any) -> None:
+        self.cluster = Cluster(brokers, **settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stack = ExitStack()
+
+    @property
+    def namesrv(self) -> str:
+        """The name server's address."""
+        return self.cluster.namesrv
+
+    @property
+    def brokers(self) -> list[Broker]:
+        return self.cluster.brokers
+
+    @property
+    def broker(self) -> Broker:
+        """The first broker."""
+        return self.cluster.broker
+
+    @property
+    def links(self) -> list[Link]:
+        """The links between clients and brokers, with `linked`."""
+        return self.cluster.links
+
+    @property
+    def clock(self) -> Any:
+        """The servers' clock; `advance` moves it."""
+        return self.cluster.clock
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._loop = stack.enter_context(_RunningLoop()).loop
+            stack.callback(self._forget_loop)
+            self.run(self.cluster.__aenter__())
+            stack.callback(lambda: self.run(self.cluster.__aexit__(None, None, None)))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stack.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the cluster's loop, and return what it returns."""
+        if self._loop is None:
+            work.close()
+            raise NotRunning("the cluster is not running: start it with `with`")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the servers; whoever waits meanwhile wakes at its moment."""
+        self.run(self.clock.advance(seconds))
+
+    def producer(self, group: str = "test-producer", **options: Any) -> Producer:
+        """Return a started producer that is closed with the cluster."""
+        return self._client(Producer, group, **options)  # type: ignore[no-any-return]
+
+    def consumer(self, group: str = "test-consumer", **options: Any) -> PullConsumer:
+        """Return a started pull consumer that is closed with the cluster."""
+        return self._client(PullConsumer, group, **options)  # type: ignore[no-any-return]
+
+    def push_consumer(self, group: str = "test-consumer", **options: Any) -> Consumer:
+        """Return a started push consumer, which still needs a `subscribe`; it is closed with the cluster."""
+        return self._client(Consumer, group, **options)  # type: ignore[no-any-return]
+
+    def admin(self) -> Admin:
+        """Return a started admin client that is closed with the cluster."""
+        return self._stack.enter_context(Admin(self.namesrv))
+
+    def _client(self, kind: Callable[..., Any], group: str, **options: Any) -> Any:
+        return self._stack.enter_context(kind(group, self.namesrv, **options))
+
+    def stop_broker(self, number: int = 0) -> None:
+        """Stop a broker cleanly; its port and folder stay reserved for `start_broker`."""
+        self.run(self.cluster.stop_broker(number))
+
+    def kill_broker(self, number: int = 0) -> None:
+        """End a broker as SIGKILL would; see `Cluster.kill_broker`."""
+        self.run(self.cluster.kill_broker(number))
+
+    def start_broker(self, number: int = 0) -> Broker:
+        """Start a stopped or killed broker again, on the same port and folder."""
+        return self.run(self.cluster.start_broker(number))
+
+    def restart_broker(self, number: int = 0) -> Broker:
+        """Stop a broker cleanly and start it again."""
+        return self.run(self.cluster.restart_broker(number))
+
+    def _forget_loop(self) -> None:
+        self._loop = None
+
+
+class _RunningLoop:
+    """An event loop that a thread of its own turns."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="pyromq cluster", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()

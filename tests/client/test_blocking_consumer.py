@@ -58,6 +58,26 @@ def test_a_decorator_takes_async_listeners_too(served, topic):
         assert seen.all.wait(5)
 
 
+@contextmanager
+def ends_by_itself(consumer):
+    """Fail, instead of hanging, where the block does not end within five seconds; the consumer is closed then."""
+    late = threading.Event()
+
+    def rescue():
+        late.set()
+        consumer.close()
+
+    timer = threading.Timer(5, rescue)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    assert not late.is_set(), "it had to be closed from outside"
+    with pytest.raises(NotRunning):
+        consumer.pause()
+
+
 def test_run_ends_when_a_listener_says_stop(served, topic):
     consumer = Consumer("g3", served.namesrv, config=ConsumerConfig(batch=8))
     seen = []
@@ -68,9 +88,9 @@ def test_run_ends_when_a_listener_says_stop(served, topic):
         if len(seen) == 5:
             consumer.stop()
 
-    consumer.run()
-    with pytest.raises(NotRunning):
-        consumer.wait()
+    with ends_by_itself(consumer):
+        consumer.run()
+    assert sorted(int(message.body) for message in seen) == [0, 1, 2, 3, 4]
 
 
 def test_run_ends_when_an_async_listener_says_stop(served, topic):
@@ -80,7 +100,8 @@ def test_run_ends_when_an_async_listener_says_stop(served, topic):
     async def work(messages):
         consumer.stop()
 
-    consumer.run()
+    with ends_by_itself(consumer):
+        consumer.run()
 
 
 def test_run_ends_with_ctrl_c(served, topic):
@@ -93,7 +114,9 @@ def test_run_ends_with_ctrl_c(served, topic):
         if len(pressed) == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    consumer.run()
+    with ends_by_itself(consumer):
+        consumer.run()
+    assert pressed
 
 
 def test_a_listener_that_exits_ends_the_program_with_its_status_and_the_consumer_closed(served, topic):
@@ -185,7 +208,8 @@ def test_a_signal_handler_may_stop_it(served, topic):
     consumer.subscribe(topic, lambda messages: os.kill(os.getpid(), signal.SIGUSR1))
     before = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop())
     try:
-        consumer.run()
+        with ends_by_itself(consumer):
+            consumer.run()
     finally:
         signal.signal(signal.SIGUSR1, before)
 

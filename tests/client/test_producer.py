@@ -247,14 +247,40 @@ async def test_a_producer_that_is_not_running_says_so(cluster):
         producer.send_soon(Message("orders", b"1"))
 
 
-async def test_a_cancelled_send_leaves_the_producer_usable(cluster):
+async def all_bodies(cluster, topic="orders"):
+    consumer = await cluster.consumer()
+    found = [await consumer.pull(queue, 0) for queue in await consumer.queues(topic)]
+    return sorted(message.body for result in found for message in result.messages)
+
+
+async def test_a_send_cancelled_before_its_route_is_known_leaves_the_producer_usable(cluster):
     producer = await cluster.producer()
     sending = asyncio.ensure_future(producer.send(Message("orders", b"1")))
     await asyncio.sleep(0)
     sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
+    with pytest.raises(asyncio.CancelledError):
+        await sending
     await producer.send(Message("orders", b"2"))
     await producer.flush()
+    assert producer.in_flight == 0
+    assert await all_bodies(cluster) == [b"1", b"2"]  # who cancels stops waiting; the message goes its way, once
+
+
+async def test_a_send_cancelled_while_its_answer_is_on_its_way_stays_in_flight_until_it_comes():
+    async with Cluster(linked=True) as cluster:
+        producer = await cluster.producer()
+        await producer.send(Message("orders", b"1"))
+        cluster.links[0].answers.pause()
+        sending = asyncio.ensure_future(producer.send(Message("orders", b"2")))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert producer.in_flight == 1
+        cluster.links[0].answers.resume()
+        await producer.flush()
+        assert producer.in_flight == 0
+        assert await all_bodies(cluster) == [b"1", b"2"]
 
 
 async def test_administrators_see_the_producer_until_it_closes(cluster):

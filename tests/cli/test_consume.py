@@ -145,7 +145,8 @@ def test_members_of_a_group_share_the_queues_and_ctrl_c_leaves_cleanly(cli, serv
         reader.start()
 
     def online():
-        return json.loads(cli("group", "show", "consume-both", "-o", "json").out)["online"]
+        shown = cli("group", "show", "consume-both", "-o", "json")
+        return json.loads(shown.out)["online"] if shown.code == 0 else 0  # its first heartbeat makes the group
 
     wait_until(lambda: online() == 2)
     for round_ in range(30):  # both have their queues after a few of them
@@ -163,6 +164,20 @@ def test_members_of_a_group_share_the_queues_and_ctrl_c_leaves_cleanly(cli, serv
     assert [process.stderr.read().strip() for process in members] == ["", ""]
     assert online() == 0
     assert {row["lag"] for row in json.loads(cli("group", "progress", "consume-both", "-o", "json").out)} == {0}
+
+
+@pytest.mark.parametrize("more", [(), ("--group", "consume-piped"), ("-o", "json", "--tags", "red")])
+def test_a_closed_pipe_ends_it_while_nothing_comes(cli, served, start_process, more):
+    """As `pyromq consume ... | head -1`."""
+    topic = f"consume-piped-{len(more)}"
+    cli("send", topic, "1", "--tags", "red")
+    process = start_process("consume", topic, "--from", "beginning", *more, "-n", served.namesrv)
+    assert process.stdout.readline()
+
+    process.stdout.close()
+
+    assert process.wait(5) == 1
+    assert process.stderr.read() == ""
 
 
 def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from pyromq.cli.closed_pipe import OutputWatch
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, local_time, namesrv_option
 from pyromq.cli.times import END, Start, read_start, read_time
@@ -68,7 +69,8 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
             consumer.subscribe(topic, tags=choice["tags"])
             messages = iter(consumer)
             _tell_waiting()
-        _print(islice(messages, choice["count"]), _show_json if output == "json" else _show_text)
+        with OutputWatch(consumer.close):
+            _print(islice(messages, choice["count"]), _show_json if output == "json" else _show_text)
 
 
 def _as_member(start: Start, until: int | None, queue_ids: tuple[int, ...]) -> ConsumerConfig:

@@ -1,9 +1,19 @@
 """Messages by key and by log offset, and raw queue entries."""
 
+import errno
+import os
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.indexing import QUERY_STEP_SECONDS
+from pyromq.message import StoredMessage
 from pyromq.message_id import parse_offset_id
 from pyromq.record import decode, decode_all
 from pyromq.remoting.bodies import decode_body
-from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
+from pyromq.remoting.headers import MaxOffset, QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
+from pyromq.store.index_file import IndexFile
+from pyromq.testing import FakeClock
 
 FOREVER = (1 << 63) - 1
 
@@ -57,6 +67,42 @@ async def test_no_more_than_asked_and_never_more_than_64_are_found(caller):
     assert await bodies(caller, by_key("a", max_count=3)) == [b"67", b"68", b"69"]
     assert len(await bodies(caller, by_key("a", max_count=1000))) == 64
     assert len(await bodies(caller, by_key("a", by_unique_key=True, max_count=1))) == 32
+
+
+class Ticking(FakeClock):
+    """A clock on which every look takes the time of one slice of indexing."""
+
+    def monotonic(self):
+        self._move_to(self._seconds + QUERY_STEP_SECONDS)
+        return super().monotonic()
+
+
+@pytest.fixture
+async def backlog(config, caller_to):
+    """A broker with 3,000 messages that are not indexed, and two connections to it."""
+    async with Broker(config, Ticking()) as broker:
+        for number in range(3_000):
+            broker.store.append(StoredMessage("orders", b"%d" % number, f"KEYS\x01k{number}"))
+        yield broker, await caller_to(broker), await caller_to(broker)
+
+
+async def test_while_a_query_waits_for_the_index_others_are_served(backlog):
+    _, asking, other = backlog
+    waiting = asking.channel.call_soon(by_key("k2999"), timeout=60)
+    await other.ask(MaxOffset(topic="orders", queue_id=0))
+    assert not waiting.done()
+    assert [message.body for message in decode_all((await waiting).body)] == [b"2999"]
+
+
+async def test_a_query_is_refused_where_the_index_has_no_room(backlog, monkeypatch):
+    _, asking, _ = backlog
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(IndexFile, "reserve", full)
+    response = await asking.ask(by_key("k2999"), code=14)
+    assert "make room on that disk" in response.remark
 
 
 async def test_a_message_is_viewed_by_its_offset_id(caller, broker):

@@ -159,6 +159,7 @@ def test_every_queue_leads_to_its_records(golden: Golden) -> None:
 
 def test_queries_by_key_find_what_the_broker_found(golden: Golden) -> None:
     for query in golden.expected["keyQueries"]:
+        golden.store.follow_index()
         found = golden.store.find_by_key(query["topic"], query["key"], query["maxNum"], query["begin"], query["end"])
         told = [int(offset_id[-16:], 16) for offset_id in query["offsetMsgIds"]]
         assert found.log_offsets == sorted(told, reverse=True)

@@ -206,6 +206,7 @@ class Model:
                 continue  # parked ones are not in the index
             for key in {each.message.properties.get("UNIQ_KEY"), *each.message.keys} - {"", None}:
                 by_key[each.message.topic, key].add(each.message.log_offset)
+        store.follow_index()
         for topic, key in random.sample(sorted(by_key), min(KEYS_LOOKED_UP, len(by_key))):
             found = store.find_by_key(topic, key, 10_000, *EVER).log_offsets
             mine = [at for at in found if at in by_key[topic, key]]

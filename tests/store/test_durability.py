@@ -110,6 +110,7 @@ def test_names_that_were_not_on_disk_cost_nothing_confirmed(flush: FlushMode) ->
     assert len(store._log.files.segments) > 2
     assert bodies(after) == sent
     assert bodies(after, topic="new") == [b"body 0"]
+    after.follow_index()
     assert after.find_by_key(TOPIC, "k299", 1, 0, 1 << 62).log_offsets
 
 
@@ -174,8 +175,9 @@ def test_the_key_index_waits_for_room() -> None:
     disk.refuse = lambda kind, path: errno.ENOSPC if "index" in path.parts and kind == "create" else None
     assert store.index_step(1.0)
     with pytest.raises(StoreNotWritable, match=r"key index.*No space left"):
-        store.find_by_key(TOPIC, "k1", 1, 0, 1 << 62)
+        store.follow_index()
     disk.refuse = lambda kind, path: None
+    store.follow_index()
     assert all(store.find_by_key(TOPIC, f"k{number}", 1, 0, 1 << 62).log_offsets for number in range(50))
 
 

@@ -23,6 +23,7 @@ EVER = (0, (1 << 63) - 1)
 
 def found(store: MessageStore, key: str, most: int = 64, *, topic: str = TOPIC) -> list[bytes]:
     """Bodies of the matches that really have the key, newest first."""
+    store.follow_index()
     messages = [store.message_at(at) for at in store.find_by_key(topic, key, most, *EVER).log_offsets]
     assert all(each is not None for each in messages)
     return [each.body for each in messages if each is not None and key in (*each.keys, each.message_id)]
@@ -61,6 +62,7 @@ def test_time_bounds_a_query(tmp_path: Path) -> None:
         for number in range(40):
             clock.ms = NOON_MS + number * 10_000
             store.append(message(number, KEYS="same"))
+        store.follow_index()
         matches = store.find_by_key(TOPIC, "same", 64, NOON_MS + 95_000, NOON_MS + 200_000)
         stored = [store.message_at(at) for at in matches.log_offsets]
         assert [each.body for each in stored if each] == [b"body %d" % n for n in range(20, 9, -1)]

@@ -22,6 +22,7 @@ from pyromq.broker.grouping import Grouping
 from pyromq.broker.groups import Groups
 from pyromq.broker.half_messages import HalfMessages
 from pyromq.broker.heartbeating import Heartbeating
+from pyromq.broker.indexing import Indexing
 from pyromq.broker.inspecting import Inspecting
 from pyromq.broker.locking import Locking
 from pyromq.broker.long_polls import LongPolls
@@ -60,9 +61,6 @@ DRAIN_SECONDS = 2.0  # running requests get this long to end
 STORE_TICK_SECONDS = 1.0
 EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time is up
 EXPIRE_CLIENTS_SECONDS = 10.0
-INDEX_STEP_SECONDS = 0.001  # of work on the key index between two turns of the loop: everybody waits as long
-INDEX_PAUSE_SECONDS = 0.005  # while there is a backlog
-INDEX_IDLE_SECONDS = 0.5
 
 
 class Broker:
@@ -101,6 +99,7 @@ class Broker:
         )
         self.registering = Registering(self.config, self.topics, self._clock)
         self.expiring = Expiring(self.store, (self.delay_levels, self.timers.filed, self.half_messages, self.batches))
+        self.indexing = Indexing(self.store)
         self._tasks = Tasks()
         checks = TransactionChecks(
             self.store,
@@ -114,6 +113,7 @@ class Broker:
         self._delivering = Alarm(self.delay_levels.deliver, self._clock)
         self._timing = Alarm(self.timers.step, self._clock)
         self._freeing = Alarm(self.queue_locks.tell_refused, self._clock)
+        self._following = Alarm(self.indexing.step, self._clock)
         self._publishing = Alarm(self.batches.step, self._clock)
         self._saving: set[asyncio.Future[None]] = set()
         self._server = Server(
@@ -161,7 +161,7 @@ class Broker:
             ),
             Consuming(store, offsets, connections),
             Locking(queue_locks),
-            Querying(store, connections),
+            Querying(store, self.indexing, connections),
             Heartbeating(connections, groups, topics=topics, config=config, clock=clock),
             self.expiring,
             Administering(store, topics, statistics=statistics, announce=self.registering.announce),
@@ -260,6 +260,7 @@ class Broker:
         self.half_messages.mend()
         self.timers.on_parked = self._timing.ring_within
         self.batches.on_work = lambda: self._publishing.ring_within(0)
+        self.indexing.ring_within = self._following.ring_within
         self.queue_locks.on_free = self._freeing.ring_within
         self.topics.on_change = self.registering.announce_one_way
 
@@ -279,7 +280,7 @@ class Broker:
         self._tasks.start(self._checking.run(), name="transaction checks")
         self._tasks.start(self._publishing.run(), name="batch transactions")
         self._tasks.start(self._freeing.run(), name="freed queue locks")
-        self._tasks.start(self._follow_index(), name="key index")
+        self._tasks.start(self._following.run(), name="key index")
         self._tasks.start(self._expire(), name="expiring")
 
     async def _persist_offsets(self) -> None:
@@ -303,12 +304,6 @@ class Broker:
         """Wait until no thread writes tables any more."""
         if self._saving:
             await asyncio.wait(self._saving)
-
-    async def _follow_index(self) -> None:
-        """Let the key index catch up in slices between other work."""
-        while True:
-            done = not self.store.index_behind or self.store.index_step(INDEX_STEP_SECONDS)
-            await self._clock.sleep(INDEX_IDLE_SECONDS if done else INDEX_PAUSE_SECONDS)
 
     async def _expire(self) -> None:
         """Let old messages go, in slices between other work."""

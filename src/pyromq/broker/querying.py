@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from functools import partial
+
 from pyromq.broker.connections import Connections
+from pyromq.broker.indexing import Indexing
 from pyromq.errors import BrokerError, QueryNotFound
 from pyromq.filter.tags import parse_tags
 from pyromq.remoting.bodies import QueueEntriesBody, QueueEntryBody, Subscription, encode_body
@@ -18,13 +22,17 @@ UNIQUE_KEY_MATCHES = 32  # defaultQueryMaxNum
 class Querying:
     """Finds messages for tools."""
 
-    def __init__(self, store: MessageStore, connections: Connections) -> None:
+    def __init__(self, store: MessageStore, indexing: Indexing, connections: Connections) -> None:
         self._store = store
+        self._indexing = indexing
         self._connections = connections
 
     @answers(QueryMessage)
-    def by_key(self, header: QueryMessage, call: Call) -> Reply:
+    def by_key(self, header: QueryMessage, call: Call) -> Reply | Future[Reply]:
         """The newest records whose key has the asked key's hash, in log order; whoever asked compares the keys."""
+        return self._indexing.when_indexed(partial(self._found_by_key, header))
+
+    def _found_by_key(self, header: QueryMessage) -> Reply:
         wanted = UNIQUE_KEY_MATCHES if header.by_unique_key else header.max_count
         found = self._store.find_by_key(
             header.topic, header.key, min(wanted, MAX_MATCHES), header.begin_ms, header.end_ms

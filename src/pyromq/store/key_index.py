@@ -1,6 +1,6 @@
 """Message key -> log offsets, over all index files. It follows the log on its own position, as time allows.
 
-Nothing waits for it when a message is stored; a query by key brings it up to date first.
+Nothing waits for it when a message is stored; whoever asks by key brings it up to date first.
 """
 
 from __future__ import annotations

@@ -369,14 +369,17 @@ class MessageStore:
         """Index for that long; True if nothing is left to do now. Called when there is nothing else to do."""
         return not self.config.index_enabled or self._index.step(self._log, budget_seconds)
 
+    def follow_index(self, budget_seconds: float | None = None) -> None:
+        """Index for that long, or all that is left. Raises `StoreNotWritable` where the disk has no room for it."""
+        if self.config.index_enabled:
+            self._index.follow(self._log, budget_seconds)
+
     def find_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> KeyMatches:
         """Return where messages with that key (or unique id) lie, newest first, stored from `begin_ms` to `end_ms`.
 
-        Indexes what is left first, and raises `StoreNotWritable` where the disk has no room for it. Messages whose key
-        only has an equal hash are among them: compare.
+        As far as they are indexed, see `follow_index`. Messages whose key only has an equal hash are among them:
+        compare.
         """
-        if self.config.index_enabled:
-            self._index.follow(self._log, None)
         found = self._index.find(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
         return found._replace(log_offsets=[at for at in found.log_offsets if at >= self._log.min_offset])
 

@@ -12,6 +12,7 @@ message, the entry keeps a log offset, of the damage or what is behind it, so th
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.mappings import Mappings
 from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
+
+logger = logging.getLogger(__name__)
 
 ENTRY_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
@@ -99,6 +102,19 @@ class ConsumeQueue:
             self.min_offset = queue_offset
         while self.max_offset < queue_offset:
             self.append(lost_at, FILLER_SIZE, 0)
+
+    def go_on_at(self, queue_offset: int) -> None:
+        """Let the next entry be that of `queue_offset` or a higher one, also after the next start."""
+        if queue_offset <= self.max_offset:
+            return
+        logger.warning(
+            "%s: the messages from %d to %d are not in the log any more",
+            *(self.files.folder, self.max_offset, queue_offset - 1),
+        )
+        last = self.find(self.max_offset - 1)
+        self.begin_at(queue_offset, last.log_offset if last else 0)
+        if not self.files.segments:
+            self.reserve(queue_offset)
 
     def reserve(self, offset: int) -> None:
         """Have room on disk for entry `offset`, behind the last, and some more. Raises `StoreNotWritable`.

@@ -154,6 +154,8 @@ class Flusher:
             self._checkpoint.queues_ms = max(self._checkpoint.queues_ms, last_store_ms)
             self._checkpoint.log_begin = self._log.min_offset
             self._checkpoint.save()
+            if self._queues.has_new or self._stopping:
+                self._queues.write_note(self.flushed_to)
 
     def sync_entries(self) -> None:
         """Have all entries of queues on disk now. Safe to call from any thread; changes nothing that `turn` knows."""
@@ -209,6 +211,8 @@ class Flusher:
         if (file := self._index.next_unflushed()) is not None:
             sync_all([file.file], self._disk)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
+        if self._queues.has_deleted:
+            self._queues.write_note(self.flushed_to)
 
     def _forget(self) -> None:
         """Let go of pages that somebody has read far behind the writer: the key index reads all of the log."""

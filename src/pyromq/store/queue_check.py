@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
@@ -12,6 +13,7 @@ from pyromq.record import FIXED_SIZE, decode
 from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.log_walk import Damage
+from pyromq.store.queue_note import QueueNote
 from pyromq.store.queue_table import QueueTable, names_folders
 from pyromq.store.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
 
@@ -47,6 +49,8 @@ class QueueCheck:
         self.file_bytes = usual(size for size in sizes if size)  # of the files of most queues; 0 without any
         table = store.root / "config" / "topics.json"
         self._topics = table.read_bytes() if table.exists() else b""
+        noted = QueueNote(store.root / "queues").load().ends
+        self._noted = {(topic, queue_id): end for topic, ends in noted.items() for queue_id, end in ends.items()}
         self._odd: list[StoredMessage] = []
         self._unknown: dict[tuple[str, int], int] = {}
         self.log_ends_at = 0  # by the queues
@@ -102,12 +106,20 @@ class QueueCheck:
                 self.broken.add(key)
             yield from found
         for (topic, queue_id), count in self._unknown.items():
-            path = self._store.root / "consumequeue" / topic / str(queue_id)
-            if self._is_known(topic):
+            path = self._path_of(topic, queue_id)
+            if (topic, queue_id) in self._noted or self._is_known(topic):
                 self.broken.add((topic, queue_id))
                 yield Finding(path, None, f"the queue is missing, the log has {count} messages of it", Cure.REPAIR)
             else:
                 yield Finding(path, None, f"the log has {count} messages of a topic that is deleted", Cure.NOBODY)
+        for key, noted_end in self._noted.items():
+            end = self._queues[key].queue.end if key in self._queues else 0
+            if end < noted_end and key not in self.broken:
+                text = f"the queue had come to queue offset {noted_end}, its entries end at {end}"
+                yield Finding(self._path_of(*key), None, text, Cure.START)
+
+    def _path_of(self, topic: str, queue_id: int) -> Path:
+        return self._store.root / "consumequeue" / topic / str(queue_id)
 
     def _is_known(self, topic: str) -> bool:
         """Whether the topic has settings, or needs none. The table is searched, not read: any form of it will do."""

@@ -10,6 +10,7 @@ from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.mappings import Mappings
+from pyromq.store.queue_note import NotedQueues, QueueNote
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +20,15 @@ MOST_MAPPED = 20_000  # queues; nearly all have one file mapped
 class QueueTable:
     """Every queue that has or had a message. `by_topic` is for lookup only; queues come by `make`, go by `delete`.
 
-    `is_incomplete`: some were dropped by `load`, and are to be made again from the log.
+    `is_incomplete`: some lack entries, and are to be made again from the log. `has_new`, `has_deleted`: queues that
+    `write_note` does not know of, and those that it still names.
     """
 
     def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self.is_incomplete = False
+        self.has_new = self.has_deleted = False
+        self.note = QueueNote(folder.with_name("queues"), disk)
         self._folder = folder
         self._mappings = Mappings(MOST_MAPPED)
         self._disk = disk
@@ -48,6 +52,7 @@ class QueueTable:
             folder = self._folder / topic / str(queue_id)
             queue = ConsumeQueue(folder, self._entries_per_file, mappings=self._mappings, disk=self._disk)
             self.by_topic.setdefault(topic, {})[queue_id] = queue
+            self.has_new = True
         return queue
 
     def load(self, *, crashed: bool) -> None:
@@ -82,8 +87,39 @@ class QueueTable:
             queue.delete()
             self.is_incomplete = True
 
+    def miss(self, noted: NotedQueues) -> None:
+        """Look whether every queue has come as far as noted: else its files are gone, all or the last."""
+        for topic, ends in noted.ends.items():
+            for queue_id, end in ends.items():
+                queue = self.make(topic, queue_id)
+                if queue.max_offset < end:
+                    logger.warning(
+                        "%s has lost its entries from %d to %d. This queue is made again from the log",
+                        *(queue.files.folder, queue.max_offset, end - 1),
+                    )
+                    self.is_incomplete = True
+
+    def reach(self, noted: NotedQueues) -> None:
+        """Let every queue go on where it was, also one whose last messages are not in the log any more."""
+        for topic, ends in noted.ends.items():
+            for queue_id, end in ends.items():
+                self.make(topic, queue_id).go_on_at(end)
+
+    def write_note(self, log_end: int) -> None:
+        """Note how far each queue is, as far as that is on disk, for a log that is on disk up to `log_end`.
+
+        Called by the flusher's thread.
+        """
+        self.has_new = self.has_deleted = False
+        ends: dict[str, dict[int, int]] = {}
+        for queue in self:
+            if queue.flushed_offset:
+                ends.setdefault(queue.topic, {})[queue.queue_id] = queue.flushed_offset
+        self.note.save(NotedQueues(log_end, ends))
+
     def delete(self, topic: str) -> None:
         """Remove a topic's queues with their files."""
+        self.has_deleted = True
         for queue in self.by_topic.pop(topic, {}).values():
             queue.delete()
         if names_folders(topic):

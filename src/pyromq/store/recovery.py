@@ -19,6 +19,7 @@ from pyromq.store.cut_guard import Claim, check_cut
 from pyromq.store.entry_proof import EntryProof
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.progress_line import ProgressLine
+from pyromq.store.queue_note import NotedQueues
 from pyromq.store.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class Recovery:
         self._log.load()
         self._look_for_begin()
         self._queues.load(crashed=crashed)
+        noted = self._noted()
+        self._queues.miss(noted)
         claim = self._claim(mend=not crashed)
         queues_end = claim.log_end
         if not self._log.files.segments:
@@ -68,6 +71,7 @@ class Recovery:
                     " away to begin with an empty store"
                 )
             self._queues.clear()
+            self._queues.write_note(0)
             self._log.resume(0, 0)
             return 0
         if crashed:
@@ -79,9 +83,9 @@ class Recovery:
             self._queues.drop_headless()
         if self._queues.is_incomplete:
             start = replay_from = self._log.min_offset
-        scan = self._walk(start, replay_from)
+        scan = self._walk(start, replay_from, entered_to=noted.log_end)
         check_cut(self._log.files, scan.position, claim=claim, vouched_ms=safe_ms if power_cut else None)
-        self._finish(scan, crashed=crashed)
+        self._finish(scan, noted, crashed=crashed)
         if not crashed:
             return scan.position
         logger.warning("recovered after a crash: the log ends at %d, read from %d on", scan.position, start)
@@ -109,10 +113,17 @@ class Recovery:
                 continue
             return Claim(known, *farthest.place_of(farthest.max_offset - 1))
 
-    def _walk(self, start: int, replay_from: int) -> Scan:
-        """Read the log from `start` to its end, and lead the records from `replay_from` on into their queues."""
+    def _noted(self) -> NotedQueues:
+        """Return how far the queues were, if that was noted beside this log."""
+        noted = self._queues.note.load()
+        return noted if noted.log_end <= self._log.files.capacity_end else NotedQueues()
+
+    def _walk(self, start: int, replay_from: int, *, entered_to: int) -> Scan:
+        """Read the log from `start` to its end, and lead the records from `replay_from` on into their queues.
+
+        What lies before `entered_to` is in its queue, but for queues that lost entries.
+        """
         complete = self._queues.is_incomplete
-        entered_to = 0  # what lies before is in its queue, but for queues that lost entries
         while True:
             scan = self._log.scan(start, check_crc=self._check_crc)
             progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
@@ -146,12 +157,14 @@ class Recovery:
         logger.warning("%s has lost entries from %d on: they are made again", queue.files.folder, queue.max_offset)
         return queue_end
 
-    def _finish(self, scan: Scan, *, crashed: bool) -> None:
+    def _finish(self, scan: Scan, noted: NotedQueues, *, crashed: bool) -> None:
         end = scan.position
         for queue in self._queues:
             if crashed:
                 queue.cut_forgotten()
             queue.cut_behind(end)
+        self._queues.reach(noted)
+        for queue in self._queues:
             queue.forget_before(self._log.min_offset)
             queue.doubted_to = queue.max_offset
         self._proof.log_began = self._log.min_offset

@@ -1,8 +1,14 @@
 """Administrators' changes: topics, groups, offsets."""
 
+import asyncio
+
 import pytest
 
-from pyromq.remoting.bodies import GroupConfig, decode_body, encode_body
+from pyromq.broker.offsets import Offsets
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import GroupConfig, ResetOffsets, decode_body, encode_body
+from pyromq.remoting.command import Reply
+from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
     AllConsumerOffsets,
     AllDelayOffsets,
@@ -19,13 +25,28 @@ from pyromq.remoting.headers import (
     DeleteTopic,
     MaxOffset,
     OffsetResponse,
+    ResetClientOffset,
     SaveGroup,
     TopicSettings,
     UpdateConsumerOffset,
 )
+from pyromq.store.json_file import JsonFile
+
+
+class Told:
+    """What a member is told of offsets: group, topic, offsets."""
+
+    def __init__(self):
+        self.resets = asyncio.Queue()
+
+    @answers(ResetClientOffset)
+    def reset(self, header, call):
+        self.resets.put_nowait((header.group, header.topic, decode_body(ResetOffsets, call.body).offsets))
+        return Reply()
 
 
 async def commit(caller, group, topic, queue_id, offset):
+    await caller.create_topic(topic)
     header = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
     await caller.ask(header)
 
@@ -81,6 +102,31 @@ async def test_a_deleted_topic_loses_its_queues(caller):
     assert await end_of(caller, "orders") == 0
     assert "orders" not in (await caller.body(AllTopics())).topics
     await caller.ask(DeleteTopic(topic="orders"))
+
+
+async def test_a_deleted_topic_loses_the_offsets_of_every_group_for_good(caller, broker, config):
+    for group in ("g", "other"):
+        await commit(caller, group, "orders", 0, 5)
+        await commit(caller, group, "kept", 0, 5)
+    broker.offsets.persist()
+    await caller.ask(DeleteTopic(topic="orders"))
+    assert broker.offsets.table().offsets == {"kept@g": {0: 5}, "kept@other": {0: 5}}
+    again = Offsets(JsonFile(config.data / "config" / "consumerOffset.json"))
+    again.load()  # as after a crash
+    assert again.table() == broker.offsets.table()
+
+
+async def test_who_consumes_a_deleted_topic_is_told_to_begin_anew(broker, caller_to):
+    told = Told()
+    consumer = await caller_to(broker, told)
+    await consumer.create_topic("orders", queues=2)
+    await consumer.beat("one", group="workers", topics=("orders", "more"))
+    await consumer.beat("two", group="others", topics=("more",))
+    await consumer.ask(DeleteTopic(topic="orders"))
+    begin = {MessageQueue("orders", "broker-a", queue_id): 0 for queue_id in range(2)}
+    async with asyncio.timeout(5):
+        assert await told.resets.get() == ("workers", "orders", begin)
+    assert told.resets.empty()
 
 
 async def test_system_topics_are_those_of_java(caller):

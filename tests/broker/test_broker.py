@@ -26,8 +26,8 @@ async def test_messages_topics_groups_and_offsets_outlast_a_restart(config, cloc
         assert response.header(OffsetResponse).offset == 1
 
 
-async def test_offsets_are_written_every_five_seconds(broker, caller, clock, tmp_path):
-    await caller.ask(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=1, commit_offset=7))
+async def test_offsets_are_written_every_five_seconds(broker, orders, clock, tmp_path):
+    await orders.ask(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=1, commit_offset=7))
     await clock.advance(5)
     await broker.saved()
     assert b'"orders@g":{"1":7}' in (tmp_path / "config" / "consumerOffset.json").read_bytes()

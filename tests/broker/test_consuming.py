@@ -30,10 +30,15 @@ def commit(value, queue_id=0):
     return UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=queue_id, commit_offset=value)
 
 
-async def test_a_stored_offset_is_given_back_even_a_lower_one(caller):
+async def test_a_stored_offset_is_given_back_even_a_lower_one(orders):
     for value in (7, 3):
-        await caller.ask(commit(value))
-        assert await offset(caller, stored()) == value
+        await orders.ask(commit(value))
+        assert await offset(orders, stored()) == value
+
+
+async def test_of_a_topic_that_is_not_there_no_offset_is_stored(caller, broker):
+    await caller.ask(commit(7), code=17)
+    assert broker.offsets.find("g", "orders", 0) is None
 
 
 async def test_without_an_offset_a_queue_that_begins_at_0_is_read_from_0(caller):

@@ -95,6 +95,8 @@ async def test_time_spans_tell_first_last_consumed_and_delay(caller, clock):
 
 
 async def test_consumers_of_a_topic_are_connected_or_have_offsets(caller):
+    await caller.create_topic("orders")
+    await caller.create_topic("more")
     await caller.beat("one", group="connected", topics=("orders",))
     await commit(caller, 1, group="stored")
     await commit(caller, 1, group="other", topic="more")

@@ -6,9 +6,13 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.connections import Connections
+from pyromq.broker.offsets import Offsets
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics, check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
+from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import TopicConfig, TopicList, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -38,11 +42,17 @@ class Administering:
         store: MessageStore,
         topics: Topics,
         *,
+        offsets: Offsets,
+        connections: Connections,
         statistics: Statistics,
+        config: BrokerConfig,
         announce: Callable[[TopicConfig], Future[None]],
     ) -> None:
         self._store = store
         self._topics = topics
+        self._offsets = offsets
+        self._connections = connections
+        self._config = config
         self._statistics = statistics
         self._announce = announce
 
@@ -69,13 +79,26 @@ class Administering:
 
     @answers(DeleteTopic)
     def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
-        """Forget the topic and remove its queues; its records stay in the log until that is cleaned."""
+        """Forget the topic, its queues and where groups are in it; its records stay in the log until that is cleaned.
+
+        Who consumes it is told to begin anew: a topic made again by this name is another one, whose messages would
+        else be taken for those consumed before. Upstream forgets no offsets here.
+        """
         check_changeable(self._topics, header.topic)
-        if self._topics.delete(header.topic):
+        known = self._topics.find(header.topic)
+        self._offsets.remove_topic(header.topic)
+        self._offsets.persist()  # before the topic goes: no crash leaves offsets for the next one of this name
+        if known is not None:
+            self._topics.delete(header.topic)
+            self._connections.begin_anew(header.topic, self._queues(known))
             logger.info("topic %s deleted by %s", header.topic, call.peer.address)
         self._store.delete_topic(header.topic)
         self._statistics.forget_topic(header.topic)
         return Reply()
+
+    def _queues(self, topic: TopicConfig) -> list[MessageQueue]:
+        count = max(topic.read_queues, topic.write_queues)
+        return [MessageQueue(topic.name, self._config.name, queue_id) for queue_id in range(count)]
 
     @answers(AllTopics)
     def topics(self, header: AllTopics, call: Call) -> Reply:

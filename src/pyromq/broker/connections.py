@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
-from pyromq.remoting.bodies import ConsumerEntry, Subscription
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
+from pyromq.remoting.codes import STATUS_VERSION, Language
 from pyromq.remoting.exchange import Exchange
-from pyromq.remoting.headers import ConsumerIdsChanged
+from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
 
 SILENCE_SECONDS = 120.0  # clients send a heartbeat every 30 s
 
@@ -143,6 +145,17 @@ class Connections:
         members.pop(exchange, None)
         if not members:
             self._producers.pop(group, None)
+
+    def begin_anew(self, topic: str, queues: list[MessageQueue]) -> None:
+        """Have all who consume the topic, of whatever group, go on at the beginning of these queues."""
+        begin = ResetOffsets(offsets=dict.fromkeys(queues, 0))
+        listed = ResetOffsets(offsets=[QueueOffset(q.topic, q.broker_name, q.queue_id, 0) for q in queues])
+        for group in self.groups_of_topic(topic):
+            order = ResetClientOffset(topic=topic, group=group, timestamp=0, force=True)
+            for member in self._consumers[group].members:
+                if member.version >= STATUS_VERSION:
+                    told = listed if member.language == Language.CPP.name else begin
+                    member.exchange.notify(order, encode_body(told))
 
     def expire(self) -> None:
         """Forget the clients that have not sent a heartbeat for 120 s."""

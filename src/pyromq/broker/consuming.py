@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyromq.broker.connections import Connections
 from pyromq.broker.offsets import Offsets
-from pyromq.errors import BrokerError, QueryNotFound
+from pyromq.broker.topics import Topics
+from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
 from pyromq.remoting.bodies import ConsumerIds, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -25,8 +26,9 @@ from pyromq.store.message_store import MessageStore
 class Consuming:
     """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
 
-    def __init__(self, store: MessageStore, offsets: Offsets, connections: Connections) -> None:
+    def __init__(self, store: MessageStore, topics: Topics, *, offsets: Offsets, connections: Connections) -> None:
         self._store = store
+        self._topics = topics
         self._offsets = offsets
         self._connections = connections
 
@@ -48,6 +50,12 @@ class Consuming:
 
     @answers(UpdateConsumerOffset)
     def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:
+        """Store an offset, of a topic that is there: one made later by its name would be consumed from there on.
+
+        As RocketMQ 5 does; 4.9.8 stores offsets of unknown topics. Its clients do not wait for the answer.
+        """
+        if self._topics.find(header.topic) is None:
+            raise TopicNotFound(f"topic[{header.topic}] not exist, its offsets are not stored")
         self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return Reply()
 

@@ -1,6 +1,6 @@
 """How far each group has consumed each queue, as its members have told; the table on disk.
 
-A broker stores what it is told: also lower offsets, also for topics and groups it does not know.
+A broker stores what it is told: also lower offsets, also for groups it does not know. A deleted topic has none.
 Source: RocketMQ 4.9.8, ConsumerOffsetManager.
 """
 
@@ -24,6 +24,7 @@ class Offsets:
         self._file = file
         self._table: dict[str, dict[int, int]] = {}
         self._dirty = False
+        self._saved = 0
 
     def load(self) -> None:
         """Read the table from disk. Raises `StoreCorrupt` naming the file."""
@@ -41,7 +42,8 @@ class Offsets:
         if not self._dirty:
             return None
         self._dirty = False
-        return self._file.saving(msgspec.json.encode(self.table()), failed=self._lost)
+        self._saved += 1
+        return self._file.saving(msgspec.json.encode(self.table()), failed=self._lost, order=self._saved)
 
     def _lost(self) -> None:
         self._dirty = True
@@ -79,6 +81,12 @@ class Offsets:
     def remove_group(self, group: str) -> None:
         """Forget everything the group has consumed."""
         for topic in self.topics_of(group):
+            del self._table[topic + _AT + group]
+            self._dirty = True
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget where all groups are in the topic."""
+        for group in self.groups_of(topic):
             del self._table[topic + _AT + group]
             self._dirty = True
 

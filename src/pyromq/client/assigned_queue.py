@@ -74,6 +74,11 @@ class AssignedQueue:
         self.position = self.finished = self.fetch_offset = offset
         self._forget_fetched()
 
+    def begin_anew(self) -> None:
+        """The topic is gone, and with it what was committed: one made later by its name begins at 0."""
+        self.restart(0)
+        self.committed = 0
+
     def leave(self) -> None:
         """Hand out nothing more; the position stays behind what was."""
         self.leaving = True

@@ -139,6 +139,7 @@ class AsyncConsumer(AsyncLifespan):
             clock=clock,
             subscription=lambda topic: (self._tags(topic), self._limits(topic)),
             deliver=self._consuming.deliver,
+            begin_anew=lambda queue: self._reset({queue: 0}),
         )
         self._ownership = Ownership(
             group,

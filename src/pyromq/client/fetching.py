@@ -15,7 +15,7 @@ from pyromq.client.offsets import QueueOffsets
 from pyromq.client.pulling import PullRequest, PullStatus, pull
 from pyromq.client.routes import MASTER
 from pyromq.clock import Clock
-from pyromq.errors import MQError
+from pyromq.errors import MQError, TopicNotFound
 from pyromq.message import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Fetching:
         self._config = config
         self._clock = clock
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._failure: MQError | None = None
+        self._failures: dict[MessageQueue, MQError] = {}  # answers that said no, until told or until pulling works
         self._troubled: set[MessageQueue] = set()
 
     def begin(self, assigned: AssignedQueue) -> None:
@@ -56,14 +56,14 @@ class Fetching:
 
     def end(self, assigned: AssignedQueue) -> None:
         """Pull no more for this queue."""
+        self._failures.pop(assigned.queue, None)
         running = self._tasks.pop(assigned.queue, None)
         if running is not None:
             running.cancel()
 
     def take_failure(self) -> MQError | None:
-        """Return, once, an answer that said no to a pull."""
-        failure, self._failure = self._failure, None
-        return failure
+        """Return, once, an answer that said no to a pull, of a queue that cannot be pulled since."""
+        return self._failures.popitem()[1] if self._failures else None
 
     async def _fetch_for_ever(self, assigned: AssignedQueue) -> None:
         while True:
@@ -73,6 +73,8 @@ class Fetching:
             try:
                 await self._fetch(assigned)
             except MQError as error:
+                if isinstance(error, TopicNotFound):
+                    assigned.begin_anew()
                 self._tell(assigned.queue, error)
                 await self._clock.sleep(self._config.retry_seconds)
 
@@ -98,6 +100,7 @@ class Fetching:
         if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
             assigned.broker_id = MASTER  # a replica that is behind is not believed
             return
+        self._failures.pop(assigned.queue, None)
         assigned.broker_id = result.suggested_broker_id
         assigned.pulled_ms = self._clock.now_ms()
         if result.status is PullStatus.OFFSET_MOVED:
@@ -112,7 +115,7 @@ class Fetching:
     def _tell(self, queue: MessageQueue, error: MQError) -> None:
         """A passing trouble is logged once, until the queue works again; an answer that says no goes to the caller."""
         if not error.retriable:
-            self._failure = error
+            self._failures[queue] = error
             self.changed.set()
         elif queue not in self._troubled:
             self._troubled.add(queue)

@@ -10,7 +10,7 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.owned_queue import OwnedQueue
-from pyromq.errors import MQError
+from pyromq.errors import MQError, TopicNotFound
 from pyromq.message import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -37,13 +37,15 @@ class GroupOffsets:
 
         What cannot be stored is logged; another try comes with the next save or pull.
         """
-        moved = [owned for owned in queues if owned.in_flight.safe_offset != owned.committed]
+        moved = [owned for owned in queues if not owned.dropped and owned.in_flight.safe_offset != owned.committed]
         await asyncio.gather(*(self._save(owned) for owned in moved))
 
     async def _save(self, owned: OwnedQueue) -> None:
         offset = owned.in_flight.safe_offset
         try:
             await self._offsets.commit(self._group, owned.queue, offset)
+        except TopicNotFound:
+            owned.committed = offset  # nobody keeps offsets of a topic that is gone
         except MQError as error:
             logger.warning("group %s: offset %d of %s is not stored yet: %s", self._group, offset, owned.queue, error)
         else:

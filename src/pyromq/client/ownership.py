@@ -121,8 +121,14 @@ class Ownership:
             await self._consuming.rescue(owned.in_flight)
 
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
-        """An administrator moves the group: go on with those queues that are ours at the offsets, and store them."""
+        """Go on with those queues that are ours at the offsets, and store them: what was known of them is void.
+
+        So an administrator moves the group, and so it begins anew in a topic that was deleted.
+        """
         for queue, offset in offsets.items():
+            self._left.pop(queue, None)
+            if (held := self._held.get(queue)) is not None and held is not self._owned.get(queue):
+                held.in_flight.drop()  # given away, but its listener still runs
             if queue in self._owned:
                 self._tasks.start(self._reset(self._owned[queue], offset), name=f"reset {queue}")
 
@@ -247,6 +253,7 @@ class Ownership:
             return  # given away meanwhile
         owned.in_flight.drop()
         anew = self._begin(owned.queue, offset, owned.in_flight.allowed_until, owned.lock_address)
+        anew.lost = owned.lost
         self._owned[owned.queue] = anew
         logger.info("group %s: %s is consumed from offset %d on, as asked", self._group, owned.queue, offset)
         await self._offsets.save([anew])

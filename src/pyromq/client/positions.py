@@ -13,7 +13,7 @@ from pyromq.client.assigned_queue import AssignedQueue
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.offsets import QueueOffsets
 from pyromq.clock import Clock
-from pyromq.errors import MQError
+from pyromq.errors import MQError, TopicNotFound
 from pyromq.message import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,15 @@ class Positions:
     async def commit(self, assigned: AssignedQueue, offset: int) -> None:
         await self._offsets.commit(self._group, assigned.queue, offset)
         assigned.committed = offset
+
+    async def commit_reset(self, assigned: AssignedQueue, offset: int) -> None:
+        """Commit where others have moved the group; trouble is logged."""
+        try:
+            await self.commit(assigned, offset)
+        except TopicNotFound:
+            assigned.committed = offset  # nobody keeps offsets of a topic that is gone
+        except MQError as error:
+            logger.warning("group %s: offset %d of %s is not stored: %s", self._group, offset, assigned.queue, error)
 
     async def begin(self, assigned: AssignedQueue) -> None:
         """Go to where the group begins in a queue: its committed offset, else where the settings say."""

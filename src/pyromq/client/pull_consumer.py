@@ -55,7 +55,8 @@ class AsyncPullConsumer(AsyncLifespan):
     `namesrv` is `host:port`, several joined by `;`. Times are seconds unless a name says ms. Entering raises
     `NoNameServer` at once when no name server can be reached; other methods raise `Unavailable` when no broker answers
     within `ConsumerConfig.timeout`, a `BrokerError` for an answer that says no, `NotRunning` before start and after
-    close. While a broker is away, polls find nothing of its queues; pulling resumes by itself.
+    close. While a broker is away, polls find nothing of its queues; pulling resumes by itself. A topic that is deleted
+    and made again is read from its new beginning; polls in between say `TopicNotFound`.
     """
 
     def __init__(
@@ -360,7 +361,7 @@ class AsyncPullConsumer(AsyncLifespan):
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
         """An administrator moves the group: go there and store it, as all members do."""
         self._go_on_at(assigned, offset)
-        self._membership.tasks.start(self._positions.commit(assigned, offset), name=f"reset {assigned.queue}")
+        self._membership.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
 
     def _drop(self, assigned: AssignedQueue) -> None:
         del self._assigned[assigned.queue]

@@ -18,8 +18,8 @@ from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.pulling import PullRequest, PullResult, PullStatus, pull
 from pyromq.client.routes import MASTER
 from pyromq.clock import Clock
-from pyromq.errors import FlowControl, MQError, StoreCorrupt
-from pyromq.message import StoredMessage
+from pyromq.errors import FlowControl, MQError, StoreCorrupt, TopicNotFound
+from pyromq.message import MessageQueue, StoredMessage
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,10 @@ class Limits:
 
 
 class PullLoops:
-    """The pull loops of one consumer. `limits(topic)` and `tags(topic)` are asked before each pull."""
+    """The pull loops of one consumer. `subscription(topic)` is asked before each pull.
+
+    `begin_anew(queue)` is called when the queue's topic is gone: one made later by its name begins at 0.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class PullLoops:
         clock: Clock,
         subscription: Callable[[str], tuple[str, Limits]],
         deliver: Callable[[InFlight, list[StoredMessage], int], None],
+        begin_anew: Callable[[MessageQueue], None],
     ) -> None:
         self._group = group
         self._membership = membership
@@ -54,6 +58,7 @@ class PullLoops:
         self._clock = clock
         self._subscription = subscription
         self._deliver = deliver
+        self._begin_anew = begin_anew
         self._offsets = QueueOffsets(membership, timeout=config.timeout)
         self._going = asyncio.Event()
         self._going.set()
@@ -79,7 +84,10 @@ class PullLoops:
                 result = await self._pull(owned, tags)
                 messages = result.messages
             except (MQError, StoreCorrupt) as error:
-                self._tell(owned, error)
+                if isinstance(error, TopicNotFound) and owned.in_flight.next_offset:
+                    self._begin_anew(owned.queue)  # brokers of ours have said so before
+                else:
+                    self._tell(owned, error)
                 pause = FLOW_CONTROL_SECONDS if isinstance(error, FlowControl) else self._config.retry_seconds
                 await self._clock.sleep(pause)
                 continue

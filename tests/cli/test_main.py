@@ -90,6 +90,15 @@ def test_reader_that_goes_away_is_no_error(served):
     assert process.wait(10) == 1
 
 
+@pytest.mark.parametrize("start", ["import pyromq.__main__ as m; m.main()", "from pyromq.cli.main import main; main()"])
+def test_without_its_extra_the_command_says_which_to_install(start):
+    program = f"import sys; sys.modules['click'] = None; {start}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "pyromq: the command line needs its extra: pip install 'pyromq[cli]'\n"
+
+
 def test_commands_are_all_clicks():
     context = click.Context(pyromq)
     assert all(isinstance(pyromq.get_command(context, name), click.Command) for name in COMMANDS)

@@ -26,6 +26,7 @@ NAME_VALUE = "\x01"  # between a property's name and its value
 PAIRS = "\x02"  # between two properties; RocketMQ 5 also writes it after the last
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 
 
 class Property:
@@ -228,14 +229,15 @@ class Message:
 def _moment_ms(moment: datetime | int) -> int:
     """Return ms since 1970, rounded up; a datetime without a zone is local time."""
     if isinstance(moment, datetime):
-        return -((_EPOCH - moment.astimezone(UTC)) // timedelta(milliseconds=1))
+        return -((_EPOCH - moment.astimezone(UTC)) // _MS)
     return operator.index(moment)
 
 
 def _duration_ms(duration: timedelta | float) -> int:
-    if isinstance(duration, timedelta):
-        return -(-duration // timedelta(milliseconds=1))
-    return math.ceil(duration * 1000)
+    ms = -(-duration // _MS) if isinstance(duration, timedelta) else math.ceil(duration * 1000)
+    if ms < 0:
+        raise ValueError("it is negative")
+    return ms
 
 
 def _check_property(name: str, value: str) -> None:

@@ -81,6 +81,8 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 def check_topic(topic: str) -> None:
     """Raise `IllegalName` with 4.9.8's text unless `topic` may be used as a topic name."""
+    if not isinstance(topic, str):
+        raise IllegalName(f"topic={topic!r:.80} is {type(topic).__name__}; a topic's name is a text")
     if not topic or topic.isspace():
         raise IllegalName("The specified topic is blank.")
     if not _LEGAL.match(topic):
@@ -91,6 +93,8 @@ def check_topic(topic: str) -> None:
 
 def check_group(group: str) -> None:
     """Raise `IllegalName` with 4.9.8's text unless `group` may be used as a producer or consumer group."""
+    if not isinstance(group, str):
+        raise IllegalName(f"group={group!r:.80} is {type(group).__name__}; a group's name is a text")
     if not group or group.isspace():
         raise IllegalName("the specified group is blank")
     if not _LEGAL.match(group):

@@ -153,3 +153,22 @@ def test_nobody_at_the_address_is_told_with_what_to_do(cli, unused_port):
     assert failed.err.startswith(
         f"error: no name server answers at 127.0.0.1:{unused_port}; start one with `pyromq serve`"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--tags", "a || b"), "no subscription finds a tag with `||` in it"),
+        (("--tags", " a"), "no subscription finds a tag with blanks around it"),
+        (("--delay-level", "99"), "99 is not in the range 1<=x<=18"),
+        (("--delay-level", "-1"), "-1 is not in the range 1<=x<=18"),
+        (("--delay-level", "0"), "0 is not in the range 1<=x<=18"),
+        (("--delay", "-5s"), "'-5s' is no duration; write 90s, 10m, 1.5h or 2d"),
+        (("--delay=-5",), "'-5' is no duration; write 90s, 10m, 1.5h or 2d"),
+    ],
+)
+def test_what_nobody_could_find_or_no_broker_delays_is_wrong_usage(cli, options, text):
+    refused = cli("send", "orders", "x", *options)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert text in refused.err

@@ -83,7 +83,7 @@ def test_parts_of_a_millisecond_are_rounded_up():
     assert Message("orders", b"x", delay=0.0001).all_properties()["TIMER_DELAY_MS"] == "1"
 
 
-@pytest.mark.parametrize("wish", [{"delay": 0}, {"delay": -5}, {"deliver_at": 0}, {"deliver_at": datetime(2001, 1, 1)}])
+@pytest.mark.parametrize("wish", [{"delay": 0}, {"deliver_at": 0}, {"deliver_at": datetime(2001, 1, 1)}])
 async def test_a_time_in_the_past_is_now(cluster, producer, wish):
     result = await producer.send(Message("orders", b"hello", **wish))
     assert result.recall_handle is None

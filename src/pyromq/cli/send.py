@@ -14,13 +14,23 @@ from typing import Any
 
 import click
 
-from pyromq import Message, MQError, Producer, SendResult
+from pyromq import IllegalMessage, Message, MQError, Producer, SendResult
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, counted, namesrv_option, output_option
 from pyromq.cli.times import read_duration, read_moment
+from pyromq.filter.tags import check_tag
 
 GROUP = "pyromq-cli-producer"
 IN_FLIGHT = 256  # lines without an answer yet: enough to keep the connection busy, few to be unsure of after a failure
+
+
+def _checked_tag(ctx: click.Context, option: click.Parameter, tag: str | None) -> str | None:
+    try:
+        if tag is not None:
+            check_tag(tag)
+    except IllegalMessage as error:
+        raise click.BadParameter(str(error)) from error
+    return tag
 
 
 @click.command()
@@ -29,13 +39,13 @@ IN_FLIGHT = 256  # lines without an answer yet: enough to keep the connection bu
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send a file as one message."
 )
-@click.option("--tags", metavar="TAG", help="Tag of the messages.")
+@click.option("--tags", callback=_checked_tag, metavar="TAG", help="Tag of the messages: one.")
 @click.option("--keys", multiple=True, metavar="KEY", help="Key to find the message by; may be repeated.")
 @click.option("--ordering-key", metavar="KEY", help="Messages of one key go to one queue, in order.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Free property; may be repeated.")
 @click.option("--delay", type=read_duration, metavar="DURATION", help="Deliver after 90s, 10m, 1.5h, 2d, ...")
 @click.option("--deliver-at", type=read_moment, metavar="TIME", help="Deliver at 2026-01-31 12:00, or ms since 1970.")
-@click.option("--delay-level", type=click.IntRange(1), metavar="LEVEL", help="Deliver after the delay of a level.")
+@click.option("--delay-level", type=click.IntRange(1, 18), metavar="LEVEL", help="Deliver after the delay of a level.")
 @click.option("--group", default=GROUP, show_default=True, help="Producer group.")
 @namesrv_option
 @output_option

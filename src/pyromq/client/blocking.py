@@ -5,11 +5,11 @@ Each client has its own event loop, which the calling threads turn; a client may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from pyromq.client.admin import AsyncAdmin, QueueProgress, QueueStatus
 from pyromq.client.config import ProducerConfig
-from pyromq.client.delivery import Selector, queue_chooser
+from pyromq.client.delivery import Selector, listed, queue_chooser
 from pyromq.client.diagnosis import Finding, diagnose
 from pyromq.client.group_state import GroupState
 from pyromq.client.lifespan import Lifespan
@@ -84,7 +84,7 @@ class Producer(Lifespan):
 
     def send_batch(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         *,
         queue: MessageQueue | None = None,
         ordering_key: OrderingKey | None = None,
@@ -92,7 +92,7 @@ class Producer(Lifespan):
     ) -> SendResult:
         """Send messages of one topic in one request; see `AsyncProducer.send_batch`."""
         return self._portal.run(
-            self._async.send_batch, messages, queue=queue, ordering_key=ordering_key, timeout=timeout
+            self._async.send_batch, listed(messages), queue=queue, ordering_key=ordering_key, timeout=timeout
         )
 
     def send_one_way(

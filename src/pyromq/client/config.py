@@ -42,6 +42,7 @@ class ProducerConfig:
     compress_from_bytes: int = 4096  # bodies of at least this size are compressed
     compression_level: int = 5  # zlib's, 1 to 9
     max_message_bytes: int = 4 << 20  # body before compression; brokers refuse more by default
+    delay_levels: int = 18  # how many the brokers have, see their `messageDelayLevel`; they take more for their last
     template_topic: str = AUTO_CREATE_TOPIC  # whose route an unknown topic is created by
     new_topic_queues: int = 4  # wished queues of a topic created by its first message
     max_in_flight: int = 10_000  # messages handed over and not yet answered; bounds memory
@@ -55,6 +56,7 @@ class ProducerConfig:
         _check("compress_from_bytes", self.compress_from_bytes, 1, 1 << 31)
         _check("compression_level", self.compression_level, 1, 9)
         _check("max_message_bytes", self.max_message_bytes, 1, 16 << 20)
+        _check("delay_levels", self.delay_levels, 1, 1000)
         _check("new_topic_queues", self.new_topic_queues, 1, 65536)
         _check("max_in_flight", self.max_in_flight, 1, 1_000_000)
         _check("heartbeat_seconds", self.heartbeat_seconds, 0.01, 3600)

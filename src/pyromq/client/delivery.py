@@ -6,12 +6,13 @@ Checks and prepares messages; knows no network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyromq.client.config import ProducerConfig
 from pyromq.client.queue_choice import OrderingKey, check_key, queue_for_key
 from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
+from pyromq.filter.tags import check_tag
 from pyromq.message import (
     Message,
     MessageQueue,
@@ -88,7 +89,7 @@ def prepare(
     message; `more` are system properties of this sending. Raises `IllegalMessage` naming what cannot be sent.
     """
     body = message.body
-    check_body(body, config.max_message_bytes)
+    check_message(message, config)
     if message.message_id is None:
         message.message_id = ids.next()
     properties = message.all_properties()
@@ -106,8 +107,56 @@ def prepare(
         raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")
     if len(body) >= config.compress_from_bytes:
         packed = compress(body, config.compression_level)
-        return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
+        if len(packed) < len(body):  # else it might even be beyond the brokers' limit
+            return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
     return body, sys_flag, json_text(text)
+
+
+def check_message(message: Message, config: ProducerConfig) -> None:
+    """Raise `IllegalMessage` naming a field that cannot be sent, its value, and what may stand there.
+
+    Topic, properties and times of delivery are checked where they are used.
+    """
+    check_body(message.body, config.max_message_bytes)
+    tags = message.tags
+    if tags is not None and (type(tags) is not str or "||" in tags or tags.strip() != tags):
+        check_tag(tags)  # says why
+    if message.keys or type(message.keys) is not tuple:
+        _check_keys(message)
+    if type(message.properties) is not dict and not isinstance(message.properties, Mapping):
+        raise _wrong("properties", message.properties, "they are a dict of texts")
+    if message.flag != 0 or message.delay_level != 0:
+        _check_numbers(message, config)
+    if message.message_id is not None and not isinstance(message.message_id, str):
+        raise _wrong("message_id", message.message_id, "it is a text, and the producer's business")
+
+
+def _check_keys(message: Message) -> None:
+    """Also make a list of what gives its keys only once: a message may be sent again."""
+    if type(message.keys) is not tuple:
+        if isinstance(message.keys, bytes) or not isinstance(message.keys, Iterable):
+            raise _wrong("keys", message.keys, "keys are a text or several")
+        message.keys = tuple(message.keys)
+    for key in message.keys:
+        if type(key) is not str and not isinstance(key, str):
+            raise _wrong("one of keys", key, "keys are texts")
+
+
+def _check_numbers(message: Message, config: ProducerConfig) -> None:
+    for name in ("flag", "delay_level"):
+        value = getattr(message, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _wrong(name, value, "it is a whole number")
+    if not -(1 << 31) <= message.flag < 1 << 31:
+        raise IllegalMessage(f"flag={message.flag} is out of range: {-(1 << 31)} to {(1 << 31) - 1}")
+    if not 0 <= message.delay_level <= config.delay_levels:
+        raise IllegalMessage(
+            f"delay_level={message.delay_level} is out of range: 1 to {config.delay_levels}, or 0 for no delay"
+        )
+
+
+def _wrong(name: str, value: object, allowed: str) -> IllegalMessage:
+    return IllegalMessage(f"{name}={value!r:.80} is {type(value).__name__}; {allowed}")
 
 
 def check_body(body: bytes, max_bytes: int) -> None:
@@ -127,13 +176,24 @@ def check_topic_for_sending(topic: str) -> None:
         raise IllegalName(f"Sending message to topic[{topic}] is forbidden.")
 
 
+def listed(messages: Iterable[Message]) -> list[Message]:
+    """Return the members of a batch. Raises `IllegalMessage` for what is no message, or for none at all."""
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise IllegalMessage(f"a batch is made of several messages, not of {messages!r:.80}")
+    members = list(messages)
+    for number, message in enumerate(members):
+        if not isinstance(message, Message):
+            raise IllegalMessage(f"a batch is made of messages; number {number} is {message!r:.80}")
+    if not members:
+        raise IllegalMessage("a batch needs at least one message")
+    return members
+
+
 def prepare_batch(messages: Sequence[Message], config: ProducerConfig, ids: UniqueIds) -> tuple[bytes, str, bytes]:
     """Check a batch and return its body, the members' ids joined by commas, and the batch's own property text.
 
     Raises `IllegalMessage` where the members differ in topic or `wait_stored`, are delayed, retried or too large.
     """
-    if not messages:
-        raise IllegalMessage("a batch needs at least one message")
     first = messages[0]
     for message in messages:
         _check_member(message, first)
@@ -159,7 +219,7 @@ def _check_member(message: Message, first: Message) -> None:
 
 
 def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMember:
-    check_body(message.body, config.max_message_bytes)
+    check_message(message, config)
     if message.message_id is None:
         message.message_id = ids.next()
     return BatchMember(message.flag, message.body, encode_properties(message.all_properties()))

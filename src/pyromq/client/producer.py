@@ -6,7 +6,7 @@ The way of a message: check and prepare (`delivery`) -> queue -> connection -> a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from pyromq.client.config import ProducerConfig
@@ -15,6 +15,7 @@ from pyromq.client.delivery import (
     QueueChooser,
     Selector,
     check_topic_for_sending,
+    listed,
     prepare,
     prepare_batch,
     queue_chooser,
@@ -157,7 +158,7 @@ class AsyncProducer(AsyncLifespan):
 
     async def send_batch(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         *,
         queue: MessageQueue | None = None,
         ordering_key: OrderingKey | None = None,
@@ -169,9 +170,10 @@ class AsyncProducer(AsyncLifespan):
         """
         await self.room()
         self.check_open()
-        body, ids, text = prepare_batch(messages, self.config, self._ids)
-        topic = self._checked(messages[0].topic)
-        choose = queue_chooser(messages[0], queue, ordering_key, None)
+        members = listed(messages)
+        topic = self._checked(members[0].topic)
+        choose = queue_chooser(members[0], queue, ordering_key, None)
+        body, ids, text = prepare_batch(members, self.config, self._ids)
         codes = self.config.retry_codes if choose is None else frozenset()
         delivery = Delivery(topic, ids, 0, body, 0, text, self._deadline(timeout), codes, self._new_future())
         delivery.is_batch, delivery.choose = True, choose

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pyromq.errors import SubscriptionParseFailed
+from pyromq.errors import IllegalMessage, SubscriptionParseFailed
 from pyromq.java_hash import tag_hash
 
 ALL = "*"
@@ -30,6 +30,16 @@ class TagFilter:
 
     def accepts_tag(self, tag: str | None) -> bool:
         return not self.tags or tag in self.tags
+
+
+def check_tag(tag: str) -> None:
+    """Raise `IllegalMessage` for a message's tag that no subscription finds."""
+    if not isinstance(tag, str):
+        raise IllegalMessage(f"tags={tag!r:.80} is {type(tag).__name__}; a message has one tag, a text")
+    if "||" in tag:
+        raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with `||` in it; a message has one tag")
+    if tag != tag.strip():
+        raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with blanks around it")
 
 
 @lru_cache(maxsize=1024)

@@ -60,7 +60,7 @@ def test_a_reader_that_was_given_a_filter_is_used_without_it_too(spark):
 
 
 def test_tables_in_a_catalog_lose_their_options(spark):
-    """Why docs say temporary views: the source should see option `rows`."""
+    """Why `sql_tables` keeps options in the schema: the source should see option `rows`."""
     from pyspark.sql.datasource import DataSource, DataSourceReader
 
     class Source(DataSource):

@@ -6,6 +6,7 @@ writes, and pyarrow with it, is loaded when it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -25,6 +26,16 @@ from pyspark.sql.types import (
 from pyromq.errors import UsageError
 from pyromq.spark.options import BATCH, STREAM, ReadOptions, read_options
 from pyromq.spark.sink_options import SinkOptions, sink_options
+from pyromq.spark.sql_tables import (
+    SINK,
+    SOURCE,
+    check_options,
+    is_written_to,
+    options_of,
+    options_of_new_table,
+    sink_columns,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from pyromq.spark.reader import RocketMQReader, RocketMQStreamReader
@@ -65,18 +76,24 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        names = self._read_options().columns or COLUMNS
-        return StructType([StructField(name, _type(name)) for name in names])
+        table = options_of_new_table(self.options)
+        if table is None:
+            return StructType(_source_columns(self._given))
+        if not is_written_to(table):
+            return with_options(_source_columns(table), table, SOURCE)
+        columns = sink_columns(table)
+        _checked_sink(columns, table)
+        return with_options(columns, table, SINK)
 
     def reader(self, schema: StructType) -> RocketMQReader:
         from pyromq.spark.reader import RocketMQReader
 
-        return RocketMQReader(self._read_options(BATCH), _columns(schema))
+        return RocketMQReader(self._read_options(schema, BATCH), _columns(schema))
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:
         from pyromq.spark.reader import RocketMQStreamReader
 
-        return RocketMQStreamReader(self._read_options(STREAM), _columns(schema))
+        return RocketMQStreamReader(self._read_options(schema, STREAM), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         from pyromq.spark.writer import RocketMQWriter
@@ -90,19 +107,32 @@ class RocketMQDataSource(DataSource):
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
         """Return the options checked, also against the columns. Raises `UsageError`."""
-        from pyromq.spark.sink_columns import check_columns
-
         if overwrite:
             raise UsageError("a topic cannot be overwritten; write with mode append")
-        given = {name: value for name, value in self.options.items() if name not in _OF_SPARK}
-        options = sink_options(given)
-        check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
-        return options
+        return _checked_sink(schema.fields, options_of(schema, self._given, SINK))
 
-    def _read_options(self, mode: str | None = None) -> ReadOptions:
-        """Return the options checked; `mode` None: before Spark says whether it reads a batch or a stream."""
-        given = {name: value for name, value in self.options.items() if name not in _OF_SPARK}
+    def _read_options(self, schema: StructType, mode: str) -> ReadOptions:
+        """Return the options checked. Raises `UsageError`."""
+        given = options_of(schema, self._given, SOURCE)
+        check_options(given)
         return read_options(given, mode)
+
+    @property
+    def _given(self) -> dict[str, str]:
+        return {name: value for name, value in self.options.items() if name not in _OF_SPARK}
+
+
+def _checked_sink(columns: list[StructField], given: Mapping[str, str]) -> SinkOptions:
+    from pyromq.spark.sink_columns import check_columns
+
+    options = sink_options({name: value for name, value in given.items() if name != "columns"})
+    check_columns({column.name: column.dataType.simpleString() for column in columns}, options)
+    return options
+
+
+def _source_columns(given: Mapping[str, str]) -> list[StructField]:
+    names = read_options(given, None).columns or COLUMNS
+    return [StructField(name, _type(name)) for name in names]
 
 
 def _type(name: str) -> DataType:

@@ -1,0 +1,101 @@
+"""`CREATE TABLE ... USING rocketmq`: what Spark hands over, without Spark, and once with it."""
+
+import uuid
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from pyromq import Admin
+from pyromq.errors import UsageError
+from pyromq.spark.source import COLUMNS, RocketMQDataSource
+
+READ = {"subscribe": "orders", "tagfilter": "new"}
+WRITE = {"topic": "orders", "delivery": "exactlyOnce"}
+
+
+def creating(options, **properties):
+    """Options as Spark hands them over with CREATE TABLE: each twice, and its own properties."""
+    return (
+        {f"option.{name}": value for name, value in options.items()} | options | {"provider": "rocketmq"} | properties
+    )
+
+
+def schema_of(options, **properties):
+    return RocketMQDataSource(creating(options, **properties)).schema()
+
+
+def test_properties_of_a_table_are_no_options():
+    schema = schema_of(READ, owner="ann", comment="all orders", location="file:/x", path="file:/x", quality="gold")
+    assert schema.names == list(COLUMNS)
+
+
+def test_a_table_is_read_with_the_options_that_it_was_created_with():
+    reader = RocketMQDataSource({}).reader(schema_of(READ | {"columns": "body,tags"}))
+    assert (reader._options.subscribe, reader._options.tag_filter) == (("orders",), "new")
+    assert reader._columns == ["body", "tags"]
+
+
+def test_options_of_a_query_count_more_than_those_of_its_table():
+    reader = RocketMQDataSource({"tagfilter": "paid"}).streamReader(schema_of(READ))
+    assert (reader._options.subscribe, reader._options.tag_filter) == (("orders",), "paid")
+
+
+def test_a_table_with_a_topic_is_one_to_write_to():
+    schema = schema_of(WRITE)
+    assert schema.names == ["body", "keys", "tags"]
+    options = RocketMQDataSource({})._sink_options(schema, False)
+    assert (options.topic, options.delivery) == ("orders", "exactlyOnce")
+
+
+def test_a_table_to_write_to_may_have_other_columns():
+    schema = schema_of(WRITE | {"columns": "body, properties, queueId"})
+    assert [field.dataType.simpleString() for field in schema] == ["string", "map<string,string>", "int"]
+    assert RocketMQDataSource({})._sink_options(schema, False).topic == "orders"
+
+
+def test_rows_of_a_table_that_is_read_can_be_written_elsewhere():
+    """Columns keep their metadata on the way."""
+    rows = StructType(schema_of(READ | {"columns": "body"}).fields)
+    assert RocketMQDataSource({"topic": "copy"})._sink_options(rows, False).topic == "copy"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"subscrbe": "orders"}, "did you mean subscribe"),
+        (WRITE | {"columns": "body,tag"}, "column 'tag' means nothing to the sink"),
+        (WRITE | {"columns": "tags"}, "the sink needs column body"),
+        (WRITE | {"delivery": "once"}, "option delivery is 'once'"),
+    ],
+)
+def test_mistakes_are_named_when_a_table_is_created(options, text):
+    with pytest.raises(UsageError, match=text):
+        schema_of(options)
+
+
+def test_a_table_without_options_says_how_they_are_kept():
+    with pytest.raises(UsageError, match=r"created without a list of columns .*WITH \(subscribe 'orders'\)"):
+        RocketMQDataSource({}).reader(StructType([StructField("body", BinaryType())]))
+    with pytest.raises(UsageError, match="there are no options to read by"):
+        RocketMQDataSource({}).reader(StructType([StructField("body", StringType()), *schema_of(WRITE).fields]))
+
+
+@pytest.mark.spark
+def test_tables_are_written_and_read_in_sql(spark, namesrv):
+    topic = f"sql-{uuid.uuid4().hex[:8]}"
+    with Admin(namesrv) as admin:
+        admin.create_topic(topic, 2)
+    shared = f"namesrvAddr '{namesrv}'"
+    spark.sql(f"CREATE TABLE sent USING rocketmq OPTIONS ({shared}, topic '{topic}', delivery 'exactlyOnce')")
+    spark.sql(f"CREATE TABLE orders USING rocketmq OPTIONS ({shared}, subscribe '{topic}', columns 'body,tags')")
+    try:
+        spark.sql("INSERT INTO sent (body, tags) SELECT string(id), if(id < 3, 'few', 'many') FROM range(10)")
+        found = spark.sql("SELECT tags, count(*) n FROM orders GROUP BY tags ORDER BY tags").collect()
+        assert [tuple(row) for row in found] == [("few", 3), ("many", 7)]
+        assert spark.sql("SELECT * FROM orders WITH (tagFilter 'few')").count() == 3
+    finally:
+        spark.sql("DROP TABLE sent")
+        spark.sql("DROP TABLE orders")

@@ -13,6 +13,9 @@ FIRST, SECOND = MessageQueue("x", "b", 0), MessageQueue("x", "b", 1)
 class TwoQueues:
     """Queue 0 holds offsets 5 to 10, stored at 500, 600, ... ms; queue 1 is empty."""
 
+    def brokers(self):
+        return ["b"]
+
     def topics(self):
         return ["%RETRY%x", "rmq_sys_x", "x"]
 

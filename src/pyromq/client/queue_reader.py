@@ -59,6 +59,10 @@ class AsyncQueueReader(AsyncLifespan):
         response = await self._membership.name_servers.ask(TopicNames())
         return sorted(set(decode_body(TopicList, response.check().body).topics))
 
+    async def brokers(self) -> list[str]:
+        """Return the names of all brokers that the name server knows now, in order."""
+        return sorted(await self._membership.masters())
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
         return list((await self._route(topic)).readable)
@@ -210,6 +214,10 @@ class QueueReader(Lifespan):
     def topics(self) -> list[str]:
         """Return the names of all topics, reserved ones included, in order."""
         return self._portal.run(self._async.topics)
+
+    def brokers(self) -> list[str]:
+        """Return the names of all brokers that the name server knows now, in order."""
+        return self._portal.run(self._async.brokers)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""

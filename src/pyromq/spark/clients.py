@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import os
 import time
@@ -12,6 +13,8 @@ from typing import Protocol, TypeVar
 from pyromq.client.queue_reader import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
 from pyromq.spark.options import ReadOptions
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -58,13 +61,18 @@ def patiently(options: Patience, call: Callable[[], T], *, most_seconds: float =
     began = time.monotonic()
     give_up = began + min(options.deadline_ms / 1000, most_seconds)
     told = min(give_up, began + RESTART_SECONDS) if planned else began
+    is_told = False
     while True:
         try:
             return call()
         except MQError as error:
             unknown = isinstance(error, TopicNotFound | UsageError) and not isinstance(error, IllegalName)
-            if time.monotonic() >= (told if unknown else give_up) or not (error.retriable or unknown):
+            until = told if unknown else give_up
+            if time.monotonic() >= until or not (error.retriable or unknown):
                 raise
+            if not is_told:
+                is_told = True
+                logger.warning("%s; trying again for up to %.0f s", error, until - time.monotonic())
         time.sleep(RETRY_SECONDS)
 
 

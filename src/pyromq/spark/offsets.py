@@ -6,10 +6,10 @@ No Spark here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from pyromq.errors import MQError, TopicNotFound, UsageError
+from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import is_system_topic
 from pyromq.spark.options import EARLIEST, LATEST, OffsetTable, ReadOptions
@@ -27,6 +27,8 @@ class DataLoss(MQError):
 
 class Queues(Protocol):
     """What planning asks a client for; `pyromq.client.queue_reader.QueueReader` has it."""
+
+    def brokers(self) -> list[str]: ...
 
     def topics(self) -> list[str]: ...
 
@@ -51,11 +53,22 @@ def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
     return [QueueRange(queue, starts[queue], ends[queue]) for queue in bounds]
 
 
-def queue_bounds(options: ReadOptions, client: Queues) -> dict[MessageQueue, Bounds]:
-    """Return the bounds of all queues that the options mean, in order. Raises `TopicNotFound` and `UsageError`."""
-    if options.assign is not None:
-        return _assigned_bounds(options.assign, client)
-    return client.bounds(options.subscribe or _matching(options, client))
+def queue_bounds(options: ReadOptions, client: Queues, known: Collection[str] = ()) -> dict[MessageQueue, Bounds]:
+    """Return the bounds of all queues that the options mean, in order. `known` topics were read before.
+
+    Raises `TopicNotFound` and `UsageError`; `Unavailable` where the topic is probably at a broker that is away.
+    """
+    try:
+        if options.assign is not None:
+            return _assigned_bounds(options.assign, client)
+        return client.bounds(options.subscribe or _matching(options, client))
+    except TopicNotFound as error:
+        wanted = set(options.assign or options.subscribe)
+        if wanted and wanted <= set(known):
+            raise Unavailable(f"no broker has the topic now, which was read before: {error}") from error
+        if not client.brokers():
+            raise Unavailable(f"no broker is registered at {options.namesrv}: {error}") from error
+        raise
 
 
 def beginnings(

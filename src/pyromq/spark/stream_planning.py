@@ -78,7 +78,7 @@ class StreamPlanning:
 
         Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics.
         """
-        bounds = queue_bounds(self._options, self._client)
+        bounds = queue_bounds(self._options, self._client, start.topics)
         self._check_topics(start, bounds)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}

@@ -15,6 +15,7 @@ from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive_files import holds_delta
 from pyromq.spark.archive_sink import ArchiveSink
+from pyromq.spark.clients import patiently
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
 from pyromq.spark.options import STREAM, read_options
 from pyromq.spark.stream_offset import StreamOffset
@@ -67,7 +68,7 @@ def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
     """Return where a job without a checkpoint begins, which Spark does not report. Raises what the brokers say."""
     options = read_options(source_options(job, session, stream), STREAM)
     with QueueReader(options.group, options.namesrv) as reader:
-        return StreamPlanning(options, reader, SystemClock()).first()
+        return patiently(options, StreamPlanning(options, reader, SystemClock()).first)
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:

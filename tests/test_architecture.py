@@ -112,7 +112,7 @@ def test_every_package_has_a_layer():
     assert {name.split(".")[1] for name in ours()} <= MAY_USE.keys()
 
 
-@pytest.mark.parametrize("package", MAY_USE)
+@pytest.mark.parametrize("package", sorted(MAY_USE))
 def test_a_package_uses_only_what_is_below_it(package):
     wrong = [
         f"{name} imports {imported}"
@@ -124,7 +124,7 @@ def test_a_package_uses_only_what_is_below_it(package):
     assert wrong == []
 
 
-@pytest.mark.parametrize("library", PLACES)
+@pytest.mark.parametrize("library", sorted(PLACES))
 def test_what_has_a_place_is_used_there_only(library):
     wrong = [
         name

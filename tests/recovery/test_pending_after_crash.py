@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.seed import seed_of_the_day
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delay_levels import DelayLevels
@@ -165,7 +166,8 @@ def crash(target: Path, log: bytes, cut: int, history: History) -> None:
                 (target / "config" / name).write_bytes(content)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, seed_of_the_day()])
 async def test_after_a_crash_at_any_write_all_is_as_its_senders_wanted(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     clock = FakeClock(START_MS)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,9 +161,22 @@ def opened_torn(torn: Torn, position: int, kind: str) -> dict[tuple[str, int], l
     return kept
 
 
+def swept(torn: Torn, how: str) -> Iterable[int]:
+    """Positions in the last two records: all of them, or those around where a record begins and ends."""
+    if how == "every byte":
+        return range(torn.begins[0], torn.end)
+    edges = [*torn.begins, torn.end]
+    near = {edge + step for edge in edges for step in (-1, 0, 1, 4, 88)} | set(range(torn.begins[0], torn.end, 13))
+    return sorted(position for position in near if torn.begins[0] <= position < torn.end)
+
+
+SWEEPS = ["edges", pytest.param("every byte", marks=pytest.mark.soak)]
+
+
 @pytest.mark.slow
-def test_cut_at_any_byte_of_the_tail_costs_only_what_it_touches(torn: Torn) -> None:
-    for position in range(torn.begins[0], torn.end):
+@pytest.mark.parametrize("how", SWEEPS)
+def test_cut_at_any_byte_of_the_tail_costs_only_what_it_touches(torn: Torn, how: str) -> None:
+    for position in swept(torn, how):
         kept = opened_torn(torn, position, "cut")
         lost = 2 if position < torn.begins[1] else 1
         assert kept[TOPIC, 0] == torn.bodies[TOPIC, 0][: 16 - lost]
@@ -170,9 +184,10 @@ def test_cut_at_any_byte_of_the_tail_costs_only_what_it_touches(torn: Torn) -> N
 
 
 @pytest.mark.slow
-def test_flip_at_any_byte_of_the_tail_costs_only_what_lies_behind_it(torn: Torn) -> None:
+@pytest.mark.parametrize("how", SWEEPS)
+def test_flip_at_any_byte_of_the_tail_costs_only_what_lies_behind_it(torn: Torn, how: str) -> None:
     body_at = torn.begins[0] + 88
-    for position in range(torn.begins[0], torn.end):
+    for position in swept(torn, how):
         kept = opened_torn(torn, position, "flip")
         assert kept[TOPIC, 0][:14] == torn.bodies[TOPIC, 0][:14]
         assert kept[TOPIC, 1][:14] == torn.bodies[TOPIC, 1][:14]

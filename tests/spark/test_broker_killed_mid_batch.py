@@ -80,7 +80,9 @@ def run(writer, served, folder):
         query.stop()
 
 
-@pytest.mark.parametrize("form", ["parquet", "rocketmq-archive"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("parquet", marks=pytest.mark.soak), pytest.param("rocketmq-archive", marks=pytest.mark.soak)]
+)
 def test_every_message_is_in_parquet_once(spark, served, tmp_path, form):
     spark.dataSource.register(ArchiveSink)
     writer = held(read(spark, served), tmp_path).writeStream.format(form).option("path", str(tmp_path / "table"))
@@ -90,7 +92,7 @@ def test_every_message_is_in_parquet_once(spark, served, tmp_path, form):
     assert sorted(map(int, table.column("body").to_pylist())) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("shape", ["sink", "mirror"])
+@pytest.mark.parametrize("shape", ["sink", pytest.param("mirror", marks=pytest.mark.soak)])
 def test_every_message_is_in_the_other_topic_once(spark, served, tmp_path, shape):
     topic = f"{TARGET}-{shape}"
     with Admin(served.namesrv) as admin:

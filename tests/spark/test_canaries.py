@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 
 def counting_source():

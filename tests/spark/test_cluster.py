@@ -21,7 +21,7 @@ import pyspark
 
 from pyromq import Admin, Message, Producer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 HOME = Path(pyspark.__file__).parent
 ENVIRONMENT = {

@@ -267,6 +267,7 @@ class TestMirror:
         assert not summary.failed
         assert [(row["topic"], row["rows"]) for row in summary.rows] == [(topic, 15)] * 4
 
+    @pytest.mark.soak
     def test_copies_are_copied_again_with_the_time_of_the_first(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(8))
         chain = [topic, f"{topic}-2", f"{topic}-3"]
@@ -306,6 +307,7 @@ class TestMirror:
         found = [(row["lost"], row["repeated"], row["disordered"]) for row in summary.rows]
         assert found == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
 
+    @pytest.mark.soak
     def test_offsets_of_groups_are_carried_over(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(40))
         copy, group = f"{topic}-copy", f"group-{topic}"
@@ -319,6 +321,7 @@ class TestMirror:
         with Admin(namesrv) as admin:
             assert [each.consumer_offset for each in admin.group_progress(group, copy)] == [3, 4, 5, 6]
 
+    @pytest.mark.soak
     def test_copies_are_not_mirrored_back(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(8))
         there, back = f"{topic}-there", f"{topic}-back"
@@ -331,6 +334,7 @@ class TestMirror:
         assert bodies(spark, namesrv, back) == []
 
 
+@pytest.mark.soak
 def test_spark_has_no_listener_of_ours_to_call_when_python_has_ended(
     spark, namesrv, topic, producer, tmp_path, monkeypatch
 ):

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark.pipelines")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.spark,
     pytest.mark.skipif(shutil.which("java") is None and not os.environ.get("JAVA_HOME"), reason="no Java"),
 ]

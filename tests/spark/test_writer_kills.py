@@ -19,7 +19,6 @@ BATCH = 40
 SCRIPT = Path(__file__).parent / "killed_writer.py"
 # Each batch's point, and whether it is decided on when the driver is dead. A driver takes 15 s: `make spark` runs all.
 POINTS = {"in a task": 0, "before the commit": 0, "half way through the commit": 1, "after the commit": 1}
-HARDEST = ["half way through the commit"]
 
 
 @pytest.fixture
@@ -28,13 +27,11 @@ def namesrv():
         yield namesrv
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "points", [pytest.param(HARDEST, id="short"), pytest.param(list(POINTS), id="all", marks=pytest.mark.soak)]
-)
 @pytest.mark.skipif(shutil.which("java") is None and not os.environ.get("JAVA_HOME"), reason="no Java")
-def test_a_driver_killed_at_any_point_copies_every_row_once(namesrv, tmp_path, points):
+def test_a_driver_killed_at_any_point_copies_every_row_once(namesrv, tmp_path):
+    points = list(POINTS)
     rows = BATCH * (len(points) + 1)
     with Admin(namesrv) as admin, Producer("kills", namesrv) as producer:
         for topic in ("source", "target"):

@@ -56,6 +56,7 @@ _HEADS = {
     for flags in (0, SysFlag.BORN_HOST_IPV6, SysFlag.STORE_HOST_IPV6, SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6)
 }
 _HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+_IPV4_ADDRESS_SIZE = 8  # with the port
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -142,6 +143,15 @@ def encode(message: StoredMessage) -> bytes:
     )
 
 
+def mark_addresses(message: StoredMessage) -> None:
+    """Say in the flags of a message how long its addresses are."""
+    message.sys_flag &= ~_HOST_FLAGS
+    if len(message.born_address) != _IPV4_ADDRESS_SIZE:
+        message.sys_flag |= SysFlag.BORN_HOST_IPV6
+    if len(message.store_address) != _IPV4_ADDRESS_SIZE:
+        message.sys_flag |= SysFlag.STORE_HOST_IPV6
+
+
 def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
     """Return the record that starts at `position`. Raises `StoreCorrupt` saying what does not fit.
 
@@ -203,20 +213,23 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
 
 
 def decode_labels(buffer: Buffer, position: int) -> Labels:
-    """Return by what the record at `position`, known to be sound, is found again."""
-    flags = _INT.unpack_from(buffer, position + 36)[0]
-    head = _HEADS[flags & _HOST_FLAGS]
-    fields = head.unpack_from(buffer, position)
-    topic_at = position + head.size + fields[14]
-    properties_at = topic_at + 1 + buffer[topic_at]
-    return Labels(
-        fields[0],
-        fields[6],
-        flags,
-        fields[10],
-        str(buffer[topic_at + 1 : properties_at], "utf-8"),
-        str(buffer[properties_at + 2 : position + fields[0]], "utf-8"),
-    )
+    """Return by what the record at `position` is found again. Raises `StoreCorrupt` where it is plainly broken."""
+    try:
+        flags = _INT.unpack_from(buffer, position + 36)[0]
+        head = _HEADS[flags & _HOST_FLAGS]
+        fields = head.unpack_from(buffer, position)
+        topic_at = position + head.size + fields[14]
+        properties_at = topic_at + 1 + buffer[topic_at]
+        return Labels(
+            fields[0],
+            fields[6],
+            flags,
+            fields[10],
+            str(buffer[topic_at + 1 : properties_at], "utf-8"),
+            str(buffer[properties_at + 2 : position + fields[0]], "utf-8"),
+        )
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
 
 
 def log_offset_of(record: Buffer) -> int:

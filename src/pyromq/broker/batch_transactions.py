@@ -24,12 +24,13 @@ from pyromq.broker.publications import Publications
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
-from pyromq.errors import BatchDecided
+from pyromq.errors import BatchDecided, StoreCorrupt
 from pyromq.message import StoredMessage, decode_properties, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
-from pyromq.record import decode_labels
+from pyromq.record import Labels, decode_labels
 from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
-from pyromq.store.message_store import MessageStore
+from pyromq.store.consume_queue import FILLER_SIZE
+from pyromq.store.message_store import MessageStore, QueueEntry
 
 logger = logging.getLogger(__name__)
 
@@ -97,15 +98,19 @@ class BatchTransactions:
         first, now = self._bounded(HALF_RUN_TOPIC), self._clock.now_ms()
         for offset in range(first, self._store.max_offset(HALF_RUN_TOPIC, 0)):
             for entry in self._store.entries(HALF_RUN_TOPIC, 0, offset, 1):
-                view = self._store.record_at(entry.log_offset)
-                if view is None:
-                    continue
-                labels = decode_labels(view, 0)
-                run = run_of(offset, entry.log_offset, decode_properties(labels.property_text))
-                if run is None:
+                labels = self._labels_at(entry)
+                run = labels and run_of(offset, entry.log_offset, decode_properties(labels.property_text))
+                if labels is None or run is None:
                     logger.error("the record at %d is no run of half messages, and left out", entry.log_offset)
                 elif offset >= rolled_back.get((run.transaction, run.token), 0):
                     self._runs.add(run, age_seconds=max(0.0, (now - labels.store_ms) / 1000))
+
+    def _labels_at(self, entry: QueueEntry) -> Labels | None:
+        view = None if entry.size == FILLER_SIZE else self._store.record_at(entry.log_offset)
+        try:
+            return None if view is None else decode_labels(view, 0)
+        except StoreCorrupt:
+            return None
 
     def _load_publications(self, visible: dict[str, LedgerNote], scan_from: int) -> None:
         for decision in self._ledger.all():

@@ -170,8 +170,7 @@ class DelayLevels:
 
     def _read(self, level: _Level, offset: int) -> StoredMessage | None:
         """Return the message as it goes to its real queue; None, and a line in the log, where there is none to go."""
-        entry = self._entry(level, offset)
-        parked = None if entry is None else self._store.message_at(entry.log_offset)
+        parked = self._store.message(SCHEDULE_TOPIC, level.queue_id, offset)
         if parked is None:
             logger.warning("level %d, message %d is not in the log any more", level.queue_id + 1, offset)
             return None

@@ -225,8 +225,7 @@ class HalfMessages:
         """Return one message of a queue, at an offset or the last; None if there is none."""
         if last:
             queue_offset = self._store.max_offset(topic, queue_id) - 1
-        entries = self._store.entries(topic, queue_id, queue_offset, 1)
-        return self._store.message_at(entries[0].log_offset) if entries else None
+        return self._store.message(topic, queue_id, queue_offset)
 
     # -- progress on disk
 

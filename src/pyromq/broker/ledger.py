@@ -69,9 +69,8 @@ class Ledger:
 
     def _records(self, queue_id: int, first: int) -> Iterator[StoredMessage]:
         for offset in range(first, self._store.max_offset(LEDGER_TOPIC, queue_id)):
-            for entry in self._store.entries(LEDGER_TOPIC, queue_id, offset, 1):
-                if (record := self._store.message_at(entry.log_offset)) is not None:
-                    yield record
+            if (record := self._store.message(LEDGER_TOPIC, queue_id, offset)) is not None:
+                yield record
 
     def find(self, transaction: str) -> Decision | None:
         return self._decisions.get(transaction)

@@ -17,9 +17,9 @@ from pyromq.broker.half_runs import Run
 from pyromq.broker.ledger import Decision, Ledger
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
-from pyromq.errors import MessageRefused, StoreNotWritable
+from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag
-from pyromq.record import BatchMember, decode, decode_batch
+from pyromq.record import BatchMember, decode, decode_batch, log_offset_of
 from pyromq.remoting.bodies import SINGLE_TAG, LedgerNote
 from pyromq.store.message_store import MessageStore
 
@@ -85,7 +85,11 @@ class Publications:
         seen: dict[int, int] = {}
         for record in self._store.records_from(log_offset):
             if int.from_bytes(record[36:40], "big") & TRANSACTION_BITS == SysFlag.COMMIT:
-                origin = decode(record).prepared_offset
+                try:
+                    origin = decode(record).prepared_offset
+                except StoreCorrupt as error:
+                    logger.warning("the record at log offset %d is damaged: %s", log_offset_of(record), error)
+                    continue
                 seen[origin] = seen.get(origin, 0) + 1
         for log_offset_of_run, count in seen.items():
             if log_offset_of_run in by_run:
@@ -122,10 +126,15 @@ class Publications:
 
     def _open(self, publication: _Publication) -> None:
         run = publication.runs[0]
-        record = self._store.message_at(run.log_offset)
+        record, reason = None, "it is not in the log any more"
+        try:
+            record = self._store.message_at(run.log_offset)
+        except StoreCorrupt as error:
+            reason = str(error)
         if record is None:
             logger.error(
-                "the run at %d is not in the log any more: %d messages of %s are lost", *run[1:3], run.messages
+                "the run at log offset %d is lost, with %d messages of batch transaction %s: %s",
+                *(run.log_offset, run.messages, run.transaction, reason),
             )
             self._members = iter(())
             return

@@ -21,6 +21,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, decode, encode
+from pyromq.store.cut_guard import sound_record_behind
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.room_ahead import RoomAhead
 from pyromq.store.segment import Segment, sync_all
@@ -230,19 +231,49 @@ class CommitLog:
         return segment
 
     def records_from(self, start: int) -> Iterator[memoryview]:
-        """Yield the records from `start` (a record's begin) to `end`: all known to be sound."""
+        """Yield the records from `start` (a record's begin) to `end`. Where none begins, that is told and passed over.
+
+        Only where they begin is looked at: what is in them may be damaged.
+        """
         while start < self.end:
             segment = self._segment_at(start)
             memory, base = segment.memory, segment.base
             last = min(self.end - base, segment.size) - BLANK_SIZE
             position = start - base
+            size, magic = 0, BLANK_MAGIC
             while position <= last:
                 size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
-                if magic != MAGIC:
+                if magic != MAGIC or size < FIXED_SIZE:
                     break
                 yield memory[position : position + size]
                 position += size
-            start = base + segment.size
+            is_end = magic == BLANK_MAGIC or position > last
+            start = base + segment.size if is_end else self._behind_damage(segment, base + position)
+
+    def _behind_damage(self, segment: Segment, start: int) -> int:
+        behind = sound_record_behind(self.files, start)
+        logger.error("%s byte %d: no record begins there; it is passed over", segment.path, start - segment.base)
+        return self.end if behind is None else min(behind.log_offset, self.end)
+
+    def message_at(self, log_offset: int, *, check_crc: bool) -> StoredMessage | None:
+        """Return the message whose record begins there; None where none does.
+
+        Raises `StoreCorrupt` naming file and byte of a damaged one.
+        """
+        if (record := self.record_at(log_offset)) is None:
+            return None
+        try:
+            return decode(record, check_crc=check_crc)
+        except StoreCorrupt as error:
+            raise StoreCorrupt(
+                f"{self.place_of(log_offset)}: the record is damaged ({error}); `pyromq store repair`, on a stopped"
+                " broker, keeps all others"
+            ) from error
+
+    def place_of(self, log_offset: int) -> str:
+        """Return file and byte of a log offset, for people."""
+        base = log_offset - log_offset % self.files.segment_bytes
+        return f"{self.files.path_of(base)} byte {log_offset - base}"
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the record that begins there; None where none does. For offsets that come from outside."""

@@ -33,7 +33,7 @@ def check_cut(files: SegmentedLog, end: int, *, claim: Claim, vouched_ms: int | 
     if vouched_ms is None and end < claim.log_end:
         known = f"{claim.path} byte {claim.position} knows one that ends at log offset {claim.log_end}"
         raise StoreCorrupt(_refusal(files, end, known))
-    behind = _sound_record_behind(files, end)
+    behind = sound_record_behind(files, end)
     if behind is not None and (vouched_ms is None or behind.store_ms <= vouched_ms):
         raise StoreCorrupt(_refusal(files, end, f"a sound one is behind, at log offset {behind.log_offset}"))
 
@@ -50,7 +50,7 @@ def _refusal(files: SegmentedLog, end: int, known: str) -> str:
     )
 
 
-def _sound_record_behind(files: SegmentedLog, position: int) -> StoredMessage | None:
+def sound_record_behind(files: SegmentedLog, position: int) -> StoredMessage | None:
     """Return the first sound record behind a log offset: near it in its file, or at the begin of a later one."""
     segment = files.find(position)
     if segment is None:

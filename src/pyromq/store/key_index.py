@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import struct
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
@@ -164,10 +165,14 @@ class KeyIndex:
         monotonic = self._clock.monotonic
         deadline = None if budget_seconds is None else monotonic() + budget_seconds
         for count, record in enumerate(log.records_from(max(self.position, log.min_offset)), 1):
-            if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; said here, they cost a third
-                labels = decode_labels(record, 0)
-                self._put(labels)
-                self.position = labels.log_offset + labels.size
+            try:
+                if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; said here, they cost a third
+                    labels = decode_labels(record, 0)
+                    self._put(labels)
+                    self.position = labels.log_offset + labels.size
+            except (StoreCorrupt, struct.error, IndexError) as error:
+                place = log.place_of(log_offset_of(record))
+                logger.warning("%s: the record is damaged, and not found by key: %s", place, error)
             if count % _SLICE == 0 and deadline is not None and monotonic() >= deadline:
                 self.position = log_offset_of(record) + len(record)
                 break

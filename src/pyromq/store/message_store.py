@@ -8,14 +8,15 @@ One thread appends and reads. Readers get views of the mapped file, valid for as
 from __future__ import annotations
 
 import errno
+import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from pyromq.clock import Clock
-from pyromq.errors import StoreNotWritable
-from pyromq.message import StoredMessage, SysFlag
-from pyromq.record import decode
+from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.message import StoredMessage
+from pyromq.record import mark_addresses
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
@@ -32,11 +33,12 @@ from pyromq.store.recovery import Recovery
 from pyromq.store.residency import Residency
 from pyromq.store.retention import Retention
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
 
 _RECORD_ALLOWANCE = 64 << 10  # a record may be that much larger than the largest body. Source: CommitLog
 _INDEX_ON_CLOSE_SECONDS = 5.0  # the rest is indexed after the next start
-_ADDRESS_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _IPV4_BYTES = 8  # with the port
 _ENTRIES = struct.Struct(">qiq")  # of a consume queue
 
@@ -181,7 +183,7 @@ class MessageStore:
             queue.reserve(offset)
         message.store_address = self.store_address
         if message.sys_flag or len(message.born_address) != _IPV4_BYTES or len(self.store_address) != _IPV4_BYTES:
-            _mark(message)
+            mark_addresses(message)
             if message.sys_flag & UNQUEUED:
                 message.queue_offset = 0
         self._append_record(message)
@@ -203,7 +205,7 @@ class MessageStore:
             queues.append(queue)
             message.store_address = address
             if message.sys_flag or len(message.born_address) != _IPV4_BYTES or len(address) != _IPV4_BYTES:
-                _mark(message)
+                mark_addresses(message)
             if message.sys_flag & UNQUEUED:
                 message.queue_offset = 0
             else:
@@ -247,10 +249,9 @@ class MessageStore:
         """Return the record that begins there; None where none does."""
         return self._log.record_at(log_offset)
 
-    def message_at(self, log_offset: int) -> StoredMessage | None:
-        """Return the message whose record begins there; None where none does."""
-        record = self._log.record_at(log_offset)
-        return None if record is None else decode(record)
+    def message_at(self, log_offset: int, *, check_crc: bool = True) -> StoredMessage | None:
+        """Return the message that begins there; None where none does. Raises `StoreCorrupt` if it is damaged."""
+        return self._log.message_at(log_offset, check_crc=check_crc)
 
     # -- queues
 
@@ -285,6 +286,18 @@ class MessageStore:
         found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
         return [entry for entry in found if entry is not None]
 
+    def message(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
+        """Return one message of a queue; None where it is lost or damaged, which is told, or not there (any more)."""
+        for entry in self.entries(topic, queue_id, queue_offset, 1):
+            if entry.size == FILLER_SIZE:
+                logger.error("queue %s %d: message %d is lost, as an earlier damage", topic, queue_id, queue_offset)
+                return None
+            try:
+                return self.message_at(entry.log_offset)
+            except StoreCorrupt as error:
+                logger.warning("queue %s %d: message %d is lost: %s", topic, queue_id, queue_offset, error)
+        return None
+
     def records(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, memoryview | None]]:
         """Return log offset and record of up to `count` messages from queue offset `first` on.
 
@@ -296,7 +309,8 @@ class MessageStore:
         self._proof.prove(queue, first, first + count)
         starts, sizes, _ = zip(*_ENTRIES.iter_unpack(content), strict=True)
         if min(starts) < self._log.min_offset or FILLER_SIZE in sizes:
-            return [(start, self._log.record_at(start)) for start in starts]
+            found = zip(starts, sizes, strict=True)
+            return [(at, None if size == FILLER_SIZE else self._log.record_at(at)) for at, size in found]
         return list(zip(starts, self._log.views(starts, sizes), strict=True))
 
     def copies_of(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
@@ -382,13 +396,3 @@ class MessageStore:
         """
         found = self._index.find(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
         return found._replace(log_offsets=[at for at in found.log_offsets if at >= self._log.min_offset])
-
-
-def _mark(message: StoredMessage) -> None:
-    """Say in the flags how long the addresses are."""
-    flags = message.sys_flag & ~_ADDRESS_FLAGS
-    if len(message.born_address) != _IPV4_BYTES:
-        flags |= SysFlag.BORN_HOST_IPV6
-    if len(message.store_address) != _IPV4_BYTES:
-        flags |= SysFlag.STORE_HOST_IPV6
-    message.sys_flag = flags

@@ -4,8 +4,24 @@ import socket
 
 import pytest
 
+from pyromq import (
+    Admin,
+    AsyncAdmin,
+    AsyncBatchTransactions,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncTransactionProducer,
+    Consumer,
+    Producer,
+    PullConsumer,
+)
+from pyromq.client.dead_letters import AsyncDeadLetters
+from pyromq.client.delayed_messages import AsyncDelayedMessages
+from pyromq.client.diagnosis import diagnose
+from pyromq.client.half_messages import AsyncHalfMessages
 from pyromq.client.name_servers import parse_addresses
-from pyromq.client.producer import AsyncProducer
+from pyromq.client.queue_reader import AsyncQueueReader
 from pyromq.errors import NoNameServer, UsageError
 
 
@@ -33,6 +49,53 @@ def test_what_is_no_address_is_named(text):
 def test_no_address_at_all_is_refused(text):
     with pytest.raises(UsageError, match="no name server address"):
         parse_addresses(text)
+
+
+CLIENTS = [
+    lambda *namesrv: AsyncProducer("g", *namesrv),
+    lambda *namesrv: AsyncPullConsumer("g", *namesrv),
+    lambda *namesrv: AsyncConsumer("g", *namesrv),
+    lambda *namesrv: AsyncTransactionProducer("g", *namesrv, check=print),
+    AsyncAdmin,
+    AsyncDeadLetters,
+    AsyncDelayedMessages,
+    AsyncHalfMessages,
+    lambda *namesrv: AsyncBatchTransactions("g", *namesrv),
+    lambda *namesrv: AsyncQueueReader("g", *namesrv),
+]
+
+
+def addresses(client):
+    runs = getattr(client, "runs", None)
+    return (runs.membership if runs else client._membership).name_servers.addresses
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_takes_the_environments_name_servers_unless_it_is_given_some(client, monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1;b:2")
+    assert addresses(client()) == ["a:1", "b:2"]
+    assert addresses(client("c:3")) == ["c:3"]
+    monkeypatch.setenv("NAMESRV_ADDR", " ")
+    assert addresses(client()) == ["127.0.0.1:9876"]
+    monkeypatch.delenv("NAMESRV_ADDR")
+    assert addresses(client()) == ["127.0.0.1:9876"]
+
+
+@pytest.mark.parametrize("client", [lambda: Producer("g"), lambda: PullConsumer("g"), lambda: Consumer("g"), Admin])
+def test_blocking_clients_do_as_well(client, monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1")
+    assert addresses(client()._async) == ["a:1"]
+
+
+def test_a_wrong_variable_is_named(monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
+    with pytest.raises(UsageError, match="environment variable NAMESRV_ADDR: name server address 'nonsense' is not"):
+        AsyncProducer("g")
+
+
+async def test_a_diagnosis_looks_there_too(monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    assert [finding.name for finding in await diagnose()] == ["name server 127.0.0.1:1"]
 
 
 def closed_port():

@@ -7,6 +7,7 @@ import pytest
 
 from pyromq.errors import SubscriptionParseFailed, UsageError
 from pyromq.spark.options import ReadOptions, documentation, read_options
+from pyromq.spark.sink_options import sink_options
 
 
 def test_names_are_read_in_any_case_as_spark_hands_them_over():
@@ -68,3 +69,10 @@ def test_every_option_is_documented():
 def test_the_page_for_users_has_the_options_as_they_are():
     page = Path(__file__).parents[2] / "docs" / "spark.md"
     assert documentation() in page.read_text()
+
+
+def test_the_drivers_environment_names_the_name_servers_unless_an_option_does(monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1")
+    assert read_options({"subscribe": "t"}).namesrv == sink_options({}).namesrv == "a:1"
+    for name in ("namesrvAddr", "namesrvaddr", "endpoints"):
+        assert read_options({"subscribe": "t", name: "b:2"}).namesrv == sink_options({name: "b:2"}).namesrv == "b:2"

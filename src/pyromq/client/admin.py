@@ -124,13 +124,13 @@ class AsyncAdmin(AsyncLifespan):
         async with AsyncAdmin() as admin:
             await admin.create_topic("orders", queues=8)
 
-    `namesrv` is `host:port`, several joined by `;`; `timeout` is seconds for each request. Entering raises
+    `namesrv` is as for `AsyncProducer`; `timeout` is seconds for each request. Entering raises
     `NoNameServer` at once when no name server can be reached. Methods raise `UsageError` for what cannot be,
     `Unavailable` when a broker does not answer or none is registered, and a `BrokerError` (`TopicNotFound`,
     `ConsumerNotOnline`, ...) for an answer that says no.
     """
 
-    def __init__(self, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0, clock: Clock | None = None) -> None:
+    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
         self._membership = Membership(namesrv, clock or SystemClock())
         self._offsets = QueueOffsets(self._membership, timeout=timeout)

@@ -174,7 +174,7 @@ class AsyncBatchTransactions(AsyncLifespan):
     def __init__(
         self,
         group: str,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: str | None = None,
         *,
         ledger: str | None = None,
         timeout: float = 60.0,

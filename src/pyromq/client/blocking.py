@@ -38,7 +38,7 @@ class Producer(Lifespan):
     `UsageError`. A producer made before `fork` is the parent's: in the child it raises `NotRunning`.
     """
 
-    def __init__(self, group: str, namesrv: str = "127.0.0.1:9876", *, config: ProducerConfig | None = None) -> None:
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
         self._async = AsyncProducer(group, namesrv, config=config)
         self._portal = Portal(self.close)
 
@@ -141,12 +141,12 @@ class Admin(Lifespan):
     Arguments, units and errors are those of `AsyncAdmin`.
     """
 
-    def __init__(self, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0) -> None:
+    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0) -> None:
         self._async = AsyncAdmin(namesrv, timeout=timeout)
         self._portal = Portal(self.close)
 
     @staticmethod
-    def diagnose(namesrv: str = "127.0.0.1:9876", topic: str | None = None) -> list[Finding]:
+    def diagnose(namesrv: str | None = None, topic: str | None = None) -> list[Finding]:
         """Check step by step why sending or consuming does not work; needs no started client."""
         portal = Portal(lambda: None)
         portal.start(_nothing)

@@ -93,7 +93,7 @@ class BatchTransactions(Lifespan):
     def __init__(
         self,
         group: str,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: str | None = None,
         *,
         ledger: str | None = None,
         timeout: float = 60.0,

@@ -30,7 +30,7 @@ class Consumer(Lifespan):
     the consumer's own event loop. Called inside a running event loop, methods raise `UsageError`.
     """
 
-    def __init__(self, group: str, namesrv: str = "127.0.0.1:9876", *, config: ConsumerConfig | None = None) -> None:
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncConsumer(group, namesrv, config=config)
         self._portal = Portal(self.close)
         self._started = False

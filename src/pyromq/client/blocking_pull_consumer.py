@@ -28,7 +28,7 @@ class PullConsumer(Lifespan):
     other threads may close, pause and resume meanwhile. Called inside a running event loop, methods raise `UsageError`.
     """
 
-    def __init__(self, group: str, namesrv: str = "127.0.0.1:9876", *, config: ConsumerConfig | None = None) -> None:
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncPullConsumer(group, namesrv, config=config)
         self._portal = Portal(self.close)
         self._started = False

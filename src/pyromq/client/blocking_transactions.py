@@ -39,7 +39,7 @@ class TransactionProducer(Producer):
     _async: AsyncTransactionProducer
 
     def __init__(
-        self, group: str, namesrv: str = "127.0.0.1:9876", *, check: Check, config: ProducerConfig | None = None
+        self, group: str, namesrv: str | None = None, *, check: Check, config: ProducerConfig | None = None
     ) -> None:
         self._async = AsyncTransactionProducer(group, namesrv, check=check, config=config)
         self._portal = Portal(self.close)

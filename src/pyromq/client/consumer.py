@@ -85,14 +85,14 @@ class AsyncConsumer(AsyncLifespan):
     than half a second, an `async` listener is cancelled; one in a thread cannot be, and another member may begin.
 
     All members of a group must subscribe to the same topics with the same tags. Settings, among them order and
-    broadcast, are in `ConsumerConfig`. `namesrv` is `host:port`, several joined by `;`. A consumer is started once:
+    broadcast, are in `ConsumerConfig`. `namesrv` is as for `AsyncProducer`. A consumer is started once:
     `NoNameServer` is raised at once when no name server can be reached, and leaves it unusable.
     """
 
     def __init__(
         self,
         group: str,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: str | None = None,
         *,
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,

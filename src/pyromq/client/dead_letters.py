@@ -165,11 +165,11 @@ class AsyncDeadLetters:
             async for letter in dead_letters.letters("billing"):
                 print(letter.message.message_id, letter.reason)
 
-    `namesrv` is `host:port`, several joined by `;`; `timeout` is seconds for each request. Entering raises
+    `namesrv` is as for `AsyncProducer`; `timeout` is seconds for each request. Entering raises
     `NoNameServer` at once when no name server can be reached.
     """
 
-    def __init__(self, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0, clock: Clock | None = None) -> None:
+    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
         self._clock = clock or SystemClock()
         self._membership = Membership(namesrv, self._clock)

@@ -49,12 +49,12 @@ class AsyncDelayedMessages:
             async for message in delayed_messages.waiting("reminders"):
                 print(message.due_ms, message.message_id)
 
-    `namesrv` is `host:port`, several joined by `;`; `timeout` is seconds for each request. Entering raises
+    `namesrv` is as for `AsyncProducer`; `timeout` is seconds for each request. Entering raises
     `NoNameServer` at once when no name server can be reached. Brokers of RocketMQ 4 know no such messages, those of
     RocketMQ 5 only count them: they raise `CodeNotSupported`.
     """
 
-    def __init__(self, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0, clock: Clock | None = None) -> None:
+    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
         self._membership = Membership(namesrv, clock or SystemClock())
 

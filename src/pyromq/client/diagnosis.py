@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from pyromq.client.membership import Membership
-from pyromq.client.name_servers import parse_addresses
+from pyromq.client.name_servers import addresses_of
 from pyromq.client.routes import read_route
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
@@ -27,13 +27,15 @@ class Finding:
     advice: str = ""
 
 
-async def diagnose(namesrv: str, topic: str | None = None, *, clock: Clock | None = None) -> list[Finding]:
+async def diagnose(
+    namesrv: str | None = None, topic: str | None = None, *, clock: Clock | None = None
+) -> list[Finding]:
     """Return what was checked, in order; what comes after a wrong name server is left out."""
     return [finding async for finding in _check_all(namesrv, topic, clock or SystemClock())]
 
 
-async def _check_all(namesrv: str, topic: str | None, clock: Clock) -> AsyncIterator[Finding]:
-    for address in parse_addresses(namesrv):
+async def _check_all(namesrv: str | None, topic: str | None, clock: Clock) -> AsyncIterator[Finding]:
+    for address in addresses_of(namesrv):
         membership = Membership(address, clock)
         try:
             finding, table = await _check_name_server(membership, address)

@@ -56,12 +56,12 @@ class AsyncHalfMessages:
             async for half in half_messages.undecided("orders-service"):
                 await half_messages.decide(half, Decision.ROLLBACK)
 
-    `namesrv` is `host:port`, several joined by `;`; `timeout` is seconds for each request. Entering raises
+    `namesrv` is as for `AsyncProducer`; `timeout` is seconds for each request. Entering raises
     `NoNameServer` at once when no name server can be reached. Brokers of RocketMQ itself do not list theirs: they
     raise `CodeNotSupported`.
     """
 
-    def __init__(self, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0, clock: Clock | None = None) -> None:
+    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
         self._membership = Membership(namesrv, clock or SystemClock())
 

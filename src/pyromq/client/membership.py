@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from pyromq.client.instance import Instance, Member, join, leave
-from pyromq.client.name_servers import NameServers, parse_addresses
+from pyromq.client.name_servers import NameServers, addresses_of
 from pyromq.client.routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
@@ -46,7 +46,7 @@ class Membership:
 
     def __init__(
         self,
-        namesrv: str,
+        namesrv: str | None,
         clock: Clock,
         *,
         announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
@@ -62,7 +62,7 @@ class Membership:
         self.running = False
         self.on_route_change: list[Callable[[str], None]] = []  # told the topic whose route is new or other
         self.on_connection_lost: list[Callable[[str], None]] = []  # told the address of a broker
-        self._addresses = parse_addresses(namesrv)
+        self._addresses = addresses_of(namesrv)
         self._clock = clock
         self._announce = announce
         self._instance = instance

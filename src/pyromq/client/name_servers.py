@@ -1,8 +1,12 @@
-"""The name servers of one client: the one that answered last is asked until it fails, then the next."""
+"""The name servers of one client: the one that answered last is asked until it fails, then the next.
+
+Where a client is told none, the environment says which. Source: RocketMQ 4.9.8, NameServerAddressUtils.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Sequence
 
@@ -12,9 +16,29 @@ from pyromq.net.pool import Pool
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 
+VARIABLE = "NAMESRV_ADDR"  # as Java's clients call it
+DEFAULT = "127.0.0.1:9876"
+
+
+def default_namesrv() -> str:
+    """Return what a client uses that is given no address: `NAMESRV_ADDR` where it is set, else this machine's."""
+    return os.environ.get(VARIABLE, "").strip() or DEFAULT
+
+
+def addresses_of(namesrv: str | None) -> list[str]:
+    """Return the addresses a client was given, or else the default ones. Raises `UsageError`."""
+    if namesrv is not None:
+        return parse_addresses(namesrv)
+    try:
+        return parse_addresses(default_namesrv())
+    except UsageError as error:
+        raise UsageError(f"environment variable {VARIABLE}: {error}") from error
+
 
 def parse_addresses(text: str) -> list[str]:
     """Return the addresses of `host:port;host:port`, in order. Raises `UsageError` naming what is no address."""
+    if not isinstance(text, str):
+        raise UsageError(f"namesrv={text!r:.80} is {type(text).__name__}; it is a text, host:port;host:port")
     addresses = []
     for part in text.replace(",", ";").split(";"):
         address = part.strip().removeprefix("http://").rstrip("/")

@@ -45,7 +45,8 @@ class AsyncProducer(AsyncLifespan):
         async with AsyncProducer("orders-service") as producer:
             result = await producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
 
-    `group` names what this producer is part of; `namesrv` is `host:port`, several joined by `;`. Times are seconds.
+    `group` names what this producer is part of; `namesrv` is `host:port`, several joined by `;`, or left out: then the
+    environment's `NAMESRV_ADDR` counts, else `127.0.0.1:9876`. Times are seconds.
     Entering (or `start`) raises `NoNameServer` at once when no name server can be reached.
 
     Sending raises `UsageError` (and its kinds `IllegalMessage`, `IllegalName`, `NotRunning`) for what can never be
@@ -57,7 +58,7 @@ class AsyncProducer(AsyncLifespan):
     def __init__(
         self,
         group: str,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: str | None = None,
         *,
         config: ProducerConfig | None = None,
         clock: Clock | None = None,

@@ -52,7 +52,7 @@ class AsyncPullConsumer(AsyncLifespan):
     what earlier polls handed out, and closing commits everything handed out - except, when an exception ends the
     `async with`, what came last.
 
-    `namesrv` is `host:port`, several joined by `;`. Times are seconds unless a name says ms. Entering raises
+    `namesrv` is as for `AsyncProducer`. Times are seconds unless a name says ms. Entering raises
     `NoNameServer` at once when no name server can be reached; other methods raise `Unavailable` when no broker answers
     within `ConsumerConfig.timeout`, a `BrokerError` for an answer that says no, `NotRunning` before start and after
     close. While a broker is away, polls find nothing of its queues; pulling resumes by itself. A topic that is deleted
@@ -62,7 +62,7 @@ class AsyncPullConsumer(AsyncLifespan):
     def __init__(
         self,
         group: str,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: str | None = None,
         *,
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,

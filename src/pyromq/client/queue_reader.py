@@ -36,7 +36,7 @@ class AsyncQueueReader(AsyncLifespan):
     """
 
     def __init__(
-        self, group: str, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0, clock: Clock | None = None
+        self, group: str, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None
     ) -> None:
         check_group(group)
         self.group = group
@@ -199,7 +199,7 @@ class QueueReader(Lifespan):
     Several threads may use one.
     """
 
-    def __init__(self, group: str, namesrv: str = "127.0.0.1:9876", *, timeout: float = 5.0) -> None:
+    def __init__(self, group: str, namesrv: str | None = None, *, timeout: float = 5.0) -> None:
         self._async = AsyncQueueReader(group, namesrv, timeout=timeout)
         self._portal = Portal(self.close)
 

@@ -151,7 +151,7 @@ class AsyncRunProducer(AsyncLifespan):
     def __init__(
         self,
         group: str,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: str | None = None,
         *,
         timeout: float = 60.0,
         in_flight: int = 8,

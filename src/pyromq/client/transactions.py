@@ -101,7 +101,7 @@ class AsyncTransactionProducer(AsyncProducer):
     def __init__(
         self,
         group: str,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: str | None = None,
         *,
         check: Check,
         config: ProducerConfig | None = None,

@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
+from pyromq.client.name_servers import default_namesrv
 from pyromq.errors import UsageError
 from pyromq.filter.tags import parse_tags
 from pyromq.spark import option_values as values
@@ -102,7 +103,12 @@ def _assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:
 class ReadOptions:
     """What to read and how; the attribute docs are the user's documentation."""
 
-    namesrv: str = _option("namesrvAddr", values.text, "127.0.0.1:9876", "name servers, `host:port;host:port`")
+    namesrv: str = _option(
+        "namesrvAddr",
+        values.text,
+        "127.0.0.1:9876",
+        "name servers, `host:port;host:port`; where the driver has `NAMESRV_ADDR`, that is the default",
+    )
     subscribe: tuple[str, ...] = _option("subscribe", _topics, (), "topics to read, separated by commas")
     subscribe_pattern: re.Pattern[str] | None = _option(
         "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
@@ -267,7 +273,7 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
     known = {f.metadata["name"].lower(): f for f in fields(ReadOptions)}
     known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
     found = {}
-    for name, value in given.items():
+    for name, value in ({"namesrvAddr": default_namesrv()} | dict(given)).items():
         option = known.get(name.lower())
         if option is None:
             raise UsageError(unknown_option(name, (f.metadata["name"] for f in fields(ReadOptions))))

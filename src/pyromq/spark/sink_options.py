@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pyromq.client.name_servers import default_namesrv
 from pyromq.errors import UsageError
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
@@ -47,7 +48,12 @@ def _job(name: str, value: str) -> str:
 class SinkOptions:
     """Where to write and how; the attribute docs are the user's documentation."""
 
-    namesrv: str = _option("namesrvAddr", values.text, "127.0.0.1:9876", "name servers, `host:port;host:port`")
+    namesrv: str = _option(
+        "namesrvAddr",
+        values.text,
+        "127.0.0.1:9876",
+        "name servers, `host:port;host:port`; where the driver has `NAMESRV_ADDR`, that is the default",
+    )
     topic: str | None = _option("topic", _topic, None, "the topic of all rows; without it, column `topic` says so")
     delivery: str = _option(
         "delivery",
@@ -131,7 +137,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     known = {f.metadata["name"].lower(): f for f in fields(SinkOptions)}
     known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
     found = {}
-    for name, value in given.items():
+    for name, value in ({"namesrvAddr": default_namesrv()} | dict(given)).items():
         option = known.get(name.lower())
         if option is None:
             raise UsageError(unknown_option(name, (f.metadata["name"] for f in fields(SinkOptions))))

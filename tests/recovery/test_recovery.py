@@ -112,6 +112,7 @@ def test_killed_process_leaves_all_its_messages(tmp_path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL
     with opened(tmp_path) as store:
         assert len(bodies(store, 0)) == len(bodies(store, 1)) == 50
+        store.follow_index()
         assert store.find_by_key(TOPIC, "k99", 1, 0, 1 << 62).log_offsets
 
 
@@ -335,6 +336,7 @@ def test_without_its_log_a_store_does_not_drop_its_queues(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "consumequeue")
     with opened(tmp_path) as store:
         assert store.topics() == []
+        store.follow_index()
         assert store.find_by_key(TOPIC, "k1", 1, 0, 1 << 62).log_offsets == []
     goes_on(tmp_path)
 
@@ -401,6 +403,7 @@ def test_empty_index_file_of_an_interrupted_start_is_made_again(tmp_path: Path) 
         path.write_bytes(b"")
     (tmp_path / "abort").touch()
     with opened(tmp_path) as store:
+        store.follow_index()
         assert len(store.find_by_key(TOPIC, "k4", 9, 0, 1 << 62).log_offsets) == 1
     goes_on(tmp_path)
 

@@ -255,6 +255,7 @@ def test_a_flipped_bit_in_the_index_is_found_and_the_index_made_again(
     assert {finding.cure for finding in report.findings} == {Cure.REPAIR}
     assert repaired(tmp_path).is_sound
     with opened(tmp_path) as store:
+        store.follow_index()
         assert store.find_by_key(TOPIC, "k99", 1, 0, 1 << 60).log_offsets == [sent[99].log_offset]
     after = [content for _, content in sorted(files_below(tmp_path / "index").items())]
     assert after == before

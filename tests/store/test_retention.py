@@ -190,6 +190,7 @@ def test_queues_and_index_follow(tmp_path: Path) -> None:
             assert begin <= entry.log_offset < begin + 4096
             assert store.read("orders", queue_id, 0, 32).next_offset == first
         assert bodies(store)[-1] == b"body 298"
+        store.follow_index()
         assert store.find_by_key("orders", "k3", 8, 0, 1 << 60).log_offsets == []
         assert store.find_by_key("orders", "k299", 8, 0, 1 << 60).log_offsets != []
     left = files(tmp_path / "consumequeue/orders/0")

@@ -2,13 +2,18 @@
 
 import mmap
 import re
+import threading
 from pathlib import Path
 
+from pyromq.message import StoredMessage
 from pyromq.store import room_ahead
-from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.config import StoreConfig
+from pyromq.store.disk import LOCAL_DISK, LocalDisk
+from pyromq.store.message_store import MessageStore
 from pyromq.store.segment import Segment
+from pyromq.testing import SimulatedDisk
 
-from .making import bodies, fill, opened
+from .making import ADDRESS, SMALL, StoppedClock, bodies, fill, opened
 
 PAGE = mmap.PAGESIZE
 
@@ -58,3 +63,53 @@ def test_pages_read_again_are_let_go_again(tmp_path: Path) -> None:
         store._log.files.forget_before(store.max_log_offset)
         assert resident(tmp_path / "commitlog" / f"{0:020}") == 0
         assert len(bodies(store)) == 1_000
+
+
+# -- the next file
+
+
+class HangingDisk(LocalDisk):
+    """A disk on which flushing the log's folder takes until `goes_on` is set."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def sync_folder(self, folder: Path) -> None:
+        if folder.name == "commitlog":
+            self.goes_on.wait()
+        super().sync_folder(folder)
+
+
+def test_the_next_file_is_made_from_the_middle_on_and_nobody_waits_for_its_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(room_ahead, "FIRST_STRETCH", 64 << 10)
+    monkeypatch.setattr(room_ahead, "LAST_STRETCH", 64 << 10)
+    disk = HangingDisk()
+    config = StoreConfig(tmp_path, **{**SMALL, "segment_bytes": 1 << 20})  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    try:
+        store.append(StoredMessage("orders", bytes(8_000), born_address=ADDRESS))
+        disk.goes_on.clear()
+        while store.max_log_offset < 900 << 10:  # stands still where somebody waits
+            store.append(StoredMessage("orders", bytes(8_000), born_address=ADDRESS))
+        is_made = (tmp_path / "commitlog" / f"{1 << 20:020}").exists()
+    finally:
+        disk.goes_on.set()
+        store.close()
+    assert is_made
+
+
+def test_a_roll_flushes_the_folder_of_the_log_and_none_above() -> None:
+    disk = SimulatedDisk()
+    root = Path("/srv/deep/down/store")
+    config = StoreConfig(root, **{**SMALL, "segment_bytes": 16 << 10})  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    fill(store, 1)
+    flushed: list[Path] = []
+    disk.refuse = lambda kind, path: flushed.append(path) if kind.startswith("sync") else None
+    while store.max_log_offset < 20 << 10:
+        store.append(StoredMessage("orders", bytes(1_000), born_address=ADDRESS))
+    log = root / "commitlog"
+    assert [path for path in flushed if path in (log, *log.parents)] == [log]

@@ -25,6 +25,7 @@ class RoomAhead:
     def __init__(self, log: SegmentedLog, disk: Disk) -> None:
         self._log = log
         self._thread = worker(disk, "store-room")
+        self._file_thread = worker(disk, "store-next-file")  # of its own: it waits for flushes, which may take long
         self._stretch = FIRST_STRETCH
         self._sure_to = 0  # log offset up to which there is room
         self._asked: Future[None] | None = None  # for the stretch behind it
@@ -33,7 +34,7 @@ class RoomAhead:
     def extend(self, segment: Segment, needed: int) -> int:
         """Have room up to log offset `needed` in that file; return up to where there is. Raises `OSError`.
 
-        The thread is to prepare what lies behind it.
+        A thread is to prepare what lies behind it, and from the middle of a file on the next one.
         """
         asked, self._asked = self._asked, None
         if asked is not None and asked.exception() is None:  # else it is tried again here: there may be room now
@@ -45,8 +46,8 @@ class RoomAhead:
         if self._sure_to < end:
             self._stretch = min(2 * self._stretch, LAST_STRETCH)
             self._asked = self._thread.submit(self._prepare, segment, self._sure_to, self._sure_to + self._stretch)
-        elif self._next is None:
-            self._next = self._thread.submit(self._make, end, self._stretch)
+        if self._sure_to >= end or needed > end - segment.size // 2:
+            self._make_next(end)
         return min(self._sure_to, end)
 
     def begin(self, offset: int) -> None:
@@ -68,10 +69,16 @@ class RoomAhead:
     def close(self) -> None:
         """End the thread; the file made ahead and not used is removed, as a clean stop leaves none."""
         self._thread.shutdown()
+        self._file_thread.shutdown()
         if self._next is not None:
             with contextlib.suppress(OSError):  # it was not made
                 self._next.result().delete()
             self._next = None
+
+    def _make_next(self, base: int) -> None:
+        """Have the next file made, unless it is; again where that failed."""
+        if self._next is None or (self._next.done() and self._next.exception() is not None):
+            self._next = self._file_thread.submit(self._make, base, self._stretch)
 
     @staticmethod
     def _prepare(segment: Segment, start: int, end: int) -> None:

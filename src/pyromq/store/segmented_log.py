@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder
-from pyromq.store.segment import Segment, sync_all
+from pyromq.store.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class SegmentedLog:
     `setting` is how messages name the file size to whoever has to correct it; the rest as for `Segment`.
     """
 
-    __slots__ = ("_disk", "_levels", "_scattered", "folder", "segment_bytes", "segments", "setting")
+    __slots__ = ("_disk", "_is_lasting", "_levels", "_scattered", "folder", "segment_bytes", "segments", "setting")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class SegmentedLog:
         self._scattered = scattered
         self._levels = levels
         self._disk = disk
+        self._is_lasting = False  # whether this process has flushed the names of the folders
         self.segments: list[Segment] = []
 
     def load(self, *, remade: bool = False) -> bool:
@@ -129,10 +130,14 @@ class SegmentedLog:
 
     def create_lasting(self, base: int) -> Segment:
         """Make the file at `base` so that no power cut takes it: a file behind it must not be alone."""
-        make_lasting_folder(self._disk, self.folder)
+        if not self._is_lasting:
+            make_lasting_folder(self._disk, self.folder)
+            self._is_lasting = True
         segment = self.create(base)
         try:
-            sync_all([segment], self._disk)
+            segment.sync()
+            self._disk.sync_folder(self.folder)
+            segment.is_fresh = False
         except OSError:
             with contextlib.suppress(OSError):
                 segment.delete()  # the next try begins with another file: this one may look flushed, and not be

@@ -3,7 +3,7 @@
 VENV := .venv
 PYTEST := $(VENV)/bin/pytest
 # A worker for each processor; what shares a Spark session or a Java build stays with one worker.
-SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
+SIDE_BY_SIDE := -n auto --maxprocesses 4
 INSTALLED := $(VENV)/installed
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&

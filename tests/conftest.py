@@ -6,6 +6,7 @@ import time
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 from tests.seed import VARIABLE, seed_of_the_day
 
 SLOW_SECONDS = 1.0  # of processor time: a busy machine makes no test slow
@@ -31,11 +32,17 @@ def pytest_configure(config):
     os.environ[VARIABLE] = str(seed_of_the_day())  # the same for all workers, also at midnight
 
 
-def pytest_itemcollected(item):
-    # One session of Spark, one build of the Java programs: each of them stays with one worker.
-    for folder in ("spark", "interop"):
-        if f"tests/{folder}/" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group(folder))
+class ByFile(LoadScopeScheduling):
+    """Tests of a file stay with one worker; so do all that share a Spark session, or a build of the Java programs."""
+
+    def _split_scope(self, nodeid):
+        file = nodeid.partition("::")[0]
+        return next((folder for folder in ("tests/spark/", "tests/interop/") if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

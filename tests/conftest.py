@@ -6,8 +6,8 @@ import time
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 from tests.seed import VARIABLE, seed_of_the_day
+from xdist.scheduler import LoadScopeScheduling
 
 SLOW_SECONDS = 1.0  # of processor time: a busy machine makes no test slow
 

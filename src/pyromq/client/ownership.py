@@ -65,7 +65,7 @@ class Ownership:
         self._held: dict[MessageQueue, OwnedQueue] = {}  # locked: those owned, and those whose listeners still run
         self._locked: set[MessageQueue] = set()  # at brokers, as far as we know: also those about to be taken
         self._breaks = 0  # of connections to brokers, so far
-        self._left: dict[MessageQueue, tuple[int, int]] = {}  # with lost locks: offset stored, offset consumed
+        self._left: dict[MessageQueue, int] = {}  # queues with lost locks, and up to where they are consumed here
         self._refused: dict[MessageQueue, float] = {}  # since when (monotonic) another has its lock
         self._troubled: set[MessageQueue] = set()
         self._renewal = (
@@ -184,9 +184,7 @@ class Ownership:
             return None
         if self._strict and self._breaks != breaks:
             return None  # the lock may have gone with its connection
-        stored, consumed = self._left.pop(queue, (-1, 0))
-        if stored == offset:
-            offset = max(offset, consumed)  # nobody has consumed the queue since we lost it
+        offset = max(offset, self._left.pop(queue, 0))  # a broker that was killed has forgotten what it was told last
         self._troubled.discard(queue)
         allowed_until = self._clock.monotonic() + VALID_SECONDS if self._strict else inf
         return self._begin(queue, offset, allowed_until, lock_address)
@@ -232,7 +230,7 @@ class Ownership:
             self._held.pop(owned.queue, None)
             if owned.lost:
                 self._locked.discard(owned.queue)
-                self._left[owned.queue] = (owned.committed, owned.in_flight.safe_offset)
+                self._left[owned.queue] = owned.in_flight.safe_offset
         await self._unlock([owned.queue for owned in kept if not (self._strict and owned.in_flight.running)])
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 SOON_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
 LATER = 1.2
+RETURN_SECONDS = 2.0  # how long members may need to come back to a broker that was away; they try each second
 STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken anew. Source: ProcessQueue.isPullExpired
 
 
@@ -80,6 +81,9 @@ class Rebalance(Generic[Q]):
         self._settle = settle
         self._woken = asyncio.Event()
         self._said: dict[str, str] = {}  # troubles by topic, each told once
+        self._seen: list[str] = []  # the members, as far as we know
+        self._away: set[str] = set()  # brokers that we lost the connection to
+        self._believed_from: dict[str, float] = {}  # monotonic; when a broker that was away knows its members again
 
     def wake(self, *_: object) -> None:
         """Share the queues anew, soon."""
@@ -87,6 +91,7 @@ class Rebalance(Generic[Q]):
 
     async def run(self) -> None:
         """Rebalance now, when woken, and every `rebalance_seconds`, for ever."""
+        self._membership.on_connection_lost.append(self._away.add)
         soon = SOON_SECONDS
         while True:
             self._woken.clear()
@@ -123,7 +128,8 @@ class Rebalance(Generic[Q]):
                 wanted.update(queue for queue in self.owned if queue.topic == topic)
             else:
                 wanted.update(share)
-        return await self._become(wanted) and balanced
+        doubted = any(self._clock.monotonic() < moment for moment in self._believed_from.values())
+        return await self._become(wanted) and balanced and not doubted
 
     async def _become(self, wanted: set[MessageQueue]) -> bool:
         """Give away what is not wanted, take what is; false when a queue could not be taken."""
@@ -178,8 +184,20 @@ class Rebalance(Generic[Q]):
             raise Unavailable("no broker of the topic is known")
         address = next((a for a in addresses if a in members), None) or random.choice(addresses)
         if address not in members:
-            members[address] = await self._ask_members(address)
+            self._seen = members[address] = self._believed(address, await self._ask_members(address))
         return members[address]
+
+    def _believed(self, address: str, found: list[str]) -> list[str]:
+        """Return the members that a broker tells of, while it may lack some of them with those we have seen before.
+
+        To a broker that was started again they come back one after the other. Who is first must not take the queues of
+        all: they still work on them, and the broker's offsets are old.
+        """
+        now = self._clock.monotonic()
+        if address in self._away:
+            self._away.discard(address)
+            self._believed_from[address] = now + RETURN_SECONDS
+        return found if now >= self._believed_from.get(address, now) else sorted({*found, *self._seen})
 
     async def _ask_members(self, address: str) -> list[str]:
         for _ in range(2):

@@ -195,6 +195,18 @@ async def test_another_member_of_the_group_answers(cluster, checks):
         await until_visible(cluster, b"1", b"2")
 
 
+async def test_a_member_that_sends_nothing_is_asked_too(cluster, checks):
+    first = AsyncTransactionProducer("p", cluster.namesrv, check=checks)
+    async with first, first.transaction(Message("orders", b"orphan")) as transaction:
+        transaction.leave_open()
+    checks.decisions = [Decision.COMMIT]
+    async with AsyncTransactionProducer("p", cluster.namesrv, check=checks), asyncio.timeout(5):
+        while not cluster.broker.connections.producers("p"):
+            await asyncio.sleep(0.005)
+        await cluster.clock.advance(ROUND_SECONDS)
+        assert (await checks.next()).body == b"orphan"
+
+
 async def test_a_plain_check_does_not_hold_up_the_loop(cluster):
     def check(message):
         return asyncio.run_coroutine_threadsafe(answer(), loop).result(5)  # would never end on the loop itself

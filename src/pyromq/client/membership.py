@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from pyromq.client.instance import Instance, Member, join, leave
@@ -76,6 +77,7 @@ class Membership:
         self._fetched: dict[str, float] = {}
         self._greeted: dict[str, Channel] = {}
         self._silent: set[str] = set()
+        self._everywhere = False
 
     async def start(self) -> None:
         """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
@@ -193,12 +195,20 @@ class Membership:
         brokers = decode_body(ClusterTable, response.check().body).brokers
         return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
 
+    def join_everywhere(self) -> None:
+        """Be heard at every master, also without a route that leads there; the first time soon."""
+        self._everywhere = True
+        self.tasks.start(self.heartbeat(), name="first heartbeat")
+
     async def heartbeat(self) -> None:
         """Tell every broker of the known routes who is here; masters only where nothing is consumed."""
         body = self._announce(self.client_id)
         if body is None or not (body.consumers or body.producers):
             return
         addresses = self.routes.broker_addresses(masters_only=not body.consumers)
+        if self._everywhere:
+            with suppress(MQError):  # no name server answers now
+                addresses.update((await self.masters()).values())
         await asyncio.gather(*(self._beat(address, encode_body(body)) for address in addresses))
 
     def _lost(self, address: str) -> None:

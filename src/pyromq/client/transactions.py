@@ -112,6 +112,14 @@ class AsyncTransactionProducer(AsyncProducer):
         self._checking = _Checking(group, check)
         super().__init__(group, namesrv, config=config, clock=clock)
 
+    async def start(self) -> None:
+        """Connect, and join the group at every broker: each may have open messages to ask about.
+
+        Raises `NoNameServer` at once when no name server can be reached.
+        """
+        await super().start()
+        self._membership.join_everywhere()
+
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None
     ) -> TransactionResult:

@@ -22,6 +22,16 @@ async def test_a_silent_broker_is_gone_after_two_minutes(name_server, broker, cl
     await client.ask(RouteOfTopic(topic="t"), code=17)
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_a_wall_clock_that_jumps_removes_nobody(broker, client, clock, hours):
+    await broker.register(announcement("t"))
+    clock.jump(hours * 3600)
+    await clock.advance(20)
+    await client.route("t")
+    await clock.advance(107)
+    await client.ask(RouteOfTopic(topic="t"), code=17)
+
+
 async def test_a_broker_that_registers_again_or_asks_for_its_version_stays(broker, client, clock):
     version = encode_body(DataVersion(counter=1, timestamp=1))
     ask = QueryDataVersion(broker_name="a", broker_address="10.0.0.1:10911", cluster="c", broker_id=0)

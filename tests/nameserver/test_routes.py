@@ -23,11 +23,11 @@ def table():
     return RouteTable()
 
 
-def register(table, broker, *topics, version=1, now_ms=0, connection=None, ha_address=None, filter_servers=()):
+def register(table, broker, *topics, version=1, now=0, connection=None, ha_address=None, filter_servers=()):
     table.register(
         broker,
         announced(*topics, version=version, filter_servers=filter_servers),
-        now_ms=now_ms,
+        now=now,
         connection=connection,
         ha_address=ha_address,
     )
@@ -122,19 +122,19 @@ def test_a_goodbye_of_somebody_unknown_changes_nothing(table):
 
 
 def test_silence_removes_a_broker(table):
-    register(table, MASTER, "t", now_ms=1_000)
-    register(table, OTHER, "t", now_ms=2_000)
-    assert table.expire(1_000) == []
-    assert table.expire(1_001) == [MASTER.address]
+    register(table, MASTER, "t", now=1)
+    register(table, OTHER, "t", now=2)
+    assert table.expire(1) == []
+    assert table.expire(1.1) == [MASTER.address]
     assert addresses(table, "t") == {"b": {0: OTHER.address}}
     assert list(table.addresses()) == [OTHER.address]
 
 
 def test_asking_for_the_version_is_a_sign_of_life(table):
-    register(table, MASTER, "t", version=7, now_ms=1_000)
-    assert table.version_of(MASTER.address, 5_000) == DataVersion(counter=7, timestamp=1)
-    assert table.expire(5_000) == []
-    assert table.version_of(OTHER.address, 5_000) is None
+    register(table, MASTER, "t", version=7, now=1)
+    assert table.version_of(MASTER.address, 5) == DataVersion(counter=7, timestamp=1)
+    assert table.expire(5) == []
+    assert table.version_of(OTHER.address, 5) is None
 
 
 def test_the_end_of_a_connection_removes_who_registered_by_it_last(table):
@@ -168,8 +168,8 @@ def test_a_broker_gets_its_routes_back_after_another_of_its_name_has_come_and_go
 def test_topics_announced_alone_do_not_hide_that_the_others_are_unknown(table):
     register(table, MASTER, "t", "u")
     table.expire(1)
-    register(table, MASTER, "u", now_ms=1)
-    register(table, MASTER, "t", "u", now_ms=2)
+    register(table, MASTER, "u", now=1)
+    register(table, MASTER, "t", "u", now=2)
     assert table.route("t") is not None
 
 

@@ -61,5 +61,5 @@ class NameServer:
         await self._server.close(DRAIN_SECONDS)
 
     def _expire(self) -> None:
-        for address in self.routes.expire(self._clock.now_ms() - self.config.broker_timeout_ms):
+        for address in self.routes.expire(self._clock.monotonic() - self.config.broker_timeout_ms / 1000):
             logger.warning("broker %s is gone: silent for %d ms", address, self.config.broker_timeout_ms)

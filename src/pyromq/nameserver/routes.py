@@ -1,6 +1,7 @@
 """Which brokers there are and which topics they hold: the name server's whole knowledge, a table in memory.
 
-No sockets and no clock: times are passed in. Source: RocketMQ 4.9.8, RouteInfoManager.
+No sockets and no clock: times are passed in, in monotonic seconds, which no change of the wall clock moves.
+Source: RocketMQ 4.9.8, RouteInfoManager.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class BrokerIdentity:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """A registered address: when it was heard last (ms), which topics it announced, by which connection."""
+    """A registered address: when it was heard last (monotonic), which topics it announced, by which connection."""
 
     identity: BrokerIdentity
-    heard_ms: int
+    heard: float
     version: DataVersion
     ha_address: str | None
     connection: object
@@ -60,7 +61,7 @@ class RouteTable:
         broker: BrokerIdentity,
         registration: BrokerRegistration,
         *,
-        now_ms: int,
+        now: float,
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
@@ -78,7 +79,7 @@ class RouteTable:
             for topic in registration.topics.topics.values():
                 if changed or broker.name not in self._topics.get(topic.name, ()):
                     self._enter_topic(broker.name, topic)
-        self._live[broker.address] = _LiveBroker(broker, now_ms, version, ha_address, connection)
+        self._live[broker.address] = _LiveBroker(broker, now, version, ha_address, connection)
         if registration.filter_servers:
             self._filter_servers[broker.address] = registration.filter_servers
         else:
@@ -119,9 +120,9 @@ class RouteTable:
             self._remove(address)
         return gone
 
-    def expire(self, oldest_ms: int) -> list[str]:
-        """Remove the brokers last heard before `oldest_ms`; return their addresses."""
-        gone = [address for address, live in self._live.items() if live.heard_ms < oldest_ms]
+    def expire(self, oldest: float) -> list[str]:
+        """Remove the brokers last heard before `oldest`; return their addresses."""
+        gone = [address for address, live in self._live.items() if live.heard < oldest]
         for address in gone:
             self._remove(address)
         return gone
@@ -159,12 +160,12 @@ class RouteTable:
         if not queues:
             del self._topics[topic]
 
-    def version_of(self, address: str, now_ms: int) -> DataVersion | None:
+    def version_of(self, address: str, now: float) -> DataVersion | None:
         """Return the version of what the broker announced last; asking is a sign of life."""
         live = self._live.get(address)
         if live is None:
             return None
-        live.heard_ms = now_ms
+        live.heard = now
         return live.version
 
     def master_of(self, broker_name: str) -> tuple[str | None, str | None]:

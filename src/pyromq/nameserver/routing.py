@@ -79,7 +79,7 @@ class Registering:
         self._routes.register(
             broker,
             registration,
-            now_ms=self._clock.now_ms(),
+            now=self._clock.monotonic(),
             ha_address=header.ha_address,
             connection=call.peer,
         )
@@ -102,7 +102,7 @@ class Registering:
 
     @answers(QueryDataVersion)
     def query_version(self, header: QueryDataVersion, call: Call) -> Reply:
-        known = self._routes.version_of(header.broker_address, self._clock.now_ms())
+        known = self._routes.version_of(header.broker_address, self._clock.monotonic())
         changed = known is None or known != decode_body(DataVersion, call.body)
         return Reply(QueryDataVersionResponse(changed=changed), encode_body(known) if known is not None else b"")
 

@@ -109,15 +109,29 @@ def test_a_deleted_topic_stays_deleted_when_queues_are_made_again(tmp_path: Path
         assert len(bodies(store, 1)) == 20
 
 
-def test_a_deletion_is_noted_before_the_next_stop(tmp_path: Path) -> None:
+def test_a_deletion_is_known_before_the_next_stop(tmp_path: Path) -> None:
     with opened(tmp_path / "live") as store:
         fill(store, 10)
     with opened(tmp_path / "live") as store:
         store.delete_topic(TOPIC)
-        store.flush_due()
+        assert not (tmp_path / "live" / "queues").exists()
+        assert store.flush_due()
         copy = crashed_copy(tmp_path / "live", tmp_path / "copy")
     with opened(copy) as store:
         assert store.topics() == []
+
+
+def test_a_queue_that_a_deletion_notes_before_its_entries_are_flushed_is_kept(tmp_path: Path) -> None:
+    with opened(tmp_path / "live") as store:
+        store.append(message(topic="gone"))
+        fill(store, 10)
+        store._flusher.flush_log()
+        store.delete_topic("gone")
+        store.flush_due()
+        copy = crashed_copy(tmp_path / "live", tmp_path / "copy", power_cut=True)
+    shutil.rmtree(copy / "consumequeue" / TOPIC)  # was not on disk
+    with opened(copy) as store:
+        assert bodies(store, 1) == [b"body %d" % number for number in range(1, 10, 2)]
 
 
 def test_a_damaged_note_is_told_and_changes_nothing(root: Path, caplog: pytest.LogCaptureFixture) -> None:

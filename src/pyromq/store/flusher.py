@@ -155,7 +155,12 @@ class Flusher:
             self._checkpoint.log_begin = self._log.min_offset
             self._checkpoint.save()
             if self._queues.has_new or self._stopping:
-                self._queues.write_note(self.flushed_to)
+                self._note_queues()
+
+    def _note_queues(self) -> None:
+        """Note how far the queues are, once the log has that on disk too: else they would miss what it never kept."""
+        self.flush_log()
+        self._queues.write_note(self.flushed_to)
 
     def sync_entries(self) -> None:
         """Have all entries of queues on disk now. Safe to call from any thread; changes nothing that `turn` knows."""
@@ -212,7 +217,7 @@ class Flusher:
             sync_all([file.file], self._disk)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
         if self._queues.has_deleted:
-            self._queues.write_note(self.flushed_to)
+            self._note_queues()
 
     def _forget(self) -> None:
         """Let go of pages that somebody has read far behind the writer: the key index reads all of the log."""

@@ -4,8 +4,8 @@
     logEnd       log offset: the queues of all records before it are named, but for those of deleted topics
     ends         topic -> queue id -> the queue offset its next message gets
 
-What it says was on disk before it was written. It may be older than the store: then queues have come further. RocketMQ
-has no such file, and leaves it alone.
+What it says was on disk before it was written. It may be older than the store: then queues have come further. There is
+none for a moment when a topic is deleted. RocketMQ has no such file, and leaves it alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyromq.store.disk import LOCAL_DISK, Disk, read_file, write_file
+from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,14 @@ class QueueNote:
             self._disk.sync_folder(self._path.parent)
         except OSError as error:
             logger.warning("cannot write %s: %s", self._path, error)
+
+    def forget(self) -> None:
+        """Remove it: queues are about to be deleted. Called by the writer of the store, and quickly made good."""
+        try:
+            remove_file(self._disk, self._path)
+            self._disk.sync_folder(self._path.parent)
+        except OSError as error:
+            logger.warning("cannot remove %s: %s", self._path, error)
 
 
 def _crc(text: bytes) -> bytes:

@@ -20,8 +20,8 @@ MOST_MAPPED = 20_000  # queues; nearly all have one file mapped
 class QueueTable:
     """Every queue that has or had a message. `by_topic` is for lookup only; queues come by `make`, go by `delete`.
 
-    `is_incomplete`: some lack entries, and are to be made again from the log. `has_new`, `has_deleted`: queues that
-    `write_note` does not know of, and those that it still names.
+    `is_incomplete`: some lack entries, and are to be made again from the log. `has_new`: queues
+    that the note does not name; `has_deleted`: there is none any more.
     """
 
     def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
@@ -113,13 +113,14 @@ class QueueTable:
         self.has_new = self.has_deleted = False
         ends: dict[str, dict[int, int]] = {}
         for queue in self:
-            if queue.flushed_offset:
+            if queue.max_offset or queue.reserved:  # entries that are not flushed yet: at least that there is one
                 ends.setdefault(queue.topic, {})[queue.queue_id] = queue.flushed_offset
         self.note.save(NotedQueues(log_end, ends))
 
     def delete(self, topic: str) -> None:
         """Remove a topic's queues with their files."""
         self.has_deleted = True
+        self.note.forget()  # else a crash would have them missed
         for queue in self.by_topic.pop(topic, {}).values():
             queue.delete()
         if names_folders(topic):

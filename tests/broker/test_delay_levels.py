@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.broker.delay_levels import LONGEST_WAIT, DelayLevels
 from pyromq.broker.statistics import Statistics
-from pyromq.errors import StoreNotWritable
+from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import BatchMember, decode_all, encode_batch
@@ -55,6 +56,14 @@ def park(alone, level, body=b"hello"):
     message = StoredMessage("orders", body)
     assert alone.levels.divert(message, {"DELAY": str(level)})
     alone.store.append(message)
+
+
+def restarted(alone, config, clock):
+    """Return the levels as a broker finds them that comes after a killed one."""
+    file = JsonFile(config.data / "o.json")
+    levels = DelayLevels(alone.store, file, statistics=Statistics("c", clock), clock=clock)
+    levels.load()
+    return levels
 
 
 def deliver(alone):
@@ -374,7 +383,7 @@ async def test_what_waits_survives_a_stop_and_is_delivered_once(config, clock, c
         await delay(caller, 2, b"second")
         await delay(caller, 2, b"third", queue_id=0)
         await clock.advance(1)
-    assert json.loads((config.data / "config/delayOffset.json").read_bytes()) == {"offsetTable": {"1": 1}}
+    assert json.loads((config.data / "config/delayOffset.json").read_bytes())["offsetTable"] == {"1": 1}
     await clock.advance(2)
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
@@ -394,21 +403,72 @@ async def test_what_became_due_during_a_stop_is_delivered_at_the_start(config, c
         assert await caller.bodies() == [b"hello"]
 
 
-async def test_a_crash_loses_nothing_and_repeats_only_what_was_not_noted_yet(config, clock, caller_to):
+@pytest.mark.parametrize("noted", [True, False])
+async def test_a_crash_loses_nothing_and_repeats_nothing(config, clock, caller_to, noted):
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await delay(caller, 1, b"noted")
-        await clock.advance(2)
-        await delay(caller, 1, b"not noted")
+        await delay(caller, 2, b"long before")
+        await clock.advance(60 if noted else 2)
+        for body in (b"equal", b"equal", b"not noted"):  # born in the same millisecond
+            await delay(caller, 1, body)
         await delay(caller, 2, b"waiting")
         await clock.advance(1)
         left = killed(config)
+    assert (left.data / "config/delayOffset.json").exists() == noted
     async with Broker(left, clock) as broker:
         caller = await caller_to(broker)
         await clock.advance(10)
-        seen = await caller.bodies()
-    assert seen[-1] == b"waiting"
-    assert set(seen) == {b"noted", b"not noted", b"waiting"}
+        seen = Counter(await caller.bodies())
+    assert seen == {b"noted": 1, b"long before": 1, b"equal": 2, b"not noted": 1, b"waiting": 1}
+
+
+async def test_a_retry_delivered_before_a_crash_is_no_retry_more(config, clock, caller_to):
+    """The same under another table of levels: what was delivered is known by itself, not by its due time."""
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        for level in (1, 2, 3):
+            await delay(caller, level, b"at %d" % level)
+        await clock.advance(10)
+        left = killed(config)
+    shorter = replace(left, store=replace(left.store, delay_levels_ms=(1_000,)))
+    async with Broker(shorter, clock) as broker:
+        caller = await caller_to(broker)
+        await clock.advance(10)
+        assert await caller.bodies() == [b"at 1", b"at 2", b"at 3"]
+
+
+def test_a_message_left_out_hides_no_copies_behind_it(alone, clock, config, monkeypatch):
+    for number in range(5):
+        park(alone, 1, b"%d" % number)
+    clock.jump(1)
+    append = alone.store.append
+
+    def refuse_one(message):
+        if message.stored_body == b"2":
+            raise MessageRefused("it fits nowhere")
+        append(message)
+
+    def refuse_all(messages):
+        raise MessageRefused("too much for one write")
+
+    monkeypatch.setattr(alone.store, "append", refuse_one)
+    monkeypatch.setattr(alone.store, "append_batch", refuse_all)
+    deliver(alone)
+    assert restarted(alone, config, clock).offsets() == {1: 5}
+
+
+def test_levels_refresh_their_note_so_that_a_start_reads_little(alone, clock, config, monkeypatch):
+    park(alone, 18)
+    levels = restarted(alone, config, clock)
+    monkeypatch.setattr("pyromq.broker.delay_levels.REFRESH_BYTES", 1_000)
+    for _ in range(2):
+        alone.store.append(StoredMessage("orders", bytes(2_000)))
+        alone.store._flusher.flush_log()
+        if (save := levels.unsaved()) is not None:
+            save()
+    assert json.loads((config.data / "o.json").read_bytes())["logEnd"] > 2_000
+    assert levels.unsaved() is None or alone.store.max_log_offset > 4_000
 
 
 async def test_progress_is_noted_only_when_the_delivered_messages_are_on_disk(broker, orders, clock, config):
@@ -420,7 +480,7 @@ async def test_progress_is_noted_only_when_the_delivered_messages_are_on_disk(br
     assert not file.exists()
     await asyncio.wrap_future(broker.store.wait_flushed(broker.store.max_log_offset))
     levels.unsaved()()
-    assert json.loads(file.read_bytes()) == {"offsetTable": {"1": 1}}
+    assert json.loads(file.read_bytes())["offsetTable"] == {"1": 1}
     assert levels.unsaved() is None
 
 

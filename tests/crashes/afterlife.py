@@ -111,8 +111,7 @@ class Afterlife:
             count = int(self._is_past(sent.batch.begun) and sent.batch.winner == sent.token)
             return count, count
         least = int(self._is_past(sent.confirmed) and not self._is_past(sent.cancel_begun))
-        # As with upstream, levels deliver again what they had delivered shortly before a crash.
-        return least, 3 if sent.kind is Kind.LEVEL else 1
+        return least, 1
 
 
 def visible(broker: Broker) -> Iterator[StoredMessage]:

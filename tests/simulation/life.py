@@ -424,11 +424,15 @@ class Life:
 
     def check_levels(self, log: list[StoredMessage]) -> None:
         delivered = {message.stored_body: message for message in log if message.topic in TOPICS}
+        times = Counter(message.stored_body for message in log if message.topic in TOPICS)
+        parked_times = Counter(message.stored_body for message in log if message.topic == SCHEDULE_TOPIC)
         for parked in log:
             if parked.topic == SCHEDULE_TOPIC:
                 found = delivered.get(parked.stored_body)
                 require(found is not None, f"delayed message at {parked.log_offset} was not delivered")
                 assert found is not None
+                count = times[parked.stored_body]
+                require(count <= parked_times[parked.stored_body], f"{parked.stored_body[:8]!r} came {count} times")
                 due = parked.store_ms + LEVELS_MS[parked.queue_id]
                 require(
                     found.store_ms >= due or self.is_clock_set, f"delayed message at {parked.log_offset} came too early"

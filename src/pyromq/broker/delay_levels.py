@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from pyromq.broker.delivered_levels import delivered_since
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused
@@ -30,6 +31,7 @@ CONSUMER = "SCHEDULE_CONSUMER"  # under this name statistics count what is read 
 BATCH_MESSAGES = 100  # delivered by one write, after which others get their turn; it takes about 2 ms
 BATCH_BYTES = 1 << 20
 LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
+REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
 
 _NO_LIMIT = 1 << 62
 
@@ -67,11 +69,14 @@ class DelayLevels:
         self._clock = clock
         self._levels = [_Level(number, delay) for number, delay in enumerate(store.config.delay_levels_ms)]
         self._turn = 0  # the level that is looked at next, so that a full one does not keep the others waiting
-        self._saved: dict[int, int] = {}
+        self._saved = _Snapshot({}, 0)
         self._snapshot: _Snapshot | None = None
 
     def load(self) -> None:
-        """Read the offsets from disk; those outside of their queues are put right."""
+        """Read the offsets from disk, and find in the log what was delivered since.
+
+        Those outside of their queues are put right.
+        """
         stored = self._file.read(partial(decode_body, DelayOffsetTable))
         offsets = stored.offsets if stored is not None else {}
         # A shorter table may have come: what waits in the queues of the old one is delivered all the same.
@@ -80,7 +85,20 @@ class DelayLevels:
         for level in self._levels:
             begin, end = self._bounds(level)
             level.offset = min(max(offsets.get(level.queue_id + 1, 0), begin), end)
-        self._saved = self.offsets()
+        log_end = 0 if stored is None else stored.log_end or 0
+        self._saved = _Snapshot(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
+        self._find_delivered()
+
+    def _find_delivered(self) -> None:
+        """Take up what was delivered after the last note: a crash came before the next one."""
+        waiting = {level.queue_id: level.offset for level in self._levels if level.offset < self._bounds(level)[1]}
+        firsts = (self._entry(self._levels[queue_id], offset) for queue_id, offset in waiting.items())
+        first = min((entry.log_offset for entry in firsts if entry is not None), default=0)
+        found = delivered_since(self._store, waiting, max(self._saved.log_end, first))
+        for queue_id, offset in found.items():
+            if offset > self._levels[queue_id].offset:
+                logger.info("level %d is delivered up to %d, as the log tells", queue_id + 1, offset)
+                self._levels[queue_id].offset = offset
 
     def offsets(self) -> dict[int, int]:
         """Return by level the queue offset of the next message to deliver, as request 45 answers and the file holds."""
@@ -212,7 +230,7 @@ class DelayLevels:
         needed = self._store.max_log_offset
         for level in self._levels:
             begin, _ = self._bounds(level)
-            entry = self._entry(level, max(self._saved.get(level.queue_id + 1, 0), begin))
+            entry = self._entry(level, max(self._saved.offsets.get(level.queue_id + 1, 0), begin))
             if entry is not None:
                 needed = min(needed, entry.log_offset)
         return needed
@@ -225,20 +243,27 @@ class DelayLevels:
         ready = self._snapshot
         if ready is not None and ready.log_end > self._store.flushed_to:
             return None
-        offsets = self.offsets()
-        self._snapshot = _Snapshot(offsets, self._store.max_log_offset) if offsets != self._saved else None
-        if ready is None or ready.offsets == self._saved:
+        now = _Snapshot(self.offsets(), self._store.max_log_offset)
+        self._snapshot = now if self._is_news(now) else None
+        if ready is None or not self._is_news(ready):
             return None
-        return lambda: self._save(ready.offsets)
+        return lambda: self._save(ready)
+
+    def _is_news(self, snapshot: _Snapshot) -> bool:
+        """Whether it differs from what is on disk, or spares a start after a crash reading much of the log."""
+        if snapshot.offsets != self._saved.offsets:
+            return True
+        waits = any(level.offset < self._bounds(level)[1] for level in self._levels)
+        return waits and snapshot.log_end - self._saved.log_end > REFRESH_BYTES
 
     def persist(self) -> None:
         """Write the progress to disk. Called when the store is closed: all is flushed."""
-        if (offsets := self.offsets()) != self._saved:
-            self._save(offsets)
+        if (offsets := self.offsets()) != self._saved.offsets:
+            self._save(_Snapshot(offsets, self._store.max_log_offset))
 
-    def _save(self, offsets: dict[int, int]) -> None:
-        self._file.save(msgspec.json.encode(DelayOffsetTable(offsets=offsets)))
-        self._saved = offsets
+    def _save(self, snapshot: _Snapshot) -> None:
+        self._file.save(msgspec.json.encode(DelayOffsetTable(snapshot.offsets, snapshot.log_end)))
+        self._saved = snapshot
 
 
 def _asked_level(properties: Mapping[str, str]) -> int:

@@ -15,9 +15,10 @@ class ConsumerOffsetTable(Body):
 
 
 class DelayOffsetTable(Body):
-    """Queue offsets by delay level."""
+    """Queue offsets by delay level. `log_end`, ours, on disk only: where the log ended when they were like this."""
 
     offsets: dict[int, int] = field(name="offsetTable", default_factory=dict)
+    log_end: int | None = None
 
 
 class QueueOffset(Body):

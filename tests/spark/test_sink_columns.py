@@ -166,6 +166,32 @@ def test_a_row_that_cannot_be_sent_is_named(columns, text):
     assert text in str(caught.value)
 
 
+NEVER_NULL = pa.field("element", pa.string(), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "properties", "text"),
+    [
+        (pa.list_(NEVER_NULL), pa.map_(pa.string(), NEVER_NULL), pa.string()),
+        (pa.list_(pa.large_string()), pa.map_(pa.large_string(), pa.large_string()), pa.large_string()),
+        (pa.large_list(pa.string()), pa.map_(pa.string(), pa.string()), pa.string()),
+    ],
+    ids=["as split and array make them", "with large texts", "large lists"],
+)
+def test_texts_of_all_kinds_are_taken(keys, properties, text):
+    columns = {
+        "body": pa.array(["1", "2"], text),
+        "tags": pa.array(["t", None], text),
+        "keys": pa.array([["a", "b"], None], keys),
+        "properties": pa.array([[("p", "v")], None], properties),
+        "shardingKey": pa.array(["s", None], text),
+    }
+    first, second = rows_of(columns)
+    found = properties_of(first)
+    assert (first.body, found["TAGS"], found["KEYS"], found["p"], found["__SHARDINGKEY"]) == (b"1", "t", "a b", "v", "s")
+    assert properties_of(second) == {"UNIQ_KEY": "1"}
+
+
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.text("abc ", max_size=9)), min_size=1, max_size=20))
 def test_the_members_are_those_of_a_batch(given_rows):
     bodies = pa.array([body for body, _ in given_rows], pa.binary())

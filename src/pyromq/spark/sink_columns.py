@@ -44,7 +44,11 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
 }
 _EXTRA_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp")
 _PLAIN = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
+_NUMBERS = ("flag", "queueId", "delayLevel")
 _KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
+
+# Spark's texts may be large ones, and `split` and `array` make lists whose items are never null: Arrow has more types.
+_WORDS, _PAIRS_OF_TEXTS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
 Ints = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
@@ -257,18 +261,20 @@ def _plain(name: str, column: pa.Array) -> pa.Array:
         column = column.combine_chunks()
     if name == "body":
         return column.cast(pa.binary())
-    if name == "keys" and pa.types.is_list(column.type):
-        return _joined_words(column)
+    if name == "keys" and pa.types.is_nested(column.type):
+        return _joined_words(column.cast(_WORDS))
+    if name == "properties":
+        return column.cast(_PAIRS_OF_TEXTS)
     if name in ("bornTimestamp", "deliverTimestamp"):
         microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
         return pc.divide(pc.add(microseconds, 999), 1000).cast(pa.string())  # whole ms, not before
-    return column if name in SINK_COLUMNS else column.cast(pa.string())
+    return column if name in _NUMBERS else column.cast(pa.string())
 
 
 def _joined_words(lists: pa.ListArray) -> pa.Array:
     if lists.flatten().null_count:
         words = [None if row is None else [word for word in row if word] for row in lists.to_pylist()]
-        lists = pa.array(words, pa.list_(pa.string()))
+        lists = pa.array(words, _WORDS)
     return pc.binary_join(lists, " ")
 
 

@@ -29,6 +29,26 @@ def test_a_missing_setting_is_named(capsys):
     assert "setting topics is missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("java_home", [True, False])
+def test_a_machine_without_java_is_told_in_one_line(java_home, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if java_home:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    arguments = ["--archive", str(tmp_path), "--topic", "orders", "--job", "1"]
+    assert run(["spark", "replay", *arguments]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Spark needs Java 17 or 21" in line
+    assert (f"JAVA_HOME is {tmp_path}" if java_home else "no java on the PATH") in line
+
+
+def test_a_wrong_interval_is_refused_before_anything_starts(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    arguments = ["--topics", "orders", "--to", "/lake", "--checkpoint", "/checkpoint", "--every", "banana"]
+    assert run(["spark", "archive", *arguments]) == 2
+    assert "setting every is 'banana'; write a length of time" in capsys.readouterr().err
+
+
 def test_settings_come_from_a_file_and_mistakes_in_it_are_named(tmp_path, capsys):
     pytest.importorskip("yaml")
     file = tmp_path / "archive.yaml"

@@ -40,7 +40,6 @@ def planned(**options):
     ("options", "ranges"),
     [
         ({}, [(5, 10), (0, 0)]),
-        ({"startingOffsets": "latest"}, [(10, 10), (0, 0)]),
         ({"startingOffsets": "group", "group": "g"}, [(8, 10), (0, 0)]),
         ({"startingOffsets": "group", "group": "other"}, [(5, 10), (0, 0)]),
         ({"startingOffsets": '{"x":{"b":{"0":7}}}'}, [(7, 10), (0, 0)]),

@@ -37,6 +37,7 @@ def test_a_mistake_is_named(values, text):
         build(Archive, values)
 
 
+REPLAY = {"archive": "/lake", "topic": "orders", "job": "1"}
 STREAM = {"topics": "orders", "checkpoint": "/checkpoint"}
 
 
@@ -53,12 +54,24 @@ STREAM = {"topics": "orders", "checkpoint": "/checkpoint"}
         ("metrics", STREAM | {"to": "/windows", "mode": "update"}, "setting mode is 'update'"),
         ("metrics", STREAM | {"to_topic": "windows", "mode": "all"}, "setting mode is 'all'"),
         ("redrive", {"group": "billing", "job": "1", "attempts": 3}, "attempts and parking_topic belong together"),
-        ("replay", {"archive": "/lake", "topic": "orders", "job": "1", "format": "orc"}, "setting format is 'orc'"),
+        ("replay", REPLAY | {"format": "orc"}, "setting format is 'orc'"),
+        ("replay", REPLAY | {"rate": -5, "dry_run": True}, "setting rate is -5; write a whole number from 0 on"),
+        ("replay", REPLAY | {"since": "rubbish"}, "setting since is 'rubbish'; write a time: 2026-01-31"),
+        ("replay", REPLAY | {"until": "2026-02-31"}, "setting until is '2026-02-31'"),
+        ("redrive", {"group": "billing", "job": "1", "since": "yesterday"}, "setting since is 'yesterday'"),
+        ("archive", ARCHIVE | {"every": "banana"}, "setting every is 'banana'; write a length of time"),
+        ("archive", ARCHIVE | {"batch_rows": 0}, "setting batch_rows is 0; write a whole number from 1 on"),
+        ("metrics", STREAM | {"to": "/windows", "window": "long"}, "setting window is 'long'"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_spark_starts(job, values, text):
     with pytest.raises(UsageError, match=text):
         build(JOBS[job], values)
+
+
+@pytest.mark.parametrize("moment", ["", "2026-01-31", "2026-01-31 12:00", "2026-01-31T12:00:00.5Z"])
+def test_moments_are_taken_as_spark_takes_them(moment):
+    assert build(JOBS["replay"], REPLAY | {"since": moment}).since == moment
 
 
 @pytest.mark.parametrize("name", ["lag_json", "lag_prometheus", "to_prometheus"])

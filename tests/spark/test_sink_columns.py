@@ -188,7 +188,13 @@ def test_texts_of_all_kinds_are_taken(keys, properties, text):
     }
     first, second = rows_of(columns)
     found = properties_of(first)
-    assert (first.body, found["TAGS"], found["KEYS"], found["p"], found["__SHARDINGKEY"]) == (b"1", "t", "a b", "v", "s")
+    assert (first.body, found["TAGS"], found["KEYS"], found["p"], found["__SHARDINGKEY"]) == (
+        b"1",
+        "t",
+        "a b",
+        "v",
+        "s",
+    )
     assert properties_of(second) == {"UNIQ_KEY": "1"}
 
 

@@ -92,7 +92,8 @@ def test_assigned_queues_are_read_alone(namesrv, topic):
 
 
 def test_what_latest_means_is_fixed_when_the_read_is_planned(namesrv, topic):
-    reader = reader_of(namesrv, startingOffsets="latest")
+    ends = json.dumps({TOPIC: {"broker-a": {str(n): -1 for n in range(4)}}})
+    reader = reader_of(namesrv, startingOffsets=ends)
     assert reader.partitions() == []
     assert list(reader.read(None)) == []
 

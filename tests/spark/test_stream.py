@@ -99,8 +99,9 @@ def test_a_topic_created_anew_ends_the_query_and_says_so(spark, namesrv, topic, 
 
 
 def test_an_option_for_batches_is_refused(spark, namesrv, topic, tmp_path):
-    with pytest.raises(Exception, match="option endingOffsets is for a batch"):
+    with pytest.raises(Exception, match="UsageError: option endingOffsets is for a batch") as caught:
         run(spark, namesrv, topic, tmp_path, endingOffsets="latest")
+    assert "UnboundLocalError" not in str(caught.value)
 
 
 def test_progress_has_the_ends_of_the_queues(spark, namesrv, topic, producer, tmp_path):

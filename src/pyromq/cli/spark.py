@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
     with _usage():
         values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
         settings = build(JOBS[name], values)
+    _check_java()
     _choose_python(settings.session.master, settings.session.conf)
     summary = _guarded(lambda tell: run(name, settings, tell))
     show_rows(summary.rows, output, empty="no queues")
@@ -82,6 +84,14 @@ def _usage() -> Iterator[None]:
         yield
     except UsageError as error:
         raise click.UsageError(one_line(error)) from error
+
+
+def _check_java() -> None:
+    """Raises `MQError` where there is none: Spark's scripts would print lines of their own."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=str(Path(home, "bin")) if home else None) is None:
+        where = f"JAVA_HOME is {home}, and {home}/bin/java is not there" if home else "there is no java on the PATH"
+        raise MQError(f"Spark needs Java 17 or 21, and {where}: install it, or set JAVA_HOME to where it is")
 
 
 def _choose_python(master: str, conf: tuple[str, ...]) -> None:

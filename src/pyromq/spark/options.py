@@ -89,14 +89,28 @@ def _whole(value: object) -> int:
 
 
 def _assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:
+    example = '{"orders":{"broker-a":[0,1]}}'
     try:
-        table = json.loads(value)
         return {
-            topic: {broker: [int(queue) for queue in queues] for broker, queues in brokers.items()}
-            for topic, brokers in table.items()
+            topic: {broker: [_queue_id(each) for each in _list(queues)] for broker, queues in brokers.items()}
+            for topic, brokers in json.loads(value).items()
         }
     except (ValueError, AttributeError, TypeError):
-        raise UsageError(f'option {name} is {value!r}; write {{"orders":{{"broker-a":[0,1]}}}}') from None
+        raise UsageError(
+            f"option {name} is {value!r}; write {example}, lists of queues (where they begin is startingOffsets)"
+        ) from None
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _queue_id(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no id of a queue")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +137,9 @@ class ReadOptions:
         "startingOffsets",
         _beginning,
         None,
-        "where queues begin: `earliest` (default of a batch), `latest` (default of a stream), `group` (what `group` "
-        'has stored, else earliest), `{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest; others earliest)',
+        "where queues begin: `earliest` (default of a batch), `latest` (streams only, their default), `group` (what "
+        "`group` has stored, else earliest), "
+        '`{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest; others earliest)',
     )
     starting_ms: int | None = _option(
         "startingTimestamp", _time, None, "begin with messages stored at this time or later; ms or ISO text"
@@ -280,7 +295,12 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
         if mode and option.metadata["only"] not in (None, mode):
             raise UsageError(f"option {option.metadata['name']} is for a {option.metadata['only']}, this is a {mode}")
         found[option.name] = option.metadata["read"](option.metadata["name"], value)
-    return ReadOptions(**found)
+    options = ReadOptions(**found)
+    if mode == BATCH and options.starting_offsets == "latest":
+        raise UsageError(
+            "option startingOffsets is 'latest', from where a batch reads nothing; leave it out, or stream"
+        )
+    return options
 
 
 _UNSIGNED = "requests are not signed; leave it out where brokers do not check signatures"

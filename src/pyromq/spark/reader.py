@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyromq.clock import SystemClock
+from pyromq.errors import MQError
 from pyromq.spark.clients import client_of, patiently
 from pyromq.spark.offsets import plan_ranges
 from pyromq.spark.options import ReadOptions
@@ -106,6 +107,31 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return Limits()
         return Limits(self._options.max_rows, self._options.max_bytes, self._options.min_rows)
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises, in all that Spark asks first of a stream, why there is none.
+
+    Spark hides what `streamReader` itself raises behind an error of its own, that a variable is not set.
+    """
+
+    def __init__(self, why: MQError) -> None:
+        self._why = why
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._why
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._why
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._why
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._why
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        raise self._why
 
 
 def _partitions(options: ReadOptions, ranges: list[QueueRange]) -> list[InputPartition]:

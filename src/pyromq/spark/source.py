@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyromq.errors import UsageError
+from pyromq.errors import MQError, UsageError
 from pyromq.spark.options import BATCH, STREAM, ReadOptions, read_options
 from pyromq.spark.sink_options import SinkOptions, sink_options
 from pyromq.spark.sql_tables import (
@@ -38,7 +38,7 @@ from pyromq.spark.sql_tables import (
 )
 
 if TYPE_CHECKING:
-    from pyromq.spark.reader import RocketMQReader, RocketMQStreamReader
+    from pyromq.spark.reader import RefusedStream, RocketMQReader, RocketMQStreamReader
     from pyromq.spark.writer import RocketMQStreamWriter, RocketMQWriter
 
 COLUMNS: dict[str, DataType] = {
@@ -90,10 +90,13 @@ class RocketMQDataSource(DataSource):
 
         return RocketMQReader(self._read_options(schema, BATCH), _columns(schema))
 
-    def streamReader(self, schema: StructType) -> RocketMQStreamReader:
-        from pyromq.spark.reader import RocketMQStreamReader
+    def streamReader(self, schema: StructType) -> RocketMQStreamReader | RefusedStream:
+        from pyromq.spark.reader import RefusedStream, RocketMQStreamReader
 
-        return RocketMQStreamReader(self._read_options(schema, STREAM), _columns(schema))
+        try:
+            return RocketMQStreamReader(self._read_options(schema, STREAM), _columns(schema))
+        except MQError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         from pyromq.spark.writer import RocketMQWriter

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyromq.errors import UsageError
 from pyromq.spark.jobs.session import beginning
 from pyromq.spark.jobs.settings import Session, Stream, Summary
+from pyromq.spark.jobs.times import spark_interval
 from pyromq.spark.listener import LagListener
 from pyromq.spark.stream_offset import StreamOffset, read_stream_offset
 
@@ -69,32 +68,6 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamSettings, tel
         return totals.summary()
     finally:
         listener.close()
-
-
-def spark_interval(setting: str, text: str) -> str:
-    """Return a length of time as Spark writes it: `10 seconds` for `10s`, `10 sec` and `10 seconds`.
-
-    Raises `UsageError`, naming the setting, for what is none.
-    """
-    parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", text.strip())
-    found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", text)]
-    if not parts or not all(unit for _, unit in found):
-        raise UsageError(f"setting {setting} is {text!r}; write a length of time: 500ms, 10s, 5m, 1h, 2d or 10 seconds")
-    return " ".join(f"{number} {unit}" for number, unit in found)
-
-
-_UNITS = {
-    name: unit
-    for unit, names in {
-        "milliseconds": "ms millisecond milliseconds",
-        "seconds": "s sec second seconds",
-        "minutes": "m min minute minutes",
-        "hours": "h hour hours",
-        "days": "d day days",
-        "weeks": "w week weeks",
-    }.items()
-    for name in names.split()
-}
 
 
 @contextmanager

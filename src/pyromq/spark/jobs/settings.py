@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from pyromq.errors import UsageError
+from pyromq.spark.jobs.times import check_moment, spark_interval
 
 GROUP_PREFIX = "pyromq-spark-"
 FORMATS = ("parquet", "delta")  # as in archive_tables, which loads pyarrow: too slow for `--help`
@@ -49,6 +50,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         pairs(self.option)
+        spark_interval("every", self.every)
+        _check_least("batch_rows", self.batch_rows, 1)
         _check_folder_of("lag_json", self.lag_json)
         _check_folder_of("lag_prometheus", self.lag_prometheus)
 
@@ -114,6 +117,8 @@ class Metrics:
             raise UsageError("give one of the settings to_topic, to and to_prometheus")
         if self.mode not in ("append", "update") or (self.to and self.mode == "update"):
             raise UsageError(f"setting mode is {self.mode!r}; write append, or update where not to Parquet")
+        spark_interval("window", self.window)
+        spark_interval("late", self.late)
         _check_folder_of("to_prometheus", self.to_prometheus)
 
 
@@ -138,6 +143,9 @@ class Replay:
 
     def __post_init__(self) -> None:
         _check_format(self.format)
+        _check_least("rate", self.rate, 0)
+        check_moment("since", self.since)
+        check_moment("until", self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,9 @@ class Redrive:
     def __post_init__(self) -> None:
         if bool(self.attempts) != bool(self.parking_topic):
             raise UsageError("settings attempts and parking_topic belong together; give both or none")
+        _check_least("attempts", self.attempts, 0)
+        check_moment("since", self.since)
+        check_moment("until", self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +184,11 @@ class Mirror:
     groups: str = setting("Groups whose offsets are carried over when the job ends, separated by commas.", "")
     stream: Stream = field(default_factory=Stream)
     session: Session = field(default_factory=Session)
+
+
+def _check_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"setting {name} is {value}; write a whole number from {least} on")
 
 
 def _check_format(form: str) -> None:

@@ -16,7 +16,7 @@ SOURCES = Path(__file__).parents[1] / "src"
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-WORDS = {"errors", "names", "message", "message_id", "record", "java_hash", "clock"}
+WORDS = {"errors", "names", "message", "message_id", "record", "java_hash", "clock", "plural"}
 MECHANISMS = {"remoting", "store", "filter"}
 ROLES = {"nameserver", "broker", "client"}
 

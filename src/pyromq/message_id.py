@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.message import format_address, pack_address
+from pyromq.plural import counted
 
 _COUNTER_DIGITS = 4
 _SAME_MS = 4096  # ids that may share a time: far fewer than the counter tells apart
@@ -75,7 +76,9 @@ def parse_offset_id(text: str) -> OffsetId:
     except ValueError as error:
         raise UsageError(f"message id {text!r} is not hexadecimal") from error
     if len(raw) not in (16, 28):
-        raise UsageError(f"message id {text!r} has {len(text)} digits; an offset id has 32 (IPv4) or 56 (IPv6)")
+        raise UsageError(
+            f"message id {text!r} has {counted(len(text), 'digit')}; an offset id has 32 (IPv4) or 56 (IPv6)"
+        )
     if raw[-12:-10] != b"\0\0":  # no port has more than 16 bits
         raise UsageError(
             f"message id {text!r} points at no broker; if it is the producer's unique id, give its topic too"

@@ -215,7 +215,7 @@ async def test_an_empty_transaction_is_decided_too(batches):
 async def test_an_attempt_that_is_not_whole_is_not_committed(batches):
     await batches.run(["1"])
     response = await batches.commit({"a": 2}, code=ResponseCode.BATCH_INCOMPLETE)
-    assert "has 1 messages here, not the 2" in response.remark
+    assert "has 1 message here, not the 2" in response.remark
     await batches.find(code=ResponseCode.QUERY_NOT_FOUND)
     await batches.commit({"a": 1})
     assert await batches.visible() == ["1"]

@@ -71,6 +71,31 @@ def test_a_property_that_does_not_fit_is_named_with_its_value(name, text):
         from_java({name: text}, data=DATA)
 
 
+@pytest.mark.parametrize("name", [name for name in JAVA_NAMES if name != "storePathRootDir"])
+def test_no_setting_is_refused_in_pythons_words(name):
+    for text in ("", "x", "1_0", "0.5", "-5"):
+        try:
+            BrokerConfig(DATA, **from_java({name: text}, data=DATA))
+        except UsageError as error:
+            assert name in str(error)
+            assert "invalid literal" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("listenPort", "write a whole number"),
+        ("deleteWhen", "write a whole number"),
+        ("storePathRootDir", "write a path"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_says_what_to_write(name, advice):
+    text = "" if "Path" in name else "1_0"
+    with pytest.raises(UsageError) as refused:
+        from_java({name: text}, data=DATA)
+    assert str(refused.value) == f"property {name} is {text!r}: {advice}"
+
+
 def test_the_advertised_address_is_the_public_one():
     assert BrokerConfig(DATA, port=10911).advertised_address == "127.0.0.1:10911"
     assert BrokerConfig(DATA, port=1, host="::", advertised_host="::1").advertised_address == "[::1]:1"

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyromq.errors import UsageError
 from pyromq.names import MAX_TOPIC_LENGTH, check_topic
+from pyromq.remoting.properties import parse_number
 from pyromq.store.config import FlushMode, StoreConfig
 
 ENTRY_BYTES = 20  # of a consume queue; Java configures file sizes in bytes, we in entries
@@ -339,8 +340,12 @@ def _parse(name: str, text: str) -> object:
         if annotation == "bool":
             return _parse_bool(text)
         if annotation == "int":
-            return int(text)
-        return Path(text) if "Path" in annotation else text
+            return parse_number(text)
+        if "Path" not in annotation:
+            return text
+        if not text:  # would be the current folder
+            raise ValueError("write a path")
+        return Path(text)
     except ValueError as error:
         raise UsageError(f"property {name} is {text!r}: {error}") from error
 
@@ -363,7 +368,7 @@ def _parse_flush(text: str) -> FlushMode:
 
 def _parse_entries(text: str) -> int:
     """Java rounds the file size up to whole entries."""
-    return -(-int(text) // ENTRY_BYTES)
+    return -(-parse_number(text) // ENTRY_BYTES)
 
 
 def _parse_delays(text: str) -> tuple[int, ...]:
@@ -376,7 +381,7 @@ def _parse_delays(text: str) -> tuple[int, ...]:
 
 
 def _parse_hours(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(";") if word.strip())
+    return tuple(parse_number(word.strip()) for word in text.split(";") if word.strip())
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {
@@ -385,5 +390,5 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "mappedFileSizeConsumeQueue": _parse_entries,
     "messageDelayLevel": _parse_delays,
     "deleteWhen": _parse_hours,
-    "retentionBytes": int,
+    "retentionBytes": parse_number,
 }

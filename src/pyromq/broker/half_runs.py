@@ -21,6 +21,7 @@ from typing import NamedTuple
 from pyromq.clock import Clock
 from pyromq.errors import BatchIncomplete
 from pyromq.message import Property, StoredMessage
+from pyromq.plural import counted
 from pyromq.remoting.bodies import BatchAttempt, UndecidedBatch
 
 NAME, TOKEN, NUMBER, COUNT, DECIDER = "TRAN_NAME", "TRAN_TOKEN", "TRAN_RUN", "TRAN_COUNT", "TRAN_LEDGER"
@@ -79,8 +80,8 @@ class HalfRuns:
             held = _count(runs.values())
             if held != attempt.messages:
                 raise BatchIncomplete(
-                    f"transaction {transaction!r}: attempt {attempt.token!r} has {held} messages here, not the"
-                    f" {attempt.messages} to be committed; it was rolled back, maybe after batchTransactionTimeOut,"
+                    f"transaction {transaction!r}: attempt {attempt.token!r} has {counted(held, 'message')} here, not"
+                    f" the {attempt.messages} to be committed; it was rolled back, maybe after batchTransactionTimeOut,"
                     " or was never whole. Send the batch again as a new attempt"
                 )
 

@@ -9,6 +9,7 @@ import click
 from pyromq import Admin
 from pyromq.cli.render import namesrv_option, output_option, show_record, show_rows
 from pyromq.errors import UsageError
+from pyromq.plural import counted
 
 
 @click.group()
@@ -80,7 +81,9 @@ def wipe(broker: str, namesrv: str) -> None:
     with Admin(namesrv) as admin:
         _check_known(admin, broker)
         count = admin.wipe_write_permission(broker)
-    click.echo(f"producers no longer send to {broker} ({count} topics); undo with `pyromq cluster unwipe {broker}`")
+    click.echo(
+        f"producers no longer send to {broker} ({counted(count, 'topic')}); undo with `pyromq cluster unwipe {broker}`"
+    )
 
 
 @cluster.command()
@@ -91,7 +94,7 @@ def unwipe(broker: str, namesrv: str) -> None:
     with Admin(namesrv) as admin:
         _check_known(admin, broker)
         count = admin.add_write_permission(broker)
-    click.echo(f"producers send to {broker} again ({count} topics)")
+    click.echo(f"producers send to {broker} again ({counted(count, 'topic')})")
 
 
 def _check_known(admin: Admin, broker: str) -> None:

@@ -17,7 +17,7 @@ from pyromq.broker.config import JAVA_NAMES as BROKER_NAMES
 from pyromq.broker.config import from_java
 from pyromq.errors import UsageError
 from pyromq.nameserver.config import JAVA_NAMES as NAME_SERVER_NAMES
-from pyromq.remoting.properties import parse_properties
+from pyromq.remoting.properties import parse_number, parse_properties
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +124,8 @@ def _check(properties: Mapping[str, str], known: Collection[str], source: Path) 
 def _value(name: str, text: str, source: Path) -> int | bool | str | Path:
     text = text.strip()
     if name == "kvConfigPath":
+        if not text:
+            raise UsageError(f"{source}: {name} is {text!r}: write a path")
         return Path(text)
     if name == "bindAddress":
         return text
@@ -132,6 +134,6 @@ def _value(name: str, text: str, source: Path) -> int | bool | str | Path:
             raise UsageError(f"{source}: {name} is {text!r}; write true or false")
         return text.lower() == "true"
     try:
-        return int(text)
+        return parse_number(text)
     except ValueError as error:
-        raise UsageError(f"{source}: {name} is {text!r}; write a number") from error
+        raise UsageError(f"{source}: {name} is {text!r}: {error}") from error

@@ -100,11 +100,6 @@ def _iso(value: object) -> str:
     return value.isoformat(timespec="milliseconds")
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 message`, `1,234 messages`; `many` where an s does not do."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def local_time(ms: int) -> datetime | None:
     """Return a time in ms since 1970 in this machine's zone; None for 0 and less, which mean none."""
     return datetime.fromtimestamp(ms / 1000).astimezone() if ms > 0 else None

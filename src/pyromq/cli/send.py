@@ -16,9 +16,10 @@ import click
 
 from pyromq import IllegalMessage, Message, MQError, Producer, SendResult
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import as_json, counted, namesrv_option, output_option
+from pyromq.cli.render import as_json, namesrv_option, output_option
 from pyromq.cli.times import read_duration, read_moment
 from pyromq.filter.tags import check_tag
+from pyromq.plural import counted
 
 GROUP = "pyromq-cli-producer"
 IN_FLIGHT = 256  # lines without an answer yet: enough to keep the connection busy, few to be unsure of after a failure

@@ -17,6 +17,7 @@ from pyromq.cli.properties import broker_settings, read_properties
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.errors import ProtocolError, UsageError
 from pyromq.message import StoredMessage
+from pyromq.plural import counted
 from pyromq.remoting.bodies import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -108,7 +109,7 @@ def repair(folder: Path, config_file: Path | None, output: str) -> int:
     finally:
         directory.unlock()
     if output == "table":
-        click.echo("\n".join([*acts, f"{_counted(len(acts), 'thing')} done"]))
+        click.echo("\n".join([*acts, f"{counted(len(acts), 'thing')} done"]))
     return _tell(report, output, config, acts=acts)
 
 
@@ -196,18 +197,14 @@ def _tell(report: Report, output: str, config: StoreConfig, *, acts: list[str] |
         size = report.segment_bytes
         click.echo(f"the log files have {size} bytes: the broker's settings need mappedFileSizeCommitLog={size}")
     span = f"log offsets {report.log_begin} to {report.log_end}"
-    click.echo(f"{_counted(report.records, 'sound record')}, {span}: {_verdict(report, bad)}")
+    click.echo(f"{counted(report.records, 'sound record')}, {span}: {_verdict(report, bad)}")
     return 1 if bad else 0
 
 
 def _verdict(report: Report, bad: list[Finding]) -> str:
     if bad:
-        return f"{_counted(len(bad), 'thing')} {'is' if len(bad) == 1 else 'are'} wrong"
+        return f"{counted(len(bad), 'thing')} {'is' if len(bad) == 1 else 'are'} wrong"
     return "nothing needs a repair" if report.findings else "nothing is wrong"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

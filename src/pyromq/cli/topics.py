@@ -10,7 +10,6 @@ import click
 from pyromq import Admin
 from pyromq.cli.asking import confirm
 from pyromq.cli.render import (
-    counted,
     local_time,
     namesrv_option,
     output_option,
@@ -21,6 +20,7 @@ from pyromq.cli.render import (
 from pyromq.client.admin import QueueStatus, altered
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.names import check_topic, is_system_topic
+from pyromq.plural import counted
 from pyromq.remoting.bodies import Connection, TopicConfig
 from pyromq.remoting.codes import Permission
 

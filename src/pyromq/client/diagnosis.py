@@ -11,6 +11,7 @@ from pyromq.client.routes import read_route
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
+from pyromq.plural import counted
 from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
 from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
 
@@ -114,7 +115,9 @@ async def _check_topic(membership: Membership, topic: str) -> AsyncIterator[Find
             advice += f"; were they taken out by `pyromq cluster wipe` ({brokers}), `pyromq cluster unwipe` undoes it"
         yield Finding(name, False, f"has no queue that can be {missing}: permission, or no master", advice)
     else:
-        yield Finding(name, True, f"has {len(route.writable)} queues to write, {len(route.readable)} to read")
+        yield Finding(
+            name, True, f"has {counted(len(route.writable), 'queue')} to write, {len(route.readable)} to read"
+        )
 
 
 async def _check_auto_creation(membership: Membership, topic: str) -> Finding:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
+from pyromq.plural import counted
 from pyromq.record import decode
 from pyromq.store.index_file import index_file_bytes
 from pyromq.store.key_index import key_hashes
@@ -234,4 +235,6 @@ class IndexCheck:
         yield from self._findings
         for path, count in self._untold.items():
             if count > _TOLD:
-                yield Finding(path, None, f"{count - _TOLD} more entries are wrong", Cure.REPAIR)
+                yield Finding(
+                    path, None, f"{counted(count - _TOLD, 'more entry is', 'more entries are')} wrong", Cure.REPAIR
+                )

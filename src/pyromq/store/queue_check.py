@@ -9,6 +9,7 @@ from pathlib import Path
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC, is_system_topic
+from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE, decode
 from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.follower import UNQUEUED, Follower
@@ -109,9 +110,13 @@ class QueueCheck:
             path = self._path_of(topic, queue_id)
             if (topic, queue_id) in self._noted or self._is_known(topic):
                 self.broken.add((topic, queue_id))
-                yield Finding(path, None, f"the queue is missing, the log has {count} messages of it", Cure.REPAIR)
+                yield Finding(
+                    path, None, f"the queue is missing, the log has {counted(count, 'message')} of it", Cure.REPAIR
+                )
             else:
-                yield Finding(path, None, f"the log has {count} messages of a topic that is deleted", Cure.NOBODY)
+                yield Finding(
+                    path, None, f"the log has {counted(count, 'message')} of a topic that is deleted", Cure.NOBODY
+                )
         for key, noted_end in self._noted.items():
             end = self._queues[key].queue.end if key in self._queues else 0
             if end < noted_end and key not in self.broken:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage, SysFlag
+from pyromq.plural import counted
 from pyromq.record import BLANK_MAGIC, FIXED_SIZE, decode, encode
 from pyromq.store.checking import Checking, Report
 from pyromq.store.config import StoreConfig
@@ -112,7 +113,9 @@ class Repairing:
             self._on_act(f"{file.path} byte {start}: {end - start} damaged bytes are made a record that says so")
             self._fill_with_stand_ins(damage, start, end, checking)
         else:
-            self._on_act(f"{file.path} byte {start}: {end - start} damaged bytes are too few to be filled; left")
+            self._on_act(
+                f"{file.path} byte {start}: {counted(end - start, 'damaged byte')}, too few to be filled; left"
+            )
 
     def _fill_with_stand_ins(self, damage: Damage, start: int, end: int, checking: Checking) -> None:
         while start < end:

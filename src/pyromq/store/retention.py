@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from pyromq.clock import Clock
+from pyromq.plural import counted
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
@@ -131,17 +132,18 @@ class Retention:
         waiting = sum(segment.base + segment.size > keep_from for segment in files)
         free = len(files) - waiting
         if self._is_forced and free:
-            return f"the oldest of {free} log files are being deleted, and sending goes on when that suffices"
+            return f"log files are being deleted, the oldest of {free}, and sending goes on when that suffices"
         if free:
             return (
-                f"{free} log files are younger than fileReservedTime ({self._config.reserved_hours} h); "
+                f"{counted(free, 'log file is', 'log files are')} younger than fileReservedTime"
+                f" ({self._config.reserved_hours} h); "
                 "`pyromq store expire --older-than HOURS` deletes younger ones, or make room on that disk"
             )
         if waiting:
-            return (
-                f"all {waiting} log files that could go hold messages that wait for delivery, or undecided"
-                " transactions; make room on that disk"
+            could_go = (
+                "the log file that could go holds" if waiting == 1 else f"all {waiting} log files that could go hold"
             )
+            return f"{could_go} messages that wait for delivery, or undecided transactions; make room on that disk"
         return "nothing of the store can go, it has one log file; make room on that disk"
 
     @property

@@ -12,6 +12,7 @@ from pyspark.sql.column import Column
 from pyromq.client.queue_reader import QueueReader
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
+from pyromq.plural import counted
 from pyromq.spark.jobs.running import Tell
 from pyromq.spark.jobs.session import open_session, read_archive, read_copies
 from pyromq.spark.jobs.settings import Audit, Summary
@@ -32,7 +33,7 @@ def run(settings: Audit, tell: Tell) -> Summary:
         spark.createDataFrame(rows).coalesce(1).write.mode("overwrite").parquet(settings.report)
     found = {name: sum(row[name] for row in rows) for name in WRONG}
     note = ", ".join(f"{count} {name}" for name, count in found.items())
-    return Summary(rows, (f"{sum(row['rows'] for row in rows)} rows: {note}",), failed=any(found.values()))
+    return Summary(rows, (f"{counted(sum(row['rows'] for row in rows), 'row')}: {note}",), failed=any(found.values()))
 
 
 def _archive(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:

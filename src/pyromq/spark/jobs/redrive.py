@@ -11,6 +11,7 @@ from pyspark.sql.column import Column
 from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
+from pyromq.plural import counted
 from pyromq.spark.jobs.running import Tell
 from pyromq.spark.jobs.session import ORIGIN, open_session, origin_of, own_properties, with_property, write_options
 from pyromq.spark.jobs.settings import Redrive, Summary
@@ -32,14 +33,16 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     rows = [_row(each) for each in letters.groupBy("destination", _reason().alias("reason")).count().collect()]
     rows = sorted(rows, key=lambda row: (row["destination"] or "", row["reason"] or ""))
     if lost := sum(row["messages"] for row in rows if row["destination"] is None):
-        raise UsageError(f"{lost} dead letters do not say where they came from; give setting to_topic")
+        raise UsageError(
+            f"{counted(lost, 'dead letter does', 'dead letters do')} not say where it came from; give setting to_topic"
+        )
     total = sum(row["messages"] for row in rows)
     if settings.dry_run or not total:
-        return Summary(rows, (f"{total} dead letters would be sent",))
+        return Summary(rows, (f"{counted(total, 'dead letter')} would be sent",))
     frame = _messages(letters)
     frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
     tell(total)
-    return Summary(rows, (f"{total} dead letters sent",))
+    return Summary(rows, (f"{counted(total, 'dead letter')} sent",))
 
 
 def _property(name: str) -> Column:

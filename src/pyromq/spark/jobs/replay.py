@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pyromq.plural import counted
 from pyromq.spark.jobs.running import Tell
 from pyromq.spark.jobs.session import (
     ORIGIN,
@@ -34,14 +35,14 @@ def run(settings: Replay, tell: Tell) -> Summary:
     total = sum(row["messages"] for row in rows)
     place = settings.to_topic or settings.topic
     if settings.dry_run or not total:
-        return Summary(rows, (f"{total} messages would be sent to {place}",))
+        return Summary(rows, (f"{counted(total, 'message')} would be sent to {place}",))
     frame = _messages(_in_order(chosen, settings), settings)
     if settings.rate:
         frame = _held_back(frame, settings.rate)
     options = write_options(settings, topic=place)
     frame.write.format("rocketmq").mode("append").options(**options).save()
     tell(total)
-    return Summary(rows, (f"{total} messages sent to {place}",))
+    return Summary(rows, (f"{counted(total, 'message')} sent to {place}",))
 
 
 def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:

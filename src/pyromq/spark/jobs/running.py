@@ -15,6 +15,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyromq.plural import counted
 from pyromq.spark.jobs.session import beginning
 from pyromq.spark.jobs.settings import Session, Stream, Summary
 from pyromq.spark.jobs.times import spark_interval
@@ -141,8 +142,9 @@ class Totals:
             most = self._latest.positions.get(queue, end) if self._latest else end
             place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
             rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
-        note = f"{self.rows} messages in {self._batches} batches"
-        late = f"{self._late} partial counts of late messages were dropped"  # Spark counts them after summing up
+        note = f"{counted(self.rows, 'message')} in {counted(self._batches, 'batch', 'batches')}"
+        one, many = "partial count of late messages was", "partial counts of late messages were"
+        late = f"{counted(self._late, one, many)} dropped"  # Spark counts them after summing up
         return Summary(rows, (note, late) if self._late else (note,))
 
     def _add(self, report: dict[str, Any]) -> None:

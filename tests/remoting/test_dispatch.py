@@ -133,18 +133,26 @@ def test_a_future_is_passed_on():
     assert Dispatcher(Waiting()).dispatch(maximum(1)) is future
 
 
+class Refusing:
+    """A guard that refuses one queue and keeps what it judged together."""
+
+    reads_fields = False
+
+    def __init__(self, queue_id):
+        self.bursts = []
+        self._queue_id = queue_id
+
+    def judge(self, calls):
+        self.bursts.append([call.header.queue_id for call in calls])
+        return [NoPermission("not you") if call.header.queue_id == self._queue_id else None for call in calls]
+
+
 def test_the_guard_sees_each_readable_call_first_and_may_refuse_it():
-    seen = []
-
-    def guard(call):
-        seen.append(call.code)
-        if call.header.queue_id == 2:
-            raise NoPermission("not you")
-
+    guard = Refusing(2)
     dispatcher = Dispatcher(Offsets(), guard=guard)
     assert [dispatcher.dispatch(maximum(number)).code for number in (1, 2)] == [1, ResponseCode.NO_PERMISSION]
     assert dispatcher.dispatch(Call(9_999, peer=maximum(1).peer)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert seen == [30, 30]
+    assert guard.bursts == [[1], [2]]
 
 
 # -- bursts
@@ -183,13 +191,22 @@ def test_a_call_that_cannot_be_read_is_refused_alone_in_its_burst():
     assert offsets.runs == []
 
 
-def test_a_guard_sees_each_call_of_a_burst():
-    def guard(call):
-        if call.header.queue_id == 1:
-            raise NoPermission("not you")
-
-    replies = Dispatcher(Offsets(), guard=guard).dispatch_burst([maximum(number) for number in range(3)])
+def test_a_guard_judges_a_burst_at_once_and_the_rest_of_it_is_answered_at_once():
+    offsets, guard = Offsets(), Refusing(1)
+    replies = Dispatcher(offsets, guard=guard).dispatch_burst([maximum(number) for number in range(3)])
     assert [reply.code for reply in replies] == [0, ResponseCode.NO_PERMISSION, 2]
+    assert (guard.bursts, offsets.runs) == ([[0, 1, 2]], [2])
+
+
+def test_a_guard_with_a_bug_lets_nothing_pass(caplog):
+    class Broken(Refusing):
+        def judge(self, calls):
+            raise ZeroDivisionError("a bug")
+
+    dispatcher = Dispatcher(offsets := Offsets(), guard=Broken(1))
+    replies = [dispatcher.dispatch(maximum(0)), *dispatcher.dispatch_burst([maximum(1), maximum(2)])]
+    assert [reply.remark for reply in replies] == ["ZeroDivisionError: a bug"] * 3
+    assert offsets.runs == []
 
 
 def test_a_bug_in_a_run_answers_every_call_and_is_logged_once(caplog):

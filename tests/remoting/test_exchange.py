@@ -21,7 +21,7 @@ from pyromq.testing import FakeClock
 class Side:
     """An exchange, how often it asked to be written, and what its calls got."""
 
-    def __init__(self, dispatcher, clock, *, initiator, serialization=JSON):
+    def __init__(self, dispatcher, clock, *, initiator, serialization=JSON, **options):
         self.wakes = 0
         self.got = []
         self.soon = []
@@ -33,6 +33,7 @@ class Side:
             run_soon=lambda *call: self.soon.append(call),
             initiator=initiator,
             serialization=serialization,
+            **options,
         )
 
     def wake(self):
@@ -54,10 +55,13 @@ class Side:
 class Pair:
     """A client's side and a server's side; `carry` takes bytes from one to the other."""
 
-    def __init__(self, *answerers, clock=None, serialization=JSON, at_client=()):
+    def __init__(
+        self, *answerers, clock=None, serialization=JSON, at_client=(), guard=None, hooks=(), client_hooks=(), **options
+    ):
         self.clock = clock or FakeClock()
-        self.client = Side(Dispatcher(*at_client), self.clock, initiator=True, serialization=serialization)
-        self.server = Side(Dispatcher(*answerers), self.clock, initiator=False)
+        options |= {"serialization": serialization, "hooks": client_hooks}
+        self.client = Side(Dispatcher(*at_client), self.clock, initiator=True, **options)
+        self.server = Side(Dispatcher(*answerers, guard=guard), self.clock, initiator=False, hooks=hooks)
 
     def carry(self, *, times=1):
         for _ in range(times):

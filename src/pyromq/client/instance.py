@@ -48,6 +48,7 @@ class Instance:
     def __init__(self, key: tuple[object, ...], clock: Clock) -> None:
         self.key = key
         self.members: list[Member] = []
+        self.keeps_fields = False
         # In all that connections need of it, this is a dispatcher.
         self.pool = Pool(cast(Dispatcher, self), clock)
 

@@ -29,6 +29,7 @@ from pyromq.remoting import headers  # noqa: F401  the declarations register the
 from pyromq.remoting.codes import RESPONSE, VERSION, Language
 from pyromq.remoting.frame import BINARY, JSON, frame_words
 from pyromq.remoting.header import Filled, H, Header, HeaderTemplate, parse_header, request_headers, wire_fields
+from pyromq.remoting.signer import Signer
 
 OUR_LANGUAGE = Language.PYTHON
 _TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
@@ -44,10 +45,12 @@ class Call(msgspec.Struct):
     language: str = "JAVA"
     version: int = 0
     header: Header | None = msgspec.field(name="extFields", default=None)
-    # The next four are never on the wire: whoever decodes overwrites them.
+    # The next six are never on the wire: whoever decodes overwrites them.
     body: bytes = msgspec.field(name="#body", default=b"")
     serialization: int = msgspec.field(name="#serialization", default=JSON)
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
+    fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: as they came, where asked for
+    hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: what hooks saw of it
     peer: Any = msgspec.field(name="#peer", default=None)  # the Exchange it came by
 
 
@@ -105,7 +108,7 @@ class ReplyTemplate:
         **constants: str | int,
     ) -> None:
         self.code = code
-        self._remark = remark
+        self.remark = remark
         self._header = HeaderTemplate(header, variables, formats=formats, **constants)
         escaped = None if remark is None else remark.replace("%", "%%")
         # With holes for the variables and the opaque.
@@ -113,7 +116,7 @@ class ReplyTemplate:
 
     def reply(self, filled: FilledReply) -> Reply:
         """Return the same answer as structs, for those who need it in another form."""
-        return Reply(self._header.header(filled.values), filled.body, self.code, self._remark)
+        return Reply(self._header.header(filled.values), filled.body, self.code, self.remark)
 
 
 class FilledReply(msgspec.Struct, gc=False):
@@ -171,6 +174,15 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
                     call.serialization = JSON
                     return call
     return _decode_tolerantly(serialization, header, body)
+
+
+def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -> Call | Response:
+    """Like `decode_request`; the call keeps its fields as they came. For guards that check signatures."""
+    command = decode_request(serialization, header, body)
+    if isinstance(command, Call):
+        raw = _decode_json(header) if serialization == JSON else _decode_binary(header)
+        command.fields = raw.extFields or {}
+    return command
 
 
 def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Response:
@@ -270,17 +282,32 @@ def _language_name(language: Any) -> str:
     return language if isinstance(language, str) else "JAVA"
 
 
-def encode_request(header: Header | Filled, body: bytes, *, opaque: int, flag: int, serialization: int = JSON) -> bytes:
+def encode_request(
+    header: Header | Filled,
+    body: bytes,
+    *,
+    opaque: int,
+    flag: int,
+    serialization: int = JSON,
+    signer: Signer | None = None,
+) -> bytes:
     """Return the frame of a request. One whose code is too large for a binary header is written as JSON."""
     if header.code > _LARGEST_BINARY_CODE:
         serialization = JSON
+    if signer is not None:
+        fields = wire_fields(header.header if isinstance(header, Filled) else header)
+        fields |= signer.sign(fields, body)
+        return _encode(
+            int(header.code), fields, body, opaque=opaque, flag=flag, remark=None, serialization=serialization
+        )
     if isinstance(header, Filled):
         if serialization == JSON:
             line = header.template.request_line or _prepare_request(header.template)
             encoded = line % (*header.values, flag, opaque)
             return frame_words(JSON, len(encoded), len(body)) + encoded + body
         header = header.header
-    return _encode(int(header.code), header, body, opaque=opaque, flag=flag, remark=None, serialization=serialization)
+    fields = wire_fields(header)
+    return _encode(int(header.code), fields, body, opaque=opaque, flag=flag, remark=None, serialization=serialization)
 
 
 def _prepare_request(template: HeaderTemplate) -> bytes:
@@ -307,7 +334,7 @@ def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -
     output.append(
         _encode(
             reply.code,
-            reply.header,
+            None if reply.header is None else wire_fields(reply.header),
             raw,
             opaque=call.opaque,
             flag=RESPONSE,
@@ -319,7 +346,7 @@ def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -
 
 def _encode(
     code: int,
-    header: Header | None,
+    fields: dict[str, str] | None,
     body: bytes,
     *,
     opaque: int,
@@ -327,7 +354,6 @@ def _encode(
     remark: str | None,
     serialization: int,
 ) -> bytes:
-    fields = None if header is None else wire_fields(header)
     if serialization == BINARY:
         encoded = _encode_binary(code, fields or {}, opaque=opaque, flag=flag, remark=remark)
     else:

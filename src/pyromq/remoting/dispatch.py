@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pyromq.errors import MQError, ProtocolError, ResponseCode
 from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.guard import Guard
 from pyromq.remoting.header import Header, request_headers
 
 logger = logging.getLogger(__name__)
@@ -48,10 +49,11 @@ def answers_runs(*requests: type[Header]) -> Callable[[A], A]:
 class Dispatcher:
     """The table code -> answer of one server or client, collected from the marked methods of the given objects.
 
-    `guard` is called before each answer and refuses by raising an `MQError`.
+    `guard` is asked before calls are answered, once for a burst; what it refuses nobody else sees.
     """
 
-    def __init__(self, *answerers: object, guard: Callable[[Call], None] | None = None) -> None:
+    def __init__(self, *answerers: object, guard: Guard | None = None) -> None:
+        self.keeps_fields = guard is not None and guard.reads_fields
         self._guard = guard
         self._table: dict[int, Answer] = {}
         self._run_table: dict[int, RunAnswer] = {}
@@ -79,8 +81,8 @@ class Dispatcher:
                 )
             if call.header is None:
                 raise call.fault
-            if self._guard is not None:
-                self._guard(call)
+            if self._guard is not None and (error := self._guard.judge([call])[0]) is not None:
+                raise error
             return answer(call.header, call)
         except ProtocolError as error:
             logger.warning("request %d of %s cannot be read: %s", call.code, call.peer.address, error)
@@ -93,8 +95,23 @@ class Dispatcher:
     def dispatch_burst(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
         """Answer the calls that came together, in order; at once where all ask the same and that has a run answer."""
         answer = self._run_table.get(calls[0].code)
-        if answer is None or self._guard is not None or not _is_run(calls):
+        if answer is None or not _is_run(calls):
             return [self.dispatch(call) for call in calls]
+        if self._guard is not None:
+            return self._judged(self._guard, calls, answer)
+        return self._answer_run(calls, answer)
+
+    def _judged(self, guard: Guard, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered]]:
+        """Answer those of a run that are not refused, and refuse the others."""
+        try:
+            errors = guard.judge(calls)
+        except Exception as error:  # noqa: BLE001  `failure` logs it
+            return [failure(error, call) for call in calls]
+        passed = [call for call, error in zip(calls, errors, strict=True) if error is None]
+        answered = iter(self._answer_run(passed, answer) if passed else [])
+        return [next(answered) if error is None else refusal(error) for error in errors]
+
+    def _answer_run(self, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered]]:
         try:
             return answer(calls)
         except Exception as error:

@@ -7,7 +7,7 @@ may ask over one connection; each numbers its own requests.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
@@ -21,8 +21,10 @@ from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import (
     Answered,
     Call,
+    FilledReply,
     Response,
     decode_request,
+    decode_request_with_fields,
     decode_response,
     encode_request,
     write_reply,
@@ -30,6 +32,8 @@ from pyromq.remoting.command import (
 from pyromq.remoting.dispatch import Dispatcher, failure, refusal
 from pyromq.remoting.frame import JSON, FrameSplitter
 from pyromq.remoting.header import Filled, Header
+from pyromq.remoting.hooks import RemotingHook, RemotingOutcome, RemotingRequest, call_hooks
+from pyromq.remoting.signer import Signer
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +54,8 @@ class Exchange:
 
     `wake` is called when there is output that no `receive` is about to deliver; `run_soon(function, *arguments)` runs
     a function on the owner's thread, for answers that other threads complete. `initiator` is true at the side that
-    opened the connection, which mostly receives answers.
+    opened the connection, which mostly receives answers. `hooks` see every call, ours and
+    the peer's; `signer` signs ours.
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class Exchange:
         run_soon: Callable[..., Any],
         initiator: bool = False,
         serialization: int = JSON,
+        hooks: Sequence[RemotingHook] = (),
+        signer: Signer | None = None,
     ) -> None:
         host, port = address[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -76,7 +83,11 @@ class Exchange:
         self._wake = wake
         self._run_soon = run_soon
         self._decode = decode_response if initiator else decode_request
+        if dispatcher.keeps_fields:
+            self._decode = decode_request_with_fields
         self._serialization = serialization
+        self._hooks = hooks
+        self._signer = signer
         self._splitter = FrameSplitter()
         self._output: list[bytes | memoryview] = []
         self._waiting: dict[int, _Waiting] = {}
@@ -104,6 +115,8 @@ class Exchange:
             if splitter.broken:
                 splitter.split(b"")
         finally:  # what came before bytes that are no frame counts
+            if self._hooks:
+                self._before_answers(calls)
             if len(calls) == 1:
                 self._reply(calls[0], self._dispatch(calls[0]))
             elif calls:
@@ -113,7 +126,10 @@ class Exchange:
     def _reply(self, call: Call, reply: Answered | Future[Answered]) -> None:
         if type(reply) is Future:
             self._park(call, reply)
-        elif not call.flag & ONE_WAY:
+            return
+        if self._hooks:
+            self._after_answer(call, cast(Answered, reply))
+        if not call.flag & ONE_WAY:
             write_reply(cast(Answered, reply), call, self._output)
 
     def take_output(self) -> list[bytes | memoryview]:
@@ -127,17 +143,25 @@ class Exchange:
         if self.closed:
             answered(ConnectionLost(f"connection to {self.address} is closed"))
             return
+        if self._hooks:
+            answered = self._told(self._before_request(header, body, one_way=False), answered)
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF  # never negative: C++ masks the sign away
         self._waiting[opaque] = _Waiting(self._clock.monotonic() + timeout, answered, header.code, timeout)
-        self._output.append(encode_request(header, body, opaque=opaque, flag=0, serialization=self._serialization))
-        self._wake()
+        self._request(header, body, opaque=opaque, flag=0)
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
         """Send a one-way request. Lost without a word when the connection is closed."""
         if self.closed:
             return
+        if self._hooks:
+            self._before_request(header, body, one_way=True)
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        frame = encode_request(header, body, opaque=self._opaque, flag=ONE_WAY, serialization=self._serialization)
+        self._request(header, body, opaque=self._opaque, flag=ONE_WAY)
+
+    def _request(self, header: Header | Filled, body: bytes, *, opaque: int, flag: int) -> None:
+        frame = encode_request(
+            header, body, opaque=opaque, flag=flag, serialization=self._serialization, signer=self._signer
+        )
         self._output.append(frame)
         self._wake()
 
@@ -192,6 +216,40 @@ class Exchange:
             reply: Answered = future.result()
         else:
             reply = refusal(error) if isinstance(error, MQError) else failure(error, call)
+        if self._hooks:
+            self._after_answer(call, reply)
         if not (self.closed or call.flag & ONE_WAY):
             write_reply(reply, call, self._output)
             self._wake()
+
+    # --- hooks
+
+    def _before_answers(self, calls: list[Call]) -> None:
+        for call in calls:
+            one_way = bool(call.flag & ONE_WAY)
+            call.hooked = RemotingRequest(self.address, call.code, call.header, call.body, one_way, {})
+            call_hooks([hook.before_request for hook in self._hooks], call.hooked)
+
+    def _after_answer(self, call: Call, reply: Answered) -> None:
+        answer = reply.template if isinstance(reply, FilledReply) else reply
+        outcome = RemotingOutcome(int(answer.code), answer.remark)
+        call_hooks([hook.after_response for hook in self._hooks], call.hooked, outcome)
+
+    def _before_request(self, header: Header | Filled, body: bytes, *, one_way: bool) -> RemotingRequest:
+        plain = header.header if isinstance(header, Filled) else header
+        request = RemotingRequest(self.address, int(header.code), plain, body, one_way, {})
+        call_hooks([hook.before_request for hook in self._hooks], request)
+        return request
+
+    def _told(self, request: RemotingRequest, answered: Completed) -> Completed:
+        """Return what completes a call and tells the hooks before."""
+
+        def complete(result: Response | MQError) -> None:
+            if isinstance(result, MQError):
+                outcome = RemotingOutcome(None, str(result))
+            else:
+                outcome = RemotingOutcome(result.code, result.remark)
+            call_hooks([hook.after_response for hook in self._hooks], request, outcome)
+            answered(result)
+
+        return complete

@@ -254,7 +254,7 @@ async def test_a_failed_start_says_why_and_stays_failed():
 def test_bad_arguments_are_refused():
     with pytest.raises(IllegalName):
         AsyncConsumer("DEFAULT_CONSUMER")
-    with pytest.raises(UsageError, match="function of a list of messages"):
+    with pytest.raises(UsageError, match="listener=7 is int; it must be a function"):
         AsyncConsumer("g").subscribe("orders", 7)
     with pytest.raises(UsageError, match="batch=0"):
         ConsumerConfig(batch=0)

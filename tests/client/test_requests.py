@@ -16,6 +16,7 @@ from pyromq import (
     NoReply,
     Producer,
     ProducerConfig,
+    StoredMessage,
     TopicNotFound,
     UsageError,
 )
@@ -122,7 +123,7 @@ async def test_only_requests_can_be_replied_to(cluster, send):
 async def test_a_reply_needs_a_body(cluster):
     replier = await cluster.push_consumer("repliers")
     with pytest.raises(IllegalMessage, match="body length is zero"):
-        await replier.reply(None, b"")
+        await replier.reply(StoredMessage("orders", b"1"), b"")
 
 
 async def test_what_cannot_be_sent_is_refused_as_by_send():

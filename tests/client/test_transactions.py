@@ -279,7 +279,7 @@ async def test_a_decision_that_cannot_be_told_is_not_confirmed(cluster, producer
 
 
 async def test_a_check_must_be_callable():
-    with pytest.raises(UsageError, match="check must be a function"):
+    with pytest.raises(UsageError, match="check=3 is int; it must be a function"):
         AsyncTransactionProducer("p", check=3)
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from pyromq.client.arguments import checked
 from pyromq.client.group_state import GroupState, put_together
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.membership import Membership
@@ -118,6 +119,7 @@ class QueueProgress:
         return self.broker_offset - self.consumer_offset
 
 
+@checked
 class AsyncAdmin(AsyncLifespan):
     """Administers a cluster, for programs with an event loop; `Admin` is the same without one.
 

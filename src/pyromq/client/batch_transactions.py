@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import prepare_batch
 from pyromq.client.lifespan import AsyncLifespan
@@ -171,6 +172,7 @@ class AsyncBatchTransactions(AsyncLifespan):
     rolled back after `batchTransactionTimeOut` of the broker.
     """
 
+    @checked
     def __init__(
         self,
         group: str,

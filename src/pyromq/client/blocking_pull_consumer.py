@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from pyromq.client.arguments import checked
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.portal import Portal
@@ -16,6 +17,7 @@ from pyromq.client.queue_watch import QueueListener
 from pyromq.message import MessageQueue, StoredMessage
 
 
+@checked
 class PullConsumer(Lifespan):
     """Pulls messages when the application asks; blocking, for programs without an event loop.
 

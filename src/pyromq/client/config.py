@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from pyromq.client.arguments import check_fields
 from pyromq.errors import ResponseCode, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
@@ -51,6 +52,7 @@ class ProducerConfig:
     instance: str | None = None  # part of the client id; clients of one share connections; None: one of its own
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check("timeout", self.timeout, 0.001, 3600)
         _check("retries", self.retries, 0, 100)
         _check("compress_from_bytes", self.compress_from_bytes, 1, 1 << 31)
@@ -116,6 +118,7 @@ class ConsumerConfig:
     offsets_folder: Path | None = None  # of a broadcast consumer; None: ~/.rocketmq_offsets
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check("timeout", self.timeout, 0.001, 3600)
         _check("pull_count", self.pull_count, 1, MAX_PULL_COUNT)
         _check("long_poll_seconds", self.long_poll_seconds, 0.0, 600)

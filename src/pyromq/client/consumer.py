@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, overload
 
+from pyromq.client.arguments import checked
 from pyromq.client.assignment import averaging
 from pyromq.client.concurrent_consuming import ConcurrentConsuming
 from pyromq.client.config import ConsumerConfig
@@ -65,6 +66,7 @@ class _Subscribed:
     version: int
 
 
+@checked
 class AsyncConsumer(AsyncLifespan):
     """Consumes topics as a member of a group, for programs with an event loop; `Consumer` is the same without one.
 

@@ -15,6 +15,7 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
+from pyromq.client.arguments import checked
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.pulling import PullRequest, pull
@@ -158,6 +159,7 @@ class DeadLetterCount:
     count: int
 
 
+@checked
 class AsyncDeadLetters:
     """Reads and redrives dead letters, for programs with an event loop.
 

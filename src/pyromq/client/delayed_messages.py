@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from pyromq.client.arguments import checked
 from pyromq.client.membership import Membership
 from pyromq.client.recalling import recall
 from pyromq.clock import Clock, SystemClock
@@ -42,6 +43,7 @@ class DelayedMessage:
     keys: list[str]
 
 
+@checked
 class AsyncDelayedMessages:
     """Counts, lists and cancels what waits for its time, for programs with an event loop.
 

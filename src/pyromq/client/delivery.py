@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyromq.client.arguments import check_queue
 from pyromq.client.config import ProducerConfig
 from pyromq.client.queue_choice import OrderingKey, check_key, queue_for_key
 from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
@@ -237,6 +238,7 @@ def queue_chooser(
     if (queue is not None) + (ordering_key is not None) + (selector is not None) > 1:
         raise UsageError("give one of queue, ordering_key and selector, not several")
     if queue is not None:
+        check_queue("queue", queue)
         if queue.topic != message.topic:
             raise UsageError(f"queue of topic {queue.topic!r} for a message of topic {message.topic!r}")
         return lambda queues: queue
@@ -244,6 +246,8 @@ def queue_chooser(
         check_key(ordering_key)
         return lambda queues: queue_for_key(queues, ordering_key)
     if selector is not None:
+        if not callable(selector):
+            raise UsageError(f"selector={selector!r:.80} is {type(selector).__name__}; it must be a function")
         return lambda queues: _selected(selector, queues, message)
     return None
 

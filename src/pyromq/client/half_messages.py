@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from pyromq.client.arguments import checked
 from pyromq.client.membership import Membership
 from pyromq.client.searching import find_by_offset_id
 from pyromq.client.transactions import Decision
@@ -49,6 +50,7 @@ class HalfMessage:
     keys: list[str]
 
 
+@checked
 class AsyncHalfMessages:
     """Lists undecided half messages and decides on them, for programs with an event loop.
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import (
     Delivery,
@@ -55,6 +56,7 @@ class AsyncProducer(AsyncLifespan):
     still have been stored. A message retried may be stored twice, with the same `message_id`.
     """
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -309,7 +311,11 @@ class AsyncProducer(AsyncLifespan):
         return topic
 
     def _deadline(self, timeout: float | None) -> float:
-        return self._clock.monotonic() + (self.config.timeout if timeout is None else timeout)
+        if timeout is None:
+            timeout = self.config.timeout
+        elif not isinstance(timeout, int | float) or timeout != timeout:
+            raise UsageError(f"timeout={timeout!r:.80} is {type(timeout).__name__}; it must be a number, of seconds")
+        return self._clock.monotonic() + timeout
 
     def _new_future(self) -> asyncio.Future[SendResult]:
         return asyncio.get_running_loop().create_future()

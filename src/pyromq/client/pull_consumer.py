@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from pyromq.client.arguments import check_queue, checked
 from pyromq.client.assigned_queue import AssignedQueue, Batch
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.fetching import Fetching
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0  # how long iteration waits before it looks again whether the consumer was closed
 
 
+@checked
 class AsyncPullConsumer(AsyncLifespan):
     """Pulls messages when the application asks, for programs with an event loop; see also `PullConsumer`.
 
@@ -196,11 +198,11 @@ class AsyncPullConsumer(AsyncLifespan):
         self._membership.check_running()
         if self._sharing.used:
             raise UsageError(f"this consumer of group {self.group} subscribes to topics; make another one to assign")
-        self._assigns = True
         parse_tags(tags)
         wanted = dict.fromkeys(queues)
         for queue in wanted:
-            check_topic(queue.topic)
+            check_queue("one of queues", queue)
+        self._assigns = True
         dropped = [a for queue, a in self._assigned.items() if queue not in wanted or a.tags != tags]
         if self.config.auto_commit:
             self._positions.finish_handed_out()

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
 from pyromq.client.delivery import STATUSES, check_topic_for_sending
 from pyromq.client.lifespan import AsyncLifespan
@@ -148,6 +149,7 @@ class AsyncRunProducer(AsyncLifespan):
     Entering raises `NoNameServer` at once when no name server can be reached.
     """
 
+    @checked
     def __init__(
         self,
         group: str,

@@ -17,10 +17,11 @@ from enum import Enum
 from typing import TypeVar
 
 from pyromq.client.application_code import awaited, called, picture_of, text_of
+from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer import AsyncProducer
 from pyromq.clock import Clock
-from pyromq.errors import MQError, StoreCorrupt, Unavailable, UsageError
+from pyromq.errors import MQError, StoreCorrupt, Unavailable
 from pyromq.message import Message, Property, SendResult, SendStatus, StoredMessage
 from pyromq.message_id import parse_offset_id
 from pyromq.record import decode
@@ -98,6 +99,7 @@ class AsyncTransactionProducer(AsyncProducer):
     Half messages have no delay: a level is dropped, as upstream does. All else is as for `AsyncProducer`.
     """
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -107,8 +109,6 @@ class AsyncTransactionProducer(AsyncProducer):
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if not callable(check):
-            raise UsageError(f"check must be a function of a half message, not {check!r:.100}")
         self._checking = _Checking(group, check)
         super().__init__(group, namesrv, config=config, clock=clock)
 

@@ -1,0 +1,151 @@
+"""Wrong types at the clients' public surface, told at once: read from the annotations that are there anyway.
+
+Not for what is called once per message: there, checks are written by hand (see `delivery`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, wraps
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pyromq.errors import UsageError
+from pyromq.message import MessageQueue
+from pyromq.names import check_topic
+
+T = TypeVar("T")
+
+
+class Kind(NamedTuple):
+    """What an argument may be: in words, and as a test."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def checked(target: T) -> T:
+    """Let a function, or a class's public methods and `__init__`, raise `UsageError` for arguments of a wrong type.
+
+    The text names the argument, its value, and what is wanted. Annotations without a test here, such as type
+    variables and protocols, allow everything.
+    """
+    if not isinstance(target, type):
+        return cast(T, _checked(cast(Callable[..., Any], target)))
+    for name, member in list(vars(target).items()):
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+            setattr(target, name, _checked(member))
+    return cast(T, target)
+
+
+def check_fields(record: object) -> None:
+    """Raise `UsageError` for a field of a dataclass that is of a wrong type."""
+    for name, kind in _kinds(cast(Callable[..., Any], type(record))).items():
+        _check(name, getattr(record, name), kind)
+
+
+def check_queue(name: str, value: MessageQueue) -> None:
+    """Raise `UsageError` for what is no `MessageQueue`, or one of a topic that cannot be."""
+    _check(name, value, _PLAIN[MessageQueue])
+    check_topic(value.topic)
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    names = list(inspect.signature(function).parameters)[1:]  # without self
+    if not names:
+        return function
+
+    def check(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        kinds = _kinds(function)
+        for name, value in (*zip(names, positional, strict=False), *named.items()):  # too many: Python says so itself
+            if name in kinds:
+                _check(name, value, kinds[name])
+
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def checked_first(self: object, /, *positional: Any, **named: Any) -> Any:
+            check(positional, named)
+            return await function(self, *positional, **named)
+
+    else:
+
+        @wraps(function)
+        def checked_first(self: object, /, *positional: Any, **named: Any) -> Any:
+            check(positional, named)
+            return function(self, *positional, **named)
+
+    return checked_first
+
+
+def _check(name: str, value: object, kind: Kind) -> None:
+    if not kind.fits(value):
+        raise UsageError(f"{name}={value!r:.80} is {type(value).__name__}; it must be {kind.words}")
+
+
+@cache
+def _kinds(target: Callable[..., Any]) -> dict[str, Kind]:
+    hints = {name: hint for name, hint in get_type_hints(target).items() if name != "return"}
+    return {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
+
+
+def _is_queue(value: object) -> bool:
+    return isinstance(value, MessageQueue) and [type(each) for each in value] == [str, str, int]
+
+
+_PLAIN: dict[object, Kind] = {
+    NoneType: Kind("None", lambda value: value is None),
+    bool: Kind("True or False", lambda value: isinstance(value, bool)),
+    str: Kind("a text", lambda value: isinstance(value, str)),
+    bytes: Kind("bytes", lambda value: isinstance(value, bytes)),
+    int: Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    float: Kind(
+        "a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    ),
+    MessageQueue: Kind("a MessageQueue", _is_queue),
+}
+
+
+def _kind(hint: Any) -> Kind | None:
+    """Return what fits an annotation; None where everything does."""
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        kinds = [_kind(each) for each in inner]
+        return None if None in kinds else _any_of([kind for kind in kinds if kind is not None])
+    if origin is Callable:
+        return Kind("a function", callable)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _table(_kind(inner[0]), _kind(inner[1]))
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        return _several(_kind(inner[0]))
+    if isinstance(hint, type) and hint is not object and not getattr(hint, "_is_protocol", False):
+        return Kind(f"a {hint.__name__}", lambda value: isinstance(value, hint))
+    return None
+
+
+def _any_of(kinds: list[Kind]) -> Kind:
+    words = dict.fromkeys(kind.words for kind in kinds)
+    return Kind(" or ".join(words), lambda value: any(kind.fits(value) for kind in kinds))
+
+
+def _several(item: Kind | None) -> Kind:
+    def fits(value: Any) -> bool:
+        if isinstance(value, str | bytes | MessageQueue) or not isinstance(value, Iterable):
+            return False
+        # What gives its items only once is left to who uses it.
+        return item is None or isinstance(value, Iterator) or all(map(item.fits, value))
+
+    return Kind("several" if item is None else f"several, each {item.words}", fits)
+
+
+def _table(key: Kind | None, entry: Kind | None) -> Kind:
+    def fits(value: Any) -> bool:
+        return isinstance(value, Mapping) and all(
+            (key is None or key.fits(name)) and (entry is None or entry.fits(each)) for name, each in value.items()
+        )
+
+    words = " to ".join(kind.words for kind in (key, entry) if kind is not None)
+    return Kind(f"a dict of {words}", fits)

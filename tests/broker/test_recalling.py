@@ -155,3 +155,9 @@ async def test_a_page_ends_when_enough_was_looked_through(orders, clock, monkeyp
 async def test_nothing_waits_in_an_unknown_topic(orders):
     page = await orders.body(ListTimers(topic="unknown", count=10))
     assert (page.timers, page.next_ms) == ([], None)
+
+
+async def test_an_id_may_be_the_last_property(orders, clock):
+    due = clock.now_ms() + 60_000
+    sent = await orders.send("orders", properties=f"TIMER_DELIVER_MS\x01{due}\x02UNIQ_KEY\x01{'A' * 31}B")
+    assert (await cancel(orders, sent.recall_handle)).header(RecallMessageResponse).message_id == "A" * 31 + "B"

@@ -28,7 +28,7 @@ def bucket(tmp_path: Path) -> TimerBucket:
         bucket = files.make(due_ms // HOUR_MS, 0)
         for number in range(COUNT):
             key = f"{number:032X}"
-            each = message(number, TIMER_OUT_MS=str(due_ms), UNIQ_KEY=key, REAL_TOPIC=TOPIC)
+            each = message(number, TIMER_OUT_MS=str(due_ms), UNIQ_KEY=key, REAL_TOPIC=TOPIC, REAL_QID="0")
             store.append(each)
             key_hash, topic_hash = crc32(key.encode()), crc32(TOPIC.encode())
             bucket.add(due_ms, key_hash, topic_hash, each.log_offset, each.size)

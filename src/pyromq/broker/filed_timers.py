@@ -9,6 +9,7 @@ Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import islice
@@ -19,10 +20,11 @@ from pyromq.broker.timer_records import Ticket, delivered_from, read_parked
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Buffer, decode
+from pyromq.record import Buffer, decode, log_offset_of
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import HOUR_MS, TimerBucket, TimerEntry
+from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
 from pyromq.store.timer_files import Snapshot, TimerFiles
+from pyromq.store.timer_proof import MISFIT, fits, sound
 
 logger = logging.getLogger(__name__)
 
@@ -161,8 +163,11 @@ class FiledTimers:
             return True
         records = list(islice(self._unchecked, CHECKED_RECORDS))
         for record in records:
-            if (log_offset := delivered_from(record)) is not None:
-                self._note_delivered(record, log_offset)
+            try:
+                if (log_offset := delivered_from(record)) is not None:
+                    self._note_delivered(record, log_offset)
+            except (StoreCorrupt, struct.error) as error:
+                logger.warning("the record at log offset %d is damaged: %s", log_offset_of(record), error)
         if not records:
             self._unchecked = None
         return not records
@@ -184,15 +189,19 @@ class FiledTimers:
             return []
         meant = []
         for number in bucket.waiting(due_ms, crc32(unique_key)):
-            properties = decode(self.record(bucket, bucket.entry(number))).properties
+            try:
+                properties = self.message(bucket, number).properties
+            except StoreCorrupt as error:
+                logger.warning("timer %d of those due at %d cannot be cancelled: %s", number, due_ms, error)
+                continue
             key = properties.get(Property.UNIQUE_KEY, "")
             if key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic:
                 meant.append((bucket, number))
         self.rest(bucket)
         return meant
 
-    def open(self, due_ms: int, number: int) -> tuple[TimerBucket, Buffer] | None:
-        """Return bucket and record of a message that waits for that time; None for one that does not wait any more.
+    def open(self, due_ms: int, number: int) -> tuple[TimerBucket, StoredMessage] | None:
+        """Return bucket and message of what waits for that time; None for one that does not wait any more.
 
         Raises `StoreCorrupt` where it can be had nowhere.
         """
@@ -200,28 +209,40 @@ class FiledTimers:
         # Another bucket may have taken the hour since, with other messages under the same numbers.
         if bucket is None or number >= bucket.count or bucket.is_finished(number):
             return None
-        entry = bucket.entry(number)
-        return (bucket, self.record(bucket, entry)) if entry.due_ms == due_ms else None
+        return (bucket, self.message(bucket, number)) if bucket.entry(number).due_ms == due_ms else None
 
-    def record(self, bucket: TimerBucket, entry: TimerEntry) -> Buffer:
-        """Return the record of an entry, from its file, or as long as it is not there from the log.
+    def message(self, bucket: TimerBucket, number: int) -> StoredMessage:
+        """Return a message as it is parked: from the bucket's file, from the log where that does not have it whole.
 
-        Raises `StoreCorrupt` where it can be had nowhere.
+        Raises `StoreCorrupt`, naming file and byte, where it can be had nowhere.
         """
-        record = bucket.record(entry) or self._store.record_at(entry.log_offset)
-        if record is None:
-            raise StoreCorrupt(f"the log does not have its record any more, which began at {entry.log_offset}")
-        return record
+        entry, misfit = bucket.entry(number), None
+        place = f"{bucket.files[1].path} byte {entry.position}"
+        faults = []
+        for record_of in (bucket.record, self._record_in_log):
+            try:
+                if (record := record_of(entry)) is None:
+                    continue
+                message = sound(record, entry)
+            except StoreCorrupt as error:
+                faults.append(str(error))
+                continue
+            if fits(message, entry):
+                if faults:
+                    logger.warning("%s: the record is damaged (%s); that of the log is taken", place, faults[0])
+                return message
+            misfit = misfit or message
+        if misfit is not None:  # most probably it is the entry that is damaged
+            logger.warning("%s byte %d: %s", bucket.files[0].path, number * ENTRY_BYTES, MISFIT)
+            return misfit
+        why = "; ".join(faults) or "it was not copied"
+        raise StoreCorrupt(
+            f"{place}: the record is damaged, and the log does not have it any more ({why}); restore the file from a"
+            " backup"
+        )
 
-    def in_log(self, bucket: TimerBucket, number: int) -> Buffer:
-        """Return the record of a message as the log has it. Raises `StoreCorrupt` where that has it no more."""
-        entry = bucket.entry(number)
-        record = self._store.record_at(entry.log_offset)
-        place = f"{bucket.files[1].path} byte {entry.position}: the record is damaged"
-        if record is None:
-            raise StoreCorrupt(f"{place}, and the log does not have it any more; restore the file from a backup")
-        logger.warning("%s; that of the log is taken", place)
-        return record
+    def _record_in_log(self, entry: TimerEntry) -> Buffer | None:
+        return self._store.record_at(entry.log_offset)
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
         """Note that a message does not wait any more."""

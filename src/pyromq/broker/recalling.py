@@ -5,6 +5,7 @@ Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimer
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from heapq import nsmallest
 from zlib import crc32
@@ -14,9 +15,8 @@ from pyromq.broker.flushed import when_flushed
 from pyromq.broker.timers import Timers
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
-from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, TopicNotFound
+from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
 from pyromq.message import Property
-from pyromq.record import decode
 from pyromq.remoting.bodies import TimerCount, TimerCounts, TimerEntry, TimerList, encode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.command import Call, Reply
@@ -25,6 +25,8 @@ from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, Reca
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
+
+logger = logging.getLogger(__name__)
 
 MOST_LISTED = 1_000  # on one page
 LOOKED_THROUGH = 20_000  # entries for one page, about 5 ms; but a bucket is never left in the middle
@@ -103,8 +105,12 @@ class Recalling:
         return _page(found, None)
 
     def _entry(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
-        """Return what is told of a message; None for one of another topic."""
-        message = decode(self._timers.filed.record(bucket, bucket.entry(number)))
+        """Return what is told of a message; None for one of another topic, or a damaged one."""
+        try:
+            message = self._timers.filed.message(bucket, number)
+        except StoreCorrupt as error:
+            logger.warning("timer %d of those due in hour %d is not listed: %s", number, bucket.hour, error)
+            return None
         properties = message.properties
         if properties.get(Property.REAL_TOPIC) != topic:
             return None

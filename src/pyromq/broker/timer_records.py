@@ -23,7 +23,7 @@ from pyromq.message import (
     encode_properties,
 )
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Buffer, decode, log_offset_of
+from pyromq.record import decode, log_offset_of
 from pyromq.remoting.recall_handle import RecallHandle
 
 _MOST_DIGITS = 40  # of what is still called a number
@@ -65,8 +65,7 @@ def wished_ms(text: str, now_ms: int) -> int | None:
     """
     place = text.find(_DELIVER)
     if place >= 0 and text.count("TIMER_") == 1:  # nearly always; searched, not parsed
-        place += _DELIVER_LENGTH
-        value = text[place : text.find(PAIRS, place)]
+        value = text[place + _DELIVER_LENGTH :].partition(PAIRS)[0]
         if len(value) < 20 and value.isascii() and value.isdecimal():
             return int(value)
     properties = decode_properties(text)
@@ -96,13 +95,10 @@ def park(message: StoredMessage, due_ms: int) -> None:
 
 
 def unique_key_of(text: str) -> str:
-    """Return the unique key among properties as text, which end with a pair of another name; "" without one."""
+    """Return the unique key among properties as text; "" without one."""
     place = text.rfind(_KEY)
-    if place >= 0:  # nearly always; searched, not parsed
-        place += _KEY_LENGTH
-        key = text[place : text.find(PAIRS, place)]
-        if key:
-            return key
+    if place >= 0 and (key := text[place + _KEY_LENGTH :].partition(PAIRS)[0]):  # nearly always; searched, not parsed
+        return key
     return decode_properties(text).get(Property.UNIQUE_KEY, "")
 
 
@@ -171,12 +167,8 @@ def delivered_from(record: memoryview) -> int | None:
     return ~origin if origin < 0 else None
 
 
-def delivery_of(record: Buffer) -> StoredMessage:
-    """Return the message of a parked record as it goes to its real queue.
-
-    Raises `StoreCorrupt` for a broken record, `MessageRefused` for one that does not say where to go.
-    """
-    message = decode(record, check_crc=True)
+def delivery_of(message: StoredMessage) -> StoredMessage:
+    """Make a parked message what goes to its real queue. Raises `MessageRefused` for one that does not say where."""
     properties = message.properties
     queue_id = properties.get(Property.REAL_QUEUE_ID, "")
     if Property.REAL_TOPIC not in properties or not queue_id.isdecimal():

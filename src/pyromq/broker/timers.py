@@ -194,11 +194,8 @@ class Timers:
             found = self.filed.open(*time)
             if found is None:
                 return None
-            bucket, record = found
-            try:
-                return _Delivery(time, bucket, delivery_of(record))
-            except StoreCorrupt:
-                return _Delivery(time, bucket, delivery_of(self.filed.in_log(bucket, time.number)))
+            bucket, parked = found
+            return _Delivery(time, bucket, delivery_of(parked))
         except (StoreCorrupt, MessageRefused) as error:
             logger.warning("timer %d of those due at %d is left out: %s", time.number, time.due_ms, error)
             return None

@@ -10,21 +10,21 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from zlib import crc32
 
 import msgspec
 
 from pyromq.errors import StoreCorrupt
-from pyromq.message import Property, StoredMessage
-from pyromq.record import Buffer, decode
+from pyromq.message import StoredMessage
+from pyromq.record import Buffer
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.index_check import IndexCheck
 from pyromq.store.log_walk import Damage, LogWalk
 from pyromq.store.queue_check import QueueCheck
 from pyromq.store.stopped_store import Cure, Finding, StoppedStore
-from pyromq.store.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes
+from pyromq.store.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes, TimerEntry
 from pyromq.store.timer_files import Checkpoint as TimerCheckpoint
+from pyromq.store.timer_proof import MISFIT, fits, sound
 
 _TIMES = struct.Struct(">qqq")
 _CHECKPOINT_BYTES = 4096
@@ -162,22 +162,22 @@ class Checking:
             return
         entries, records = path.read_bytes(), records_path.read_bytes() if sizes.records else b""
         whole = min(sizes.entries, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
-        for number, (*labels, position, size) in enumerate(_TIMER.iter_unpack(entries[:whole])):
-            if position < sizes.records:
-                fault = _timer_fault(records[position : position + size], labels, size)
+        for number, entry in enumerate(map(TimerEntry._make, _TIMER.iter_unpack(entries[:whole]))):
+            if entry.position < sizes.records:
+                fault = _timer_fault(records[max(entry.position, 0) :][: max(entry.size, 0)], entry)
             else:
-                fault = "" if self._log_has_timer(labels, size) else _IN_LOG
+                fault = "" if self._log_has_timer(entry) else _IN_LOG
             if not fault:
                 continue
             text = f"message {number} is damaged: {fault}"
-            if len(records) >= sizes.records and self._log_has_timer(labels, size):
+            if len(records) >= sizes.records and self._log_has_timer(entry):
                 yield Finding(path, number * ENTRY_BYTES, f"{text}; it will be taken from the log", Cure.NOBODY)
             else:
                 yield Finding(path, number * ENTRY_BYTES, text, cure)
 
-    def _log_has_timer(self, labels: list[int], size: int) -> bool:
-        place = self.store.record_at(labels[-1])
-        return place is not None and not _timer_fault(place[0].view[place[1] :][:size], labels, size)
+    def _log_has_timer(self, entry: TimerEntry) -> bool:
+        place = self.store.record_at(entry.log_offset)
+        return place is not None and not _timer_fault(place[0].view[place[1] :][: max(entry.size, 0)], entry)
 
     def _of_done(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
         if not path.exists():
@@ -189,21 +189,9 @@ class Checking:
                 yield Finding(path, place * NUMBER_BYTES, f"there is no message {number}", cure)
 
 
-def _timer_fault(record: Buffer, labels: list[int], size: int) -> str:
+def _timer_fault(record: Buffer, entry: TimerEntry) -> str:
     """Return what is wrong with the record of a waiting message; "": nothing."""
-    if len(record) < size:
-        return "the file ends before it"
     try:
-        if labels != _timer_labels(decode(record, check_crc=True)):
-            return "its entry is not that of its record"
+        return "" if fits(sound(record, entry), entry) else MISFIT
     except StoreCorrupt as error:
         return str(error)
-    return ""
-
-
-def _timer_labels(message: StoredMessage) -> list[int | str]:
-    """Return what the entry of a waiting message says: when it is due, hashes of key and topic, and where it was."""
-    properties = message.properties
-    key, topic = properties.get(Property.UNIQUE_KEY, ""), properties.get(Property.REAL_TOPIC, "")
-    due = properties.get(Property.TIMER_OUT_MS, "")
-    return [int(due) if due.isdecimal() else due, crc32(key.encode()), crc32(topic.encode()), message.log_offset]

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pyromq.errors import StoreCorrupt
 from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
 from pyromq.store.growing_file import GrowingFile
@@ -155,7 +156,9 @@ class TimerBucket:
         return TimerEntry._make(_ENTRY.unpack(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES)))
 
     def record(self, entry: TimerEntry) -> bytes | None:
-        """Return the record of an entry; None if it is not copied yet."""
+        """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt` if it cannot be."""
+        if entry.position < 0 or not 0 < entry.size <= self._records_end - entry.position:
+            raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
         return self._records.read(entry.position, entry.size) if entry.position < self._records.size else None
 
     def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[tuple[int, int]]:

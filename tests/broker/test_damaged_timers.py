@@ -1,0 +1,94 @@
+"""Damage in the files of messages that wait for a time: what the log still has is delivered, the rest is named."""
+
+from random import Random
+
+import pytest
+
+from pyromq.broker.recalling import Recalling
+from pyromq.remoting.bodies import TimerList, decode_body
+from pyromq.remoting.headers import ListTimers
+
+from .test_timers_recovery import Run
+
+HOUR_MS = 3_600_000
+COUNT = 60
+
+
+@pytest.fixture
+def waiting(config):
+    """The settings of a stopped store in which messages wait, all of them copied; when it was stopped."""
+    run = Run(config)
+    now = run.clock.now_ms()
+    for number in range(COUNT):
+        run.park(now + HOUR_MS + number, f"K{number:02}")
+    run.work()
+    run.save()
+    run.stop()
+    return config, now
+
+
+def file_of(config, suffix):
+    (path,) = (config.data / "timers").glob(f"*.{suffix}")
+    return path
+
+
+def change(path, position, content):
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def flip(path, position, bit):
+    change(path, position, bytes([path.read_bytes()[position] ^ 1 << bit]))
+
+
+def delivered(config, now):
+    run = Run(config, now)
+    run.clock.jump(2 * 3600)
+    run.work()
+    keys = run.keys()
+    run.crash()
+    return keys
+
+
+def listed(run):
+    reply = Recalling(run.store, run.timers, None, config=run.config, clock=run.clock).list(
+        ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None
+    )
+    return [timer.message_id for timer in decode_body(TimerList, reply.body).timers]
+
+
+KEYS = [f"K{number:02}" for number in range(COUNT)]
+
+
+def test_zeros_in_records_cost_nothing_while_the_log_has_them(waiting):
+    config, now = waiting
+    change(file_of(config, "records"), 4096, bytes(4096))
+    assert delivered(config, now) == KEYS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_bit_in_records_costs_nothing_while_the_log_has_them(waiting, seed):
+    config, now = waiting
+    random, path = Random(seed), file_of(config, "records")
+    flip(path, random.randrange(path.stat().st_size), random.randrange(8))
+    run = Run(config, now)
+    assert listed(run) == KEYS
+    run.crash()
+    assert delivered(config, now) == KEYS
+
+
+def test_what_nobody_has_any_more_is_named_and_costs_the_others_nothing(waiting, caplog):
+    config, now = waiting
+    path = file_of(config, "records")
+    run = Run(config, now)
+    entry = next(iter(run.timers.filed.buckets.values())).entry(7)
+    change(path, entry.position + 88, b"\xff")
+    change(min((config.data / "commitlog").iterdir()), entry.log_offset + 88, b"\xff")
+    others = [key for key in KEYS if key != "K07"]
+    assert listed(run) == others
+    run.clock.jump(2 * 3600)
+    run.work()
+    assert run.keys() == others
+    run.crash()
+    assert caplog.text.count(f"{path} byte {entry.position}: the record is damaged") >= 2

@@ -12,6 +12,7 @@ from pyromq.client.listener import GiveUp, RetryLater
 from pyromq.client.send_back import SendBack
 from pyromq.errors import Unavailable
 from pyromq.message import Message
+from pyromq.remoting.bodies import GroupConfig
 
 FIRST_DELAY = 10.0  # seconds, level 3
 
@@ -63,6 +64,20 @@ class Failing:
         self.calls += messages
         if len(self.calls) <= self._times:
             raise self._error
+
+
+@pytest.mark.parametrize(("own", "attempts"), [(None, 3), (1, 2)])
+async def test_the_groups_settings_say_how_often_unless_the_consumer_does(cluster, own, attempts):
+    await (await cluster.admin()).create_group(GroupConfig(name="workers", retry_max_times=2))
+    await send(cluster, b"1")
+    work = Failing(10)
+    async with consuming(cluster, work, max_retries=own) as consumer:
+        for count in range(1, attempts + 1):
+            await until(lambda count=count: len(work.calls) >= count)
+            await all_acknowledged(consumer)
+            await cluster.clock.advance(120)
+    assert len(work.calls) == attempts
+    assert await dead_letters(cluster) == {b"1": "ValueError: no such order"}
 
 
 async def test_a_failed_message_comes_again_later_with_its_reason(cluster, caplog):

@@ -108,7 +108,8 @@ class ConsumerConfig:
     buffered_span: int = 2000  # distance of the first and the last message in flight in a queue
     topic_buffered_messages: int | None = None  # of all queues of a topic together
     topic_buffered_bytes: int | None = None
-    max_retries: int | None = None  # then the message is a dead letter; None: 16, for ever where order is kept
+    # Then the message is a dead letter. None: as the group's settings say (16), for ever where order is kept.
+    max_retries: int | None = None
     local_retry_seconds: float = 5.0  # when a message could not be sent back for its retry
     suspend_seconds: float = 1.0  # an orderly queue waits so long after a failure; 0.01 to 30
     consume_timeout_seconds: float = 900.0  # a listener that takes longer loses its messages to a retry

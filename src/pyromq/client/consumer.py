@@ -43,7 +43,6 @@ from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription
 logger = logging.getLogger(__name__)
 
 L = TypeVar("L", bound=Listener)
-MAX_RETRIES = 16  # where order is not kept. Source: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
 FOR_EVER = (1 << 31) - 1
 
 
@@ -125,12 +124,17 @@ class AsyncConsumer(AsyncLifespan):
             route_refresh_seconds=config.route_refresh_seconds,
         )
         self._replies = Replies(self._membership, clock)
-        retries = config.max_retries if config.max_retries is not None else FOR_EVER if config.orderly else MAX_RETRIES
+        retries = config.max_retries
         given_back = None if config.broadcast else SendBack(group, self._membership, clock, max_retries=retries)
         self._consuming: ConcurrentConsuming | OrderlyConsuming
         if config.orderly:
             self._consuming = OrderlyConsuming(
-                group, config, clock, listener=self._listening, send_back=given_back, max_retries=retries
+                group,
+                config,
+                clock,
+                listener=self._listening,
+                send_back=given_back,
+                max_retries=FOR_EVER if retries is None else retries,
             )
         else:
             self._consuming = ConcurrentConsuming(group, config, clock, listener=self._listening, send_back=given_back)

@@ -20,19 +20,24 @@ from pyromq.remoting.headers import SendMessageBack, SendMessageV2
 logger = logging.getLogger(__name__)
 
 SEND_BACK_SECONDS = 5.0
+MAX_RETRIES = 16  # unless the group's settings say otherwise. Source: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
 FIRST_RETRY_LEVEL = 3  # 10 s; each further attempt waits one level longer
 COPY_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 
 
 class SendBack:
-    """Sends back messages of one group; at most `max_retries` further attempts, then the dead letters."""
+    """Sends back messages of one group; at most `max_retries` further attempts, then the dead letters.
 
-    def __init__(self, group: str, membership: Membership, clock: Clock, *, max_retries: int) -> None:
+    None leaves that number to the group's settings at the broker.
+    """
+
+    def __init__(self, group: str, membership: Membership, clock: Clock, *, max_retries: int | None) -> None:
         self._group = group
         self._membership = membership
         self._clock = clock
         self._max_retries = max_retries
+        self._most_retries = MAX_RETRIES if max_retries is None else max_retries  # where the broker is not asked
 
     async def give_back(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
         """Let the message come again after `delay_level`'s time (0: longer with each attempt; -1: never).
@@ -44,7 +49,7 @@ class SendBack:
             await self._ask_broker(message, queue, delay_level, reason)
         except MQError as error:
             logger.info("group %s: %s is not taken back, sending a copy: %s", self._group, message.message_id, error)
-            if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries:
+            if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._most_retries:
                 await self.bury(message, reason)
             else:
                 level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
@@ -83,7 +88,7 @@ class SendBack:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
         properties = _copied_properties(message, delay_level, reason)
         properties[Property.RECONSUME_TIME] = str(attempts)
-        properties[Property.MAX_RECONSUME_TIMES] = str(self._max_retries)
+        properties[Property.MAX_RECONSUME_TIMES] = str(self._most_retries)
         # A broker makes a dead letter of what has had as many attempts as this.
         most = attempts if delay_level == TO_DEAD_LETTERS else attempts + 1
         order = SendMessageV2(

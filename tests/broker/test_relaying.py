@@ -131,6 +131,15 @@ async def test_members_are_told_new_offsets_and_only_force_goes_forward(caller, 
     assert (header.topic, header.group, header.force) == ("orders", "g", False)
 
 
+async def test_members_that_have_stored_nothing_yet_can_be_moved(caller, member, consumer):
+    await commit(caller)
+    await caller.send("orders", queue_id=0)
+    told = await caller.body(ResetOffset(topic="orders", group="g", timestamp=-1, force=True))
+    assert (await asyncio.wait_for(consumer.resets.get(), 5))[1] == told.offsets == {QUEUES[0]: 1, QUEUES[1]: 0}
+    refused = await caller.ask(ResetOffset(topic="orders", group="g", timestamp=-1, force=False), code=1)
+    assert refused.remark == "THe consumer group <g> not exist"
+
+
 async def test_a_reset_needs_topic_offsets_and_members(caller):
     reset = ResetOffset(topic="orders", group="g", timestamp=0, force=True)
     assert "no topic in this broker" in (await caller.ask(reset, code=1)).remark

@@ -74,11 +74,11 @@ class Relaying:
         topic = self._topics.find(header.topic)
         if topic is None:
             raise BrokerError(f"[reset-offset] reset offset failed, no topic in this broker, topic={header.topic}")
+        members = self._members(header.group, STATUS_VERSION)
         queues = {
-            MessageQueue(topic.name, self._broker_name, queue_id): self._reset_to(header, queue_id)
+            MessageQueue(topic.name, self._broker_name, queue_id): self._reset_to(header, queue_id, bool(members))
             for queue_id in range(topic.write_queues)
         }
-        members = self._members(header.group, STATUS_VERSION)
         if not members:
             raise ConsumerNotOnline(
                 f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} "
@@ -91,15 +91,16 @@ class Relaying:
             member.exchange.notify(order, told)
         return Reply(body=encode_body(ResetOffsets(offsets=queues)))
 
-    def _reset_to(self, header: ResetOffset, queue_id: int) -> int:
+    def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> int:
+        """The offset to go on at. Members that have just come have stored none yet: force moves them all the same."""
         present = self._offsets.find(header.group, header.topic, queue_id)
-        if present is None:
+        if present is None and not (header.force and is_online):
             raise BrokerError(f"THe consumer group <{header.group}> not exist")
         if header.timestamp == END:
             wanted = self._store.max_offset(header.topic, queue_id)
         else:
             wanted = self._store.offset_by_time(header.topic, queue_id, header.timestamp)
-        return wanted if header.force else min(wanted, present)
+        return wanted if header.force or present is None else min(wanted, present)
 
     @answers(ConsumerStatusOfGroup)
     def status(self, header: ConsumerStatusOfGroup, call: Call) -> Future[Reply]:

@@ -53,6 +53,28 @@ def test_debug_anywhere_shows_the_traceback(cli):
     assert cli("send", "--", "--debug", "x", "--namesrv", "y").code == 2  # behind `--` it is an argument
 
 
+@pytest.mark.parametrize(
+    "arguments", [("send", "t", "a\udcff"), ("topic", "show", "\udcff"), ("consume", "t", "--tags", "\udcff")]
+)
+def test_bytes_that_are_no_text_are_wrong_usage(cli, arguments):
+    refused = cli(*arguments)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert r"\udcff' is not UTF-8; `pyromq send` takes bytes from a --file or its input" in refused.err
+
+
+def test_a_file_may_have_any_name(cli, served, tmp_path):
+    path = tmp_path / "a\udcff"
+    path.write_bytes(b"content")
+
+    assert cli("send", "main-file", "--file", str(path)).code == 0
+
+
+def test_counts_beyond_all_reason_are_wrong_usage(cli):
+    for command in (("consume", "t"), ("transaction", "list")):
+        assert cli(*command, "--count", "99999999999999999999").code == 2
+
+
 def test_ctrl_c_is_code_130(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

@@ -1,5 +1,9 @@
+import io
 import json
+import sys
 from datetime import UTC, datetime
+
+import click
 
 from pyromq.cli.render import local_time, permission_text, show_record, show_rows
 
@@ -14,6 +18,30 @@ def test_table_aligns_numbers_right_and_text_left(capsys):
         "a         7  -",
         "long   1000  yes",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_table_too_wide_for_the_terminal_is_shown_row_by_row(monkeypatch):
+    rows = [{"name": "a", "value": "x" * 30}, {"name": "b", "value": "y"}]
+    outputs = []
+    for columns in ("36", "35"):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        show_rows(rows, "table")
+        outputs.append([line.strip() for line in click.unstyle(sys.stdout.getvalue()).splitlines()])
+
+    assert outputs[0] == ["name  value", "a     " + "x" * 30, "b     y"]
+    assert outputs[1] == ["name   a", "value  " + "x" * 30, "", "name   b", "value  y"]
+
+
+def test_what_messages_hold_neither_breaks_a_table_nor_rules_the_terminal(capsys):
+    show_rows([{"key": "a\nb", "tag": "\x1b[2J"}, {"key": "日本", "tag": "é"}, {"key": "1234", "tag": "-"}], "table")
+
+    assert capsys.readouterr().out.splitlines() == ["key   tag", "a\\nb  \\x1b[2J", "日本  é", "1234  -"]
 
 
 def test_table_without_rows_says_so_beside_the_output(capsys):

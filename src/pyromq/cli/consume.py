@@ -44,7 +44,7 @@ MEMBER_COMMIT_SECONDS = 1.0  # what a killed member has printed since comes agai
     help="Where to start: a time is 10m (ago) or 2026-01-31 12:00; an offset holds for every queue.",
 )
 @click.option("--until", type=read_time, metavar="now|TIME", help="Stop there. [default: go on for ever]")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after this many messages.")
+@click.option("--count", type=click.IntRange(1, sys.maxsize), metavar="N", help="Stop after this many messages.")
 @click.option("--tags", default="*", show_default=True, help="Only these: `a || b`.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, metavar="ID", help="Only this queue; may be repeated.")
 @click.option(

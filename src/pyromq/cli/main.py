@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 try:
@@ -89,6 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one line on standard error."""
     arguments, debug = _without_debug(arguments)
     try:
+        _check_text(arguments)
         result = pyromq.main(arguments, prog_name="pyromq", standalone_mode=False)
     except SystemExit as end:  # click's way out of a broken pipe
         return end.code if isinstance(end.code, int) else 1
@@ -103,6 +105,13 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(f"error: {one_line(error)}", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Arguments are bytes: those that are no UTF-8 name nothing of RocketMQ's, but maybe a file."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument) and not Path(argument).exists():
+            raise click.UsageError(f"{argument!r} is not UTF-8; `pyromq send` takes bytes from a --file or its input")
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:

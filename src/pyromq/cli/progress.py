@@ -13,11 +13,12 @@ class Progress:
     """Shows `1,234 sent (5,678/s)` on one line, rewritten a few times a second.
 
     With `beside_output`, messages go to standard output meanwhile: then nothing is shown if that is a terminal too.
+    While somebody is `typing` nothing is: it would be rewritten over the line being typed.
     """
 
-    def __init__(self, done: str, *, beside_output: bool = False) -> None:
+    def __init__(self, done: str, *, beside_output: bool = False, typing: bool = False) -> None:
         self._done = done
-        self._shown = sys.stderr.isatty() and not (beside_output and sys.stdout.isatty())
+        self._shown = sys.stderr.isatty() and not typing and not (beside_output and sys.stdout.isatty())
         self._started = time.monotonic()
         self._last = 0.0
 

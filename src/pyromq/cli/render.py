@@ -9,7 +9,9 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from shutil import get_terminal_size
 from typing import Any, TypeVar
+from unicodedata import combining, east_asian_width
 
 import click
 
@@ -73,12 +75,41 @@ def as_json(value: object, indent: int | None = None) -> str:
 def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     names = list(rows[0])
     columns = [[name, *(_text(row[name]) for row in rows)] for name in names]
-    widths = [max(map(len, column)) for column in columns]
+    widths = [max(map(_width, column)) for column in columns]
+    if sys.stdout.isatty() and sum(widths) + 2 * (len(widths) - 1) > get_terminal_size().columns:
+        _show_one_by_one(rows)  # wrapped lines are no table
+        return
     numeric = [isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool) for name in names]
     for number, line in enumerate(zip(*columns, strict=True)):
         cells = zip(line, widths, numeric, strict=True)
-        text = "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
+        text = "  ".join(_padded(cell, width, right) for cell, width, right in cells).rstrip()
         click.echo(click.style(text, bold=True) if number == 0 and sys.stdout.isatty() else text)
+
+
+def _show_one_by_one(rows: Sequence[Mapping[str, Any]]) -> None:
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        show_record(row, "table")
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    room = " " * (width - _width(cell))
+    return room + cell if right else cell + room
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+
+
+def _printable(text: str) -> str:
+    """Messages come from anybody: line ends would break a table, and a terminal obeys what follows an escape."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _text(value: object) -> str:
@@ -89,10 +120,10 @@ def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1000:03}"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_text(each)}" for name, each in value.items())
+        return ", ".join(f"{_printable(name)}={_text(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
-    return str(value)
+    return _printable(str(value))
 
 
 def _iso(value: object) -> str:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -96,27 +96,33 @@ def _wish(options: dict[str, Any]) -> dict[str, Any]:
 class Lines:
     """The lines of standard input that are messages, each with its number.
 
-    Ctrl-C ends them as their end would, so that what is on its way still gets its answer; the second one is as usual.
+    Within its `with` block Ctrl-C ends them as their end would, so that what is on its way still gets its answer; the
+    second one is as usual.
     """
 
     def __init__(self) -> None:
         self.stopped = False
         self._reading = False
+        self._before = signal.getsignal(signal.SIGINT)
+
+    def __enter__(self) -> Self:
+        if self._before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         if sys.stdin.isatty() and sys.stderr.isatty():
             click.echo("each line is a message; Ctrl-D ends", err=True)
-        before = signal.signal(signal.SIGINT, self._on_signal)
-        try:
-            for number in count(1):
-                line = self._next()
-                if not line:
-                    return
-                content = line.rstrip(b"\r\n")
-                if content:  # a broker refuses empty bodies
-                    yield number, content
-        finally:
-            signal.signal(signal.SIGINT, before)
+        for number in count(1):
+            line = self._next()
+            if not line:
+                return
+            content = line.rstrip(b"\r\n")
+            if content:  # a broker refuses empty bodies
+                yield number, content
 
     def _next(self) -> bytes:
         """Return the next line with its end; nothing after the last one, and after Ctrl-C."""
@@ -186,7 +192,6 @@ class Confirmations:
 def _send_lines(send_soon: Callable[[bytes], Future[SendResult]], show: Callable[[SendResult], None] | None) -> None:
     """Keep some sends in flight. The first failure ends it, and so does Ctrl-C, both saying what was confirmed."""
     answers = Confirmations()
-    lines = Lines()
 
     def settle() -> None:
         result = answers.take()
@@ -194,7 +199,13 @@ def _send_lines(send_soon: Callable[[bytes], Future[SendResult]], show: Callable
         if show is not None:
             show(result)
 
-    with Progress("sent", beside_output=show is not None) as progress:
+    def tell(*, wait: bool) -> None:
+        progress.end()
+        typed = "\n" if lines.stopped and sys.stderr.isatty() else ""  # behind the ^C
+        click.echo(typed + answers.summary(wait=wait), err=True)
+
+    shown_beside = show is not None
+    with Lines() as lines, Progress("sent", beside_output=shown_beside, typing=sys.stdin.isatty()) as progress:
         try:
             for number, content in lines:
                 answers.add(number, send_soon(content))
@@ -203,12 +214,11 @@ def _send_lines(send_soon: Callable[[bytes], Future[SendResult]], show: Callable
             while answers:
                 settle()
         except (MQError, KeyboardInterrupt) as error:
-            progress.end()
-            click.echo(answers.summary(wait=isinstance(error, MQError)), err=True)
+            tell(wait=isinstance(error, MQError))
             raise
-    if lines.stopped:
-        click.echo(answers.summary(wait=True), err=True)
-        raise click.Abort
+        if lines.stopped:
+            tell(wait=True)
+            raise click.Abort
     if show is None:
         click.echo(f"sent {counted(answers.count, 'message')}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,7 +84,8 @@ def check(folder: Path, config_file: Path | None, output: str) -> int:
     """
     check_stopped(folder)
     config = _config(folder, config_file)
-    report = Checking(config, _progress_line(output)).run()
+    with _progress_line(output) as tell:
+        report = Checking(config, tell).run()
     report.findings += _of_tables(folder)
     return _tell(report, output, config)
 
@@ -104,7 +106,8 @@ def repair(folder: Path, config_file: Path | None, output: str) -> int:
     directory.lock()
     try:
         acts: list[str] = []
-        report = Repairing(config, acts.append, _progress_line(output)).run()
+        with _progress_line(output) as tell:
+            report = Repairing(config, acts.append, tell).run()
         report.findings += _of_tables(folder)
     finally:
         directory.unlock()
@@ -235,14 +238,20 @@ def _of_tables(folder: Path) -> Iterator[Finding]:
             yield Finding(each, None, f"it is damaged: {fault}", cure)
 
 
-def _progress_line(output: str) -> Callable[[int, int], None]:
-    """Return what tells a person how far the reading is; programs are told nothing."""
+@contextmanager
+def _progress_line(output: str) -> Iterator[Callable[[int, int], None]]:
+    """Give what tells a person how far the reading is, on a line that is cleared; programs are told nothing."""
+    shown = output == "table" and sys.stderr.isatty()
 
     def tell(done: int, total: int) -> None:
-        if output == "table" and sys.stderr.isatty():
+        if shown:
             click.echo(f"\r{done / (1 << 30):.1f} of {total / (1 << 30):.1f} GiB read", nl=False, err=True)
 
-    return tell
+    try:
+        yield tell
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 # -- messages

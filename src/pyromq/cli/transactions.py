@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from itertools import islice
@@ -33,7 +34,9 @@ def transaction() -> None:
 @transaction.command("list")
 @click.option("--group", metavar="GROUP", help="Only those of this producer group.")
 @click.option("--topic", metavar="TOPIC", help="Only those meant for this topic.")
-@click.option("--count", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most so many.")
+@click.option(
+    "--count", type=click.IntRange(1, sys.maxsize), default=100, show_default=True, metavar="N", help="At most so many."
+)
 @namesrv_option
 @output_option
 def list_half_messages(group: str | None, topic: str | None, count: int, namesrv: str, output: str) -> None:

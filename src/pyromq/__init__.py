@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from pyromq.client.blocking_transactions import TransactionProducer as TransactionProducer
     from pyromq.client.config import ConsumeFrom as ConsumeFrom
     from pyromq.client.config import ConsumerConfig as ConsumerConfig
+    from pyromq.client.config import Damaged as Damaged
     from pyromq.client.config import ProducerConfig as ProducerConfig
     from pyromq.client.consumer import AsyncConsumer as AsyncConsumer
+    from pyromq.client.damage import DamagedMessage as DamagedMessage
+    from pyromq.client.damage import MessageDamaged as MessageDamaged
     from pyromq.client.listener import Ack as Ack
     from pyromq.client.listener import GiveUp as GiveUp
     from pyromq.client.listener import RetryLater as RetryLater
@@ -62,8 +65,9 @@ _MODULES = {
     "pyromq.client.blocking_consumer": ("Consumer",),
     "pyromq.client.blocking_pull_consumer": ("PullConsumer",),
     "pyromq.client.blocking_transactions": ("TransactionProducer",),
-    "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "ProducerConfig"),
+    "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "Damaged", "ProducerConfig"),
     "pyromq.client.consumer": ("AsyncConsumer",),
+    "pyromq.client.damage": ("DamagedMessage", "MessageDamaged"),
     "pyromq.client.listener": ("Ack", "GiveUp", "RetryLater"),
     "pyromq.client.producer": ("AsyncProducer",),
     "pyromq.client.pull_consumer": ("AsyncPullConsumer",),

@@ -237,6 +237,11 @@ def log_offset_of(record: Buffer) -> int:
     return int(_LONG.unpack_from(record, 28)[0])
 
 
+def said_log_offset(buffer: Buffer, position: int) -> int:
+    """Return what stands where a record that begins at `position` has its log offset; -1 where nothing does."""
+    return -1 if position + 36 > len(buffer) else int(_LONG.unpack_from(buffer, position + 28)[0])
+
+
 def is_of_topic(record: Buffer, topic: bytes) -> bool:
     """Whether a record, known to be sound, is of that topic. Costs a third of reading its labels."""
     head_size = _UNPACK_HEAD[record[39] & _HOST_FLAGS][1]
@@ -244,12 +249,17 @@ def is_of_topic(record: Buffer, topic: bytes) -> bool:
     return record[topic_at - 1] == len(topic) and record[topic_at : topic_at + len(topic)] == topic
 
 
-def decode_all(buffer: Buffer) -> list[StoredMessage]:
+def matches_checksum(message: StoredMessage) -> bool:
+    """Whether a message's stored body is what its record's checksum says."""
+    return _crc32(message.stored_body) & 0x7FFFFFFF == message.body_crc
+
+
+def decode_all(buffer: Buffer, *, check_crc: bool = False) -> list[StoredMessage]:
     """Return the records that lie back to back in `buffer`, as in the body of a pull answer."""
     messages = []
     position, end = 0, len(buffer)
     while position < end:
-        message = decode(buffer, position)
+        message = decode(buffer, position, check_crc=check_crc)
         messages.append(message)
         position += message.size
     return messages

@@ -185,3 +185,49 @@ def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):
     assert (refused.code, "--until and --queue do not go with it" in refused.err) == (2, True)
     refused = cli("consume", "t", "--group", "g", "--from", "7")
     assert (refused.code, "`pyromq offset set` moves it" in refused.err) == (2, True)
+
+
+def flip_a_bit_of(served, body):
+    """Damage the stored body, once the broker has read what it wrote."""
+    while not served.do(indexed(served.broker)):
+        pass
+    (path,) = (served.broker.config.data / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        place = file.read().rindex(body)
+        file.seek(place)
+        file.write(bytes([body[0] ^ 1]))
+
+
+async def indexed(broker):
+    return broker.store.index_step(1.0)
+
+
+@pytest.mark.parametrize("member", [(), ("--group", "readers")], ids=["tool", "member"])
+def test_a_damaged_message_is_told_and_passed_over(cli, served, member):
+    topic = f"consume-damaged-{len(member)}"
+    cli("send", topic, "--ordering-key", "k", stdin=f"{topic} 0\n{topic} 1\n{topic} 2\n".encode())
+    flip_a_bit_of(served, f"{topic} 1".encode())
+
+    outcome = cli("consume", topic, "--from", "beginning", "--count", "2", *member)
+    assert (outcome.code, outcome.lines) == (0, [f"{topic} 0", f"{topic} 2"])
+    if not member:  # a member's word goes to the log
+        assert "of consume-damaged-0 at broker-a, queue offset 1, log offset" in outcome.err
+        assert "its body does not match its checksum; it is passed over" in outcome.err
+
+
+@pytest.mark.parametrize("member", [(), ("--group", "stoppers")], ids=["tool", "member"])
+def test_with_stop_it_ends_before_a_damaged_message(cli, served, member):
+    topic = f"consume-stopped-{len(member)}"
+    cli("send", topic, "--ordering-key", "k", stdin=f"{topic} 0\n{topic} 1\n{topic} 2\n".encode())
+    flip_a_bit_of(served, f"{topic} 1".encode())
+
+    outcome = cli("consume", topic, "--from", "beginning", "--damaged", "stop", *member)
+    assert (outcome.code, outcome.lines) == (1, [f"{topic} 0"])
+    assert "error: damaged message in queue" in outcome.err
+    assert "queue offset 1, log offset" in outcome.err
+
+
+def test_dead_letters_need_a_group(cli, served):
+    outcome = cli("consume", "orders", "--damaged", "dead-letter")
+    assert outcome.code == 2
+    assert "name one with --group" in outcome.err

@@ -12,7 +12,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -23,7 +23,9 @@ from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, local_time, namesrv_option
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking_pull_consumer import PullConsumer
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
+from pyromq.client.damage import DamagedMessage, MessageDamaged
+from pyromq.client.pulling import PullResult
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
@@ -52,6 +54,13 @@ MEMBER_COMMIT_SECONDS = 1.0  # what a killed member has printed since comes agai
     help="Be a member of this group: its members share the queues, and where they are is stored. --from then says "
     "where the group starts the first time.",
 )
+@click.option(
+    "--damaged",
+    type=click.Choice([each.value.replace(" ", "-") for each in Damaged]),
+    default="skip",
+    show_default=True,
+    help="Where a message is not what was stored: tell it and go on, end there, or make it a dead letter of --group.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @namesrv_option
 def consume(topic: str, start: Start, until: int | None, namesrv: str, output: str, **choice: Any) -> None:
@@ -59,8 +68,11 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
 
     `text` prints bodies, one a line; `json` prints one object a line with all coordinates and properties.
     """
-    group = choice["group"]
+    group, damaged = choice["group"], Damaged(choice["damaged"].replace("-", " "))
+    if group is None and damaged is Damaged.DEAD_LETTER:
+        raise click.UsageError("--damaged dead-letter makes dead letters of a group: name one with --group")
     config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice["queue_ids"])
+    config = replace(config, damaged=damaged)
     with PullConsumer(group or GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
         if group is None:
@@ -125,7 +137,7 @@ class Reading:
     def _between(self, queue: MessageQueue, offset: int, end: int) -> Iterator[StoredMessage]:
         while offset < end:
             found = self.consumer.pull(queue, offset, tags=self.tags)
-            for message in found.messages:
+            for message in self._sound(found):
                 if message.queue_offset >= end or self._is_late(message):
                     return
                 if self.start.time_ms is None or message.store_ms >= self.start.time_ms:
@@ -133,6 +145,17 @@ class Reading:
             if found.next_offset <= offset:  # the queue ends earlier than it did a moment ago
                 return
             offset = found.next_offset
+
+    def _sound(self, found: PullResult) -> Iterator[StoredMessage]:
+        """Yield a pull's messages; tell of those that are damaged, as single pulls do not, or end at the first."""
+        all_of_them: list[StoredMessage | DamagedMessage] = [*found.messages, *found.damaged]
+        for each in sorted(all_of_them, key=lambda each: each.queue_offset):
+            if isinstance(each, StoredMessage):
+                yield each
+            elif self.consumer.config.damaged is Damaged.STOP:
+                raise MessageDamaged(each)
+            else:
+                click.echo(f"damaged message in {each}; it is passed over", err=True)
 
     def _coming(self, ends: Mapping[MessageQueue, int]) -> Iterator[StoredMessage]:
         _tell_waiting()

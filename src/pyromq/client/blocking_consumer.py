@@ -58,8 +58,10 @@ class Consumer(Lifespan):
                 pass  # the usual end of a program that consumes
 
     def wait(self) -> None:
-        """Wait until somebody calls `stop` or `close`. Ctrl-C raises `KeyboardInterrupt`, `sys.exit` in a listener
-        `SystemExit`."""
+        """Wait until somebody calls `stop` or `close`; raises what ended the consumer, see `AsyncConsumer.wait`.
+
+        Ctrl-C raises `KeyboardInterrupt`.
+        """
         if (failure := self._portal.run(self._async.ended)) is not None:
             raise failure  # here: raised in the loop, it would end whoever turns it
 
@@ -102,6 +104,11 @@ class Consumer(Lifespan):
     def assignment(self) -> list[MessageQueue]:
         """The queues this member consumes now, in order; those of the retry topic are left out."""
         return self._async.assignment
+
+    @property
+    def damaged_count(self) -> int:
+        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        return self._async.damaged_count
 
     def reply(self, request: StoredMessage, body: bytes) -> None:
         """Answer a message sent with a producer's `request`, from a listener; see `AsyncConsumer.reply`."""

@@ -32,6 +32,7 @@ class PullConsumer(Lifespan):
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncPullConsumer(group, namesrv, config=config)
+        self.config = self._async.config
         self._portal = Portal(self.close)
         self._started = False
 
@@ -68,6 +69,11 @@ class PullConsumer(Lifespan):
     def client_id(self) -> str:
         """This member's name in its group, known once started."""
         return self._async.client_id
+
+    @property
+    def damaged_count(self) -> int:
+        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        return self._async.damaged_count
 
     @property
     def assignment(self) -> list[MessageQueue]:

@@ -77,6 +77,14 @@ class ConsumeFrom(Enum):
     TIME = "CONSUME_FROM_TIMESTAMP"
 
 
+class Damaged(Enum):
+    """What a consumer does when it comes to a message that is not what was stored."""
+
+    SKIP = "skip"  # tell it as an error, count it, go on behind it
+    STOP = "stop"  # hand out what is before it and raise `MessageDamaged`: there it stands until somebody decides
+    DEAD_LETTER = "dead letter"  # copy it, marked, to the group's dead letters, count it, go on behind it
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
     """How consumers consume. Times are in seconds unless the name says ms.
@@ -95,6 +103,10 @@ class ConsumerConfig:
     auto_commit: bool = True
     auto_commit_seconds: float = 5.0
     retry_seconds: float = 1.0  # pause after a failed pull
+    # Compare pulled bodies with their checksums: brokers send them as they find them on their disks. Costs 0.25 us a
+    # message of 128 B, 0.4 us of 1 KiB: 4 to 10 % of the time of a consumer that does nothing else.
+    verify_checksums: bool = True
+    damaged: Damaged = Damaged.SKIP  # what becomes of messages that fail this, or cannot be read
     heartbeat_seconds: float = 30.0
     route_refresh_seconds: float = 30.0
     # Part of the client id; clients of one share connections. None: one of its own, but "DEFAULT" where `broadcast`.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, overload
 
+from pyromq.client.application_code import text_of
 from pyromq.client.arguments import checked
 from pyromq.client.assignment import averaging
 from pyromq.client.concurrent_consuming import ConcurrentConsuming
@@ -28,6 +29,7 @@ from pyromq.client.membership import Membership
 from pyromq.client.orderly_consuming import OrderlyConsuming
 from pyromq.client.owned_queue import OwnedQueue
 from pyromq.client.ownership import Ownership
+from pyromq.client.passing_over import PassingOver
 from pyromq.client.pull_loop import Limits, PullLoops
 from pyromq.client.rebalance import Rebalance
 from pyromq.client.replies import Replies
@@ -106,7 +108,7 @@ class AsyncConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._state = State.NEW
         self._failure: BaseException | None = None
-        self._exit: BaseException | None = None  # a listener's wish to end the program
+        self._exit: BaseException | None = None  # what ended it, if nobody stopped it
         self._subscriptions: dict[str, _Subscribed] = {}
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -126,6 +128,7 @@ class AsyncConsumer(AsyncLifespan):
         self._replies = Replies(self._membership, clock)
         retries = config.max_retries
         given_back = None if config.broadcast else SendBack(group, self._membership, clock, max_retries=retries)
+        self._damage = PassingOver(group, config.damaged, given_back)
         self._consuming: ConcurrentConsuming | OrderlyConsuming
         if config.orderly:
             self._consuming = OrderlyConsuming(
@@ -146,6 +149,8 @@ class AsyncConsumer(AsyncLifespan):
             subscription=lambda topic: (self._tags(topic), self._limits(topic)),
             deliver=self._consuming.deliver,
             begin_anew=lambda queue: self._reset({queue: 0}),
+            damage=self._damage,
+            stops=self._end,
         )
         self._ownership = Ownership(
             group,
@@ -178,6 +183,11 @@ class AsyncConsumer(AsyncLifespan):
     def assignment(self) -> list[MessageQueue]:
         """The queues this member consumes now, in order; those of the retry topic are left out."""
         return sorted(queue for queue in self._owned if not queue.topic.startswith(RETRY_PREFIX))
+
+    @property
+    def damaged_count(self) -> int:
+        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        return self._damage.count
 
     @overload
     def subscribe(self, topic: str, listener: Listener, *, tags: str = "*") -> None: ...
@@ -271,7 +281,10 @@ class AsyncConsumer(AsyncLifespan):
             pass  # the loop is closed, and so is the consumer
 
     async def wait(self) -> None:
-        """Wait until somebody calls `stop` or `close`. Raises the `SystemExit` or `KeyboardInterrupt` of a listener."""
+        """Wait until somebody calls `stop` or `close`.
+
+        Raises the `SystemExit` or `KeyboardInterrupt` of a listener, and `MessageDamaged` with `Damaged.STOP`.
+        """
         if (failure := await self.ended()) is not None:
             raise failure
 
@@ -306,9 +319,10 @@ class AsyncConsumer(AsyncLifespan):
         self._announce_soon()
 
     def _end(self, failure: BaseException) -> None:
-        """A listener raised `SystemExit` or `KeyboardInterrupt`: it is for who waits. Called in any thread."""
-        logger.warning("group %s: a listener raised %s; the consumer ends", self.group, type(failure).__name__)
-        self._exit = failure
+        """Let `wait` raise what a listener wants the program to end with, or a damage. Called in any thread."""
+        if self._exit is None:
+            logger.warning("group %s: the consumer ends: %s", self.group, text_of(failure))
+            self._exit = failure
         self.stop()
 
     def _announce_soon(self) -> None:

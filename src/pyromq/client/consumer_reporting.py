@@ -113,7 +113,7 @@ class ConsumerReporting:
     def consume_directly(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
         """Run the listener on one message; offsets and retries are not touched."""
         self._check(header.consumer_group)
-        message = decode(call.body)
+        message = decode(call.body, check_crc=self._consumption.config.verify_checksums)
         message.broker_name = header.broker_name or ""
         return self._direct.consume(self._consumption.listening(message.original_topic), message)
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import checked
+from pyromq.client.damage import DAMAGED
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.pulling import PullRequest, pull
@@ -284,6 +285,7 @@ class AsyncDeadLetters:
 
     async def _prepare(self, letter: DeadLetter, order: RedriveOrder) -> Redriven:
         try:
+            _refuse_damaged(letter.message)
             destination = order.destination(letter)
             await self._membership.route(destination)
             if not order.again and await self.copies(letter, destination):
@@ -315,6 +317,12 @@ class AsyncDeadLetters:
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
         return queue, address
+
+
+def _refuse_damaged(message: StoredMessage) -> None:
+    what = message.properties.get(DAMAGED)
+    if what is not None:
+        raise UsageError(f"message {message.message_id} was damaged when it was made a dead letter: {what}")
 
 
 def _copy(letter: DeadLetter, queue: MessageQueue) -> SendMessage:

@@ -12,8 +12,10 @@ from pyromq.client.assigned_queue import AssignedQueue
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
+from pyromq.client.passing_over import PassingOver
 from pyromq.client.pulling import PullRequest, PullStatus, pull
 from pyromq.client.routes import MASTER
+from pyromq.client.send_back import SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound
 from pyromq.message import MessageQueue
@@ -40,7 +42,14 @@ class Fetching:
         self._clock = clock
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._failures: dict[MessageQueue, MQError] = {}  # answers that said no, until told or until pulling works
+        given_back = SendBack(group, membership, clock, max_retries=None)
+        self._damage = PassingOver(group, config.damaged, given_back)
         self._troubled: set[MessageQueue] = set()
+
+    @property
+    def damaged_count(self) -> int:
+        """How many damaged messages were passed over."""
+        return self._damage.count
 
     def begin(self, assigned: AssignedQueue) -> None:
         """Pull from the queue's `fetch_offset` on; an answer that is on its way is never looked at."""
@@ -88,15 +97,15 @@ class Fetching:
 
     async def _fetch(self, assigned: AssignedQueue) -> None:
         config = self._config
-        result = await pull(
-            self._membership,
-            self._group,
-            assigned.queue,
-            assigned.fetch_offset,
-            request=PullRequest(
-                config.pull_count, assigned.tags, config.long_poll_seconds, config.timeout, assigned.broker_id
-            ),
+        request = PullRequest(
+            config.pull_count,
+            assigned.tags,
+            config.long_poll_seconds,
+            config.timeout,
+            assigned.broker_id,
+            verify=config.verify_checksums,
         )
+        result = await pull(self._membership, self._group, assigned.queue, assigned.fetch_offset, request=request)
         if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
             assigned.broker_id = MASTER  # a replica that is behind is not believed
             return
@@ -106,8 +115,12 @@ class Fetching:
         if result.status is PullStatus.OFFSET_MOVED:
             asked, latest_ms = assigned.fetch_offset, assigned.latest_ms
             assigned.correct(await self._offsets.corrected(self._group, result, asked=asked, latest_ms=latest_ms))
-        elif assigned.add(result.messages, result.next_offset):
-            self.changed.set()
+        else:
+            messages, next_offset, failure = await self._damage.sift(result)
+            if assigned.add(messages, next_offset):
+                self.changed.set()
+            if failure is not None:
+                raise failure
         if assigned.queue in self._troubled:
             self._troubled.discard(assigned.queue)
             logger.info("group %s: pulling %s works again", self._group, assigned.queue)

@@ -24,6 +24,7 @@ from pyromq.client.pulling import PullRequest, PullResult, pull
 from pyromq.client.queue_watch import QueueListener, QueueWatch
 from pyromq.client.reporting import Reporting
 from pyromq.client.sharing import Sharing, subscription
+from pyromq.client.turns import Turns
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, UsageError
 from pyromq.filter.tags import parse_tags
@@ -92,7 +93,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._offsets = QueueOffsets(self._membership, timeout=self.config.timeout)
         self._fetching = Fetching(group, self._membership, offsets=self._offsets, config=self.config, clock=self._clock)
         self._watch = QueueWatch(self._membership)
-        self._turns: list[AssignedQueue] = []
+        self._turns = Turns(self._assigned, self._clock)
         self._open: Batch | None = None  # being handed out message by message
         self._positions = Positions(group, self._assigned, self._offsets, config=self.config, clock=self._clock)
         self._sharing = Sharing(
@@ -103,13 +104,18 @@ class AsyncPullConsumer(AsyncLifespan):
             assigned=self._assigned,
             positions=self._positions,
             fetching=self._fetching,
-            changed=self._renew_turns,
+            changed=self._turns.renew,
         )
 
     @property
     def client_id(self) -> str:
         """This member's name in its group, known once started."""
         return self._membership.client_id
+
+    @property
+    def damaged_count(self) -> int:
+        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        return self._fetching.damaged_count
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
@@ -214,7 +220,7 @@ class AsyncPullConsumer(AsyncLifespan):
         await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
         for assigned in added:
             self._fetching.begin(assigned)
-        self._renew_turns()
+        self._turns.renew()
         await self._membership.heartbeat()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -254,7 +260,8 @@ class AsyncPullConsumer(AsyncLifespan):
     async def poll(self, timeout: float = 1.0) -> list[StoredMessage]:
         """Return the next messages of one queue, in order; [] when there is none within `timeout` seconds.
 
-        Raises an answer that says no to a pull, such as `NoPermission`, once for each time it came.
+        Raises an answer that says no to a pull, such as `NoPermission`, once for each time it came, and
+        `MessageDamaged` with `Damaged.STOP`, again and again until the application seeks behind the message.
         """
         self._membership.check_running()
         self._positions.finish_handed_out()
@@ -313,10 +320,11 @@ class AsyncPullConsumer(AsyncLifespan):
     ) -> PullResult:
         """Pull once from any queue, without touching assignment and positions.
 
-        With `wait_seconds` the broker holds the request until a message comes, at most so long.
+        With `wait_seconds` the broker holds the request until a message comes, at most so long. What is not what was
+        stored is in `PullResult.damaged`; none is passed over or counted.
         """
         self._membership.check_running()
-        request = PullRequest(max_count, tags, wait_seconds, self.config.timeout)
+        request = PullRequest(max_count, tags, wait_seconds, self.config.timeout, verify=self.config.verify_checksums)
         return await pull(self._membership, self.group, queue, offset, request=request)
 
     async def min_offset(self, queue: MessageQueue) -> int:
@@ -376,7 +384,8 @@ class AsyncPullConsumer(AsyncLifespan):
             async with asyncio.timeout(timeout):
                 while True:
                     self._fetching.changed.clear()
-                    if (batch := self._take_ready()) is not None:
+                    if (batch := self._turns.take()) is not None:
+                        self._fetching.room.set()
                         return batch
                     if (failure := self._fetching.take_failure()) is not None:
                         raise failure
@@ -385,16 +394,3 @@ class AsyncPullConsumer(AsyncLifespan):
                     await self._fetching.changed.wait()
         except TimeoutError:
             return None
-
-    def _take_ready(self) -> Batch | None:
-        for index, assigned in enumerate(self._turns):
-            if assigned.ready and not assigned.paused:
-                self._turns.append(self._turns.pop(index))
-                batch = assigned.take()
-                assigned.polled_ms = self._clock.now_ms()
-                self._fetching.room.set()
-                return batch
-        return None
-
-    def _renew_turns(self) -> None:
-        self._turns = list(self._assigned.values())

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.damage import MessageDamaged
 from pyromq.client.in_flight import InFlight
 from pyromq.client.membership import Membership
 from pyromq.client.offsets import QueueOffsets
 from pyromq.client.owned_queue import OwnedQueue
+from pyromq.client.passing_over import PassingOver
 from pyromq.client.pulling import PullRequest, PullResult, PullStatus, pull
 from pyromq.client.routes import MASTER
 from pyromq.clock import Clock
-from pyromq.errors import FlowControl, MQError, StoreCorrupt, TopicNotFound
+from pyromq.errors import FlowControl, MQError, TopicNotFound
 from pyromq.message import MessageQueue, StoredMessage
 
 logger = logging.getLogger(__name__)
@@ -36,9 +38,10 @@ class Limits:
 
 
 class PullLoops:
-    """The pull loops of one consumer. `subscription(topic)` is asked before each pull.
+    """The pull loops of one consumer. `subscription(topic)` is asked for tags and limits before each pull.
 
-    `begin_anew(queue)` is called when the queue's topic is gone: one made later by its name begins at 0.
+    `begin_anew(queue)` is called when the queue's topic is gone: one made later by its name begins at 0. `stops` is
+    told of a damage that a queue is not to go beyond, once what is before it is consumed.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class PullLoops:
         subscription: Callable[[str], tuple[str, Limits]],
         deliver: Callable[[InFlight, list[StoredMessage], int], None],
         begin_anew: Callable[[MessageQueue], None],
+        damage: PassingOver,
+        stops: Callable[[MessageDamaged], None],
     ) -> None:
         self._group = group
         self._membership = membership
@@ -59,6 +64,8 @@ class PullLoops:
         self._subscription = subscription
         self._deliver = deliver
         self._begin_anew = begin_anew
+        self._damage = damage
+        self._stops = stops
         self._offsets = QueueOffsets(membership, timeout=config.timeout)
         self._going = asyncio.Event()
         self._going.set()
@@ -82,14 +89,13 @@ class PullLoops:
             await self._room(owned, limits)
             try:
                 result = await self._pull(owned, tags)
-                messages = result.messages
-            except (MQError, StoreCorrupt) as error:
+                messages, next_offset, failure = await self._damage.sift(result)
+            except MQError as error:
                 if isinstance(error, TopicNotFound) and owned.in_flight.next_offset:
                     self._begin_anew(owned.queue)  # brokers of ours have said so before
                 else:
                     self._tell(owned, error)
-                pause = FLOW_CONTROL_SECONDS if isinstance(error, FlowControl) else self._config.retry_seconds
-                await self._clock.sleep(pause)
+                await self._pause(error)
                 continue
             if owned.troubled:
                 owned.troubled = False
@@ -99,11 +105,20 @@ class PullLoops:
                 if messages:
                     owned.latest_ms = messages[-1].store_ms
                 if not owned.dropped:
-                    self._deliver(owned.in_flight, messages, result.next_offset)
+                    self._deliver(owned.in_flight, messages, next_offset)
+                if failure is not None:
+                    await self._empty(owned)
+                    self._stops(failure)
+                    self._tell(owned, failure)
+                    await self._pause(failure)
             elif owned.broker_id != MASTER:
                 owned.broker_id = MASTER  # a replica is not believed
             else:
                 await self._correct(owned, result)
+
+    async def _pause(self, error: MQError) -> None:
+        """Wait before a queue is pulled again."""
+        await self._clock.sleep(FLOW_CONTROL_SECONDS if isinstance(error, FlowControl) else self._config.retry_seconds)
 
     async def _room(self, owned: OwnedQueue, limits: Limits) -> None:
         """Wait while as much is in flight as may be."""
@@ -119,6 +134,13 @@ class PullLoops:
         if owned.full:
             owned.full, owned.pulled = False, self._clock.monotonic()
 
+    async def _empty(self, owned: OwnedQueue) -> None:
+        """Wait until all that is in flight is consumed."""
+        in_flight = owned.in_flight
+        while in_flight.pieces and not owned.dropped:
+            in_flight.changed.clear()
+            await in_flight.changed.wait()
+
     async def _pull(self, owned: OwnedQueue, tags: str) -> PullResult:
         config = self._config
         safe = owned.in_flight.safe_offset
@@ -131,6 +153,7 @@ class PullLoops:
             config.timeout,
             owned.broker_id,
             commit,
+            verify=config.verify_checksums,
         )
         result = await pull(self._membership, self._group, owned.queue, owned.in_flight.next_offset, request=request)
         if commit is not None and owned.committed >= 0:  # the first one may get lost, see QueueOffsets.commit

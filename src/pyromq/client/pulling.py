@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from pyromq.client.damage import DamagedMessage, are_in_place, examine
 from pyromq.client.membership import Membership
-from pyromq.errors import ResponseCode
-from pyromq.filter.tags import TagFilter, parse_tags
+from pyromq.errors import ResponseCode, StoreCorrupt
+from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.record import decode_all
 from pyromq.remoting.codes import PullFlag
@@ -32,46 +33,13 @@ _STATUSES = {
 }
 
 
-class PullResult:
-    """The answer to one pull.
-
-    `next_offset` is where to go on, `min_offset` and `max_offset` are the queue's bounds, `raw` the records back to
-    back as stored (see `pyromq.record`), before the filter by tag names.
-    """
-
-    def __init__(
-        self, queue: MessageQueue, status: PullStatus, header: PullMessageResponse, raw: bytes, tags: TagFilter
-    ) -> None:
-        self.queue = queue
-        self.status = status
-        self.next_offset = header.next_offset
-        self.min_offset = header.min_offset
-        self.max_offset = header.max_offset
-        self.suggested_broker_id = header.suggested_broker_id
-        self.raw = raw
-        self._tags = tags
-        self._messages: list[StoredMessage] | None = None
-
-    @property
-    def messages(self) -> list[StoredMessage]:
-        """The wanted messages in order; decoded once. Raises `StoreCorrupt` for bytes that are no records."""
-        if self._messages is None:
-            messages = decode_all(self.raw)
-            if self._tags.tags:  # the broker compared hashes only
-                messages = [message for message in messages if self._tags.accepts_tag(message.tags)]
-            for message in messages:
-                message.broker_name = self.queue.broker_name
-            self._messages = messages
-        return self._messages
-
-
 @dataclass(frozen=True, slots=True)
 class PullRequest:
     """What to pull: at most `max_count` messages with `tags`, waiting at the broker for up to `wait_seconds`.
 
     `timeout` is how long the answer may take beyond that; `broker_id` 0 is the master. `commit_offset`, when given,
     is stored as where the group goes on. A broker of ours gives up to `max_bytes` of records (and more than 32
-    messages) when asked so; other brokers do not look at it.
+    messages) when asked so; other brokers do not look at it. `verify` compares bodies with their checksums.
     """
 
     max_count: int = 32
@@ -81,6 +49,59 @@ class PullRequest:
     broker_id: int = 0
     commit_offset: int | None = None
     max_bytes: int | None = None
+    verify: bool = True
+
+
+class PullResult:
+    """The answer to one pull, from queue offset `offset` on.
+
+    `next_offset` is where to go on, `min_offset` and `max_offset` are the queue's bounds, `raw` the records back to
+    back as stored (see `pyromq.record`), before the filter by tag names.
+    """
+
+    def __init__(self, queue: MessageQueue, offset: int, response: Response, request: PullRequest) -> None:
+        header = response.header(PullMessageResponse)
+        self.queue = queue
+        self.offset = offset
+        self.status = _STATUSES[response.code]
+        self.next_offset = header.next_offset
+        self.min_offset = header.min_offset
+        self.max_offset = header.max_offset
+        self.suggested_broker_id = header.suggested_broker_id
+        self.raw = response.body
+        self._request = request
+        self._messages: list[StoredMessage] | None = None
+        self._damaged: list[DamagedMessage] = []
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """The wanted messages in order, without those that are `damaged`; decoded once."""
+        if self._messages is None:
+            self._messages = self._decoded()
+        return self._messages
+
+    @property
+    def damaged(self) -> list[DamagedMessage]:
+        """The messages that are not what was stored, in order: unless it was not to be looked at, unread ones only."""
+        if self._messages is None:
+            self._messages = self._decoded()
+        return self._damaged
+
+    def _decoded(self) -> list[StoredMessage]:
+        verify, tags = self._request.verify, parse_tags(self._request.tags)
+        try:
+            messages = decode_all(self.raw, check_crc=verify)
+            sound = not verify or are_in_place(messages, self.offset, self.next_offset)
+        except StoreCorrupt:
+            sound = False
+        if not sound:
+            place = self.queue, self.offset, self.next_offset
+            messages, self._damaged = examine(bytes(self.raw), *place, verify=verify)
+        if tags.tags:  # the broker compared hashes only
+            messages = [message for message in messages if tags.accepts_tag(message.tags)]
+        for message in messages:
+            message.broker_name = self.queue.broker_name
+        return messages
 
 
 async def pull(
@@ -111,9 +132,5 @@ async def pull(
     response = await membership.ask_queue(
         queue, header, timeout=request.wait_seconds + request.timeout, broker_id=request.broker_id
     )
-    return _result(response, queue, tags)
-
-
-def _result(response: Response, queue: MessageQueue, tags: TagFilter) -> PullResult:
     response.check(*_STATUSES)
-    return PullResult(queue, _STATUSES[response.code], response.header(PullMessageResponse), response.body, tags)
+    return PullResult(queue, offset, response, request)

@@ -31,16 +31,25 @@ MAX_RETRY_QUEUES = 1
 class AsyncQueueReader(AsyncLifespan):
     """Reads queues in the name of `group`, for programs with an event loop; `QueueReader` is the same without one.
 
-    `timeout` is seconds for each request. Methods raise `Unavailable` when nobody answers within it, else what the
-    broker answers. Entering raises `NoNameServer` at once when no name server can be reached.
+    `timeout` is seconds for each request. With `verify_checksums` a pull's `messages` are without those whose bodies do
+    not match their checksums, which are in its `damaged`; `raw` is as it came. Methods raise `Unavailable` when nobody
+    answers within `timeout`, else what the broker answers. Entering raises `NoNameServer` at once when no name server
+    can be reached.
     """
 
     def __init__(
-        self, group: str, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        verify_checksums: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         check_group(group)
         self.group = group
         self._timeout = timeout
+        self._verify = verify_checksums
         self._membership = Membership(namesrv, clock or SystemClock())
         self._offsets = QueueOffsets(self._membership, timeout=timeout)
 
@@ -103,7 +112,8 @@ class AsyncQueueReader(AsyncLifespan):
 
     async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
         """Return the store time (ms) of the message at an offset; None where there is none."""
-        messages = (await self.pull(queue, offset, 1)).messages
+        request = PullRequest(1, timeout=self._timeout, verify=False)  # whatever its body
+        messages = (await pull(self._membership, self.group, queue, offset, request=request)).messages
         return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
 
     async def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
@@ -115,7 +125,7 @@ class AsyncQueueReader(AsyncLifespan):
         self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", max_bytes: int | None = None
     ) -> PullResult:
         """Pull once. A broker that gives large pulls gives up to `max_bytes` of records, others as configured."""
-        request = PullRequest(max_count, tags, timeout=self._timeout, max_bytes=max_bytes)
+        request = PullRequest(max_count, tags, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
         return await pull(self._membership, self.group, queue, offset, request=request)
 
     async def pull_all(
@@ -199,8 +209,15 @@ class QueueReader(Lifespan):
     Several threads may use one.
     """
 
-    def __init__(self, group: str, namesrv: str | None = None, *, timeout: float = 5.0) -> None:
-        self._async = AsyncQueueReader(group, namesrv, timeout=timeout)
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        verify_checksums: bool = True,
+    ) -> None:
+        self._async = AsyncQueueReader(group, namesrv, timeout=timeout, verify_checksums=verify_checksums)
         self._portal = Portal(self.close)
 
     def start(self) -> None:

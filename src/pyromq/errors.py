@@ -90,6 +90,10 @@ class ConnectionLost(Unavailable):
     """The connection closed while a call was waiting for its answer."""
 
 
+class AnotherServer(ConnectionLost):
+    """Something listens there, but it does not speak RocketMQ's protocol."""
+
+
 class DeadlineExceeded(Unavailable):
     """No answer within the time the caller gave."""
 

@@ -286,7 +286,7 @@ async def test_closing_twice_is_nothing(channel):
 
 async def test_bytes_that_are_no_frame_close_the_connection(caplog):
     async def babble(reader, writer):
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.write(b"\xff" * 40)
         await reader.read()
         writer.close()
         await writer.wait_closed()

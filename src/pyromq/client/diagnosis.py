@@ -9,7 +9,7 @@ from pyromq.client.membership import Membership
 from pyromq.client.name_servers import addresses_of
 from pyromq.client.routes import read_route
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import MQError, TopicNotFound, Unavailable
+from pyromq.errors import AnotherServer, MQError, TopicNotFound, Unavailable
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
 from pyromq.plural import counted
 from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
@@ -59,6 +59,8 @@ async def _check_name_server(membership: Membership, address: str) -> tuple[Find
         table = decode_body(ClusterTable, response.check().body)
     except Unavailable as error:
         reason = error.__cause__ or error
+        if isinstance(reason, AnotherServer):
+            return Finding(name, False, f"is none: {reason}", "a name server listens on 9876 by default"), None
         advice = "start one with `pyromq serve`, or give its address with --namesrv (environment: NAMESRV_ADDR)"
         return Finding(name, False, f"does not answer: {reason}", advice), None
     except MQError as error:

@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Sequence
 
-from pyromq.errors import NoNameServer, Unavailable, UsageError
+from pyromq.errors import AnotherServer, NoNameServer, Unavailable, UsageError
 from pyromq.net.channel import Channel
 from pyromq.net.pool import Pool
 from pyromq.remoting.command import Response
@@ -18,6 +18,10 @@ from pyromq.remoting.header import Header
 
 VARIABLE = "NAMESRV_ADDR"  # as Java's clients call it
 DEFAULT = "127.0.0.1:9876"
+
+# Sent where a question has no body; name servers do not look at it. Servers of other kinds that wait for the end of a
+# line, HTTP's above all, answer then, and we can tell who is there instead of that nobody answers.
+END_OF_LINE = b"\r\n\r\n"
 
 
 def default_namesrv() -> str:
@@ -71,7 +75,7 @@ class NameServers:
             except Unavailable as error:
                 failures.append(error)
                 self._current += 1
-        raise self._nobody() from failures[-1]
+        raise self._nobody(failures[-1]) from failures[-1]
 
     async def ask(self, header: Header, body: bytes = b"") -> Response:
         """Return the answer, whatever its code, of the first that answers. Raises `NoNameServer`."""
@@ -80,11 +84,11 @@ class NameServers:
             try:
                 async with asyncio.timeout(self._timeout):
                     channel = await self._pool.channel(self._address)
-                    return await channel.call(header, body, timeout=self._timeout)
+                    return await channel.call(header, body or END_OF_LINE, timeout=self._timeout)
             except (Unavailable, TimeoutError) as error:
                 failure = error if isinstance(error, Unavailable) else None
                 self._current += 1
-        raise self._nobody() from failure
+        raise self._nobody(failure) from failure
 
     async def ask_each(self, header: Header) -> list[Response]:
         """Return the answers of all, asked one after the other. Raises `Unavailable` at the first that gives none."""
@@ -98,8 +102,10 @@ class NameServers:
     def _address(self) -> str:
         return self.addresses[self._current % len(self.addresses)]
 
-    def _nobody(self) -> NoNameServer:
+    def _nobody(self, failure: Unavailable | None) -> NoNameServer:
         where = " or ".join(self.addresses)
+        if isinstance(failure, AnotherServer):
+            where += f" ({failure})"
         return NoNameServer(
             f"no name server answers at {where}; start one with `pyromq serve` or give its address with "
             "--namesrv, namesrv=, or Spark's option namesrvAddr"

@@ -7,7 +7,7 @@ import logging
 import ssl
 
 from pyromq.clock import Clock
-from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable
+from pyromq.errors import AnotherServer, DeadlineExceeded, MQError, ProtocolError, Unavailable
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.exchange import Completed, Exchange
@@ -35,6 +35,7 @@ class Channel(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._expiry: asyncio.TimerHandle | None = None
+        self._failure: AnotherServer | None = None
         self._lost = self._loop.create_future()
 
     @property
@@ -139,14 +140,16 @@ class Channel(asyncio.Protocol):
         try:
             self._exchange.receive(data)
         except ProtocolError as error:
-            logger.warning("closing connection to %s: %s", self._exchange.address, error)
+            self._failure = _another_server(self._exchange.address, data)
+            if self._failure is None:  # else who asks is told
+                logger.warning("closing connection to %s: %s", self._exchange.address, error)
             self._transport.close()
             return
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._writable.set()
-        self._exchange.close(str(error) if error else "closed by the server")
+        self._exchange.close(str(error) if error else "closed by the server", self._failure)
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -177,6 +180,21 @@ class Channel(asyncio.Protocol):
         self._exchange.expire()
         waiting = self._exchange.waiting and not self._exchange.closed
         self._expiry = self._loop.call_later(0.1, self._expire) if waiting else None
+
+
+def _another_server(address: str, data: bytes) -> AnotherServer | None:
+    """Return what is to be told of bytes that begin no frame; None where they look like nothing known.
+
+    A frame begins with the high byte of its length, which is 0 or 1; no text does, nor an alert of TLS.
+    """
+    line = data[:100].strip().split(b"\n")[0].strip()
+    if line.startswith((b"HTTP/", b"<")):  # the latter from servers that take us for HTTP 0.9
+        return AnotherServer(f"{address} answers in HTTP: a web server listens there, no RocketMQ server")
+    if data.startswith(b"\x15\x03"):
+        return AnotherServer(f"{address} answers in TLS: what listens there takes no plain connections")
+    if len(line) >= 4 and line.decode("latin-1").isprintable():
+        return AnotherServer(f"{address} answers {line.decode('latin-1')[:60]!r}: no RocketMQ server listens there")
+    return None
 
 
 async def connect(

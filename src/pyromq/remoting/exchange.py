@@ -75,6 +75,7 @@ class Exchange:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.packed_address = pack_address(host, port)
         self.closed = False
+        self._failure: ConnectionLost | None = None  # what calls on a closed connection fail with, if not the usual
         self.last_heard = clock.monotonic()
         self.on_close: list[Callable[[Exchange], None]] = []
         self._dispatch = dispatcher.dispatch
@@ -141,7 +142,7 @@ class Exchange:
     def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Ask the peer; `answered` gets its response, or `DeadlineExceeded` or `ConnectionLost`. Seconds."""
         if self.closed:
-            answered(ConnectionLost(f"connection to {self.address} is closed"))
+            answered(self._failure or ConnectionLost(f"connection to {self.address} is closed"))
             return
         if self._hooks:
             answered = self._told(self._before_request(header, body, one_way=False), answered)
@@ -184,14 +185,18 @@ class Exchange:
             text = f"{self.address} did not answer request {waiting.code} within {waiting.timeout:g} s"
             waiting.answered(DeadlineExceeded(text))
 
-    def close(self, reason: str) -> None:
-        """The connection is gone: fail our calls, tell those who asked to know. Idempotent."""
+    def close(self, reason: str, failure: ConnectionLost | None = None) -> None:
+        """The connection is gone: fail our calls, tell those who asked to know. Idempotent.
+
+        Calls fail with `failure`, also later ones, else with an error that gives the reason.
+        """
         if self.closed:
             return
         self.closed = True
+        self._failure = failure
         waiting, self._waiting = self._waiting, {}
         for call in waiting.values():
-            call.answered(ConnectionLost(f"connection to {self.address} broke: {reason}"))
+            call.answered(failure or ConnectionLost(f"connection to {self.address} broke: {reason}"))
         for tell in self.on_close:
             tell(self)
         self.on_close.clear()

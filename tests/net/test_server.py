@@ -1,10 +1,12 @@
 """The listening port: accepts, answers, slows down for those who do not read, and ends in a bounded time."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import ssl
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,8 @@ from pyromq.net.server import HIGH_WATER_BYTES, IDLE_SECONDS, Server
 from pyromq.remoting.command import Reply, encode_request
 from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, MaxOffset, MinOffset, OffsetResponse
+
+CERTIFICATE = Path(__file__).with_name("certificate.pem")  # of 127.0.0.1, with its key; signed by itself
 
 
 def maximum(number):
@@ -264,13 +268,41 @@ async def test_a_connection_closed_within_a_frame_is_noted(server, until, caplog
     assert "ended within a frame, after 20 bytes" in caplog.text
 
 
-async def test_a_listener_speaks_tls_when_told_to(clock):
+@pytest.fixture
+async def tls_server(clock, offsets):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server = Server(Dispatcher(), clock, tls=context)
+    context.load_cert_chain(CERTIFICATE)
+    server = Server(Dispatcher(offsets), clock, tls=context)
     await server.start()
-    with socket.create_connection(("127.0.0.1", server.port)) as plain:
-        plain.setblocking(False)
-        plain.send(b"no hello")
-        alert = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(plain, 10), 5)
-    assert alert[:1] in (b"", b"\x15")  # TLS: alert
+    yield server
     await server.close(drain_seconds=0)
+
+
+async def ask(port, **tls):
+    """Send a request over a connection of its own; return all that comes back within one frame."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, **tls)
+    try:
+        writer.write(encode_request(maximum(3), b"", opaque=1, flag=0))
+        size = await asyncio.wait_for(reader.readexactly(4), 5)
+        return await reader.readexactly(int.from_bytes(size, "big"))
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def test_a_listener_speaks_tls_when_told_to(tls_server):
+    trusting = ssl.create_default_context(cafile=CERTIFICATE)
+    assert b'"offset":"3"' in await ask(tls_server.port, ssl=trusting)
+
+
+async def test_a_listener_that_speaks_tls_answers_nobody_who_does_not(tls_server, offsets):
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await ask(tls_server.port)
+    assert not offsets.asked
+
+
+async def test_who_does_not_trust_a_tls_listener_sends_it_nothing(tls_server, offsets):
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await ask(tls_server.port, ssl=ssl.create_default_context())
+    assert not offsets.asked

@@ -328,3 +328,28 @@ def test_a_record_with_an_impossible_queue_offset_is_told_and_kept(tmp_path: Pat
     assert [(finding.position, finding.cure) for finding in report.findings] == [(position + 20, Cure.BACKUP)]
     repaired(tmp_path)
     opens_with(tmp_path, without(sent))
+
+
+def test_a_queue_without_its_log_is_summed_up(tmp_path: Path, sent: list[StoredMessage]) -> None:
+    for path in sorted((tmp_path / "commitlog").iterdir())[2:]:
+        path.unlink()
+    behind = [each for each in sent if each.log_offset >= 8192]
+    of_queues = [str(each) for each in checked(tmp_path).findings if TOPIC in str(each.path)]
+    assert len(of_queues) == 2
+    assert f"entries {behind[0].queue_offset} to {COUNT // 2 - 1} lead to log offsets" in of_queues[0]
+
+    acts: list[str] = []
+    Repairing(StoreConfig(tmp_path, **SMALL), acts.append).run()  # type: ignore[arg-type]
+    lost = [act for act in acts if "lost" in act]
+    assert len(lost) == 2
+    assert f"{len(behind) // 2} messages from {behind[0].queue_offset} to {COUNT // 2 - 1} are lost" in lost[0]
+
+
+def test_entries_that_are_wrong_in_a_row_are_summed_up(tmp_path: Path, sent: list[StoredMessage]) -> None:
+    path = tmp_path / QUEUE_FILE
+    content = bytearray(path.read_bytes())
+    for entry in range(1, 7):
+        content[20 * entry + 19] ^= 1  # the tag's hash
+    path.write_bytes(content)
+    [finding] = checked(tmp_path).findings
+    assert finding.text == "entries 9 to 14 have another size or tags code than their records"

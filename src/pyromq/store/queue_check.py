@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
@@ -31,7 +32,20 @@ class _Progress:
     matched: int = 0
     missing: list[range] = field(default_factory=list)
     claimed: set[int] = field(default_factory=set)  # queue offsets of records whose entries lead further
-    wrong: list[int] = field(default_factory=list)
+    wrong: list[range] = field(default_factory=list)
+
+
+class _Astray(NamedTuple):
+    """An entry that leads to no record of its own; `log_offset` None: nowhere."""
+
+    offset: int
+    log_offset: int | None
+    more: str
+    cure: Cure
+
+    @property
+    def kind(self) -> tuple[bool, str, Cure]:
+        return self.log_offset is None, self.more, self.cure
 
 
 class QueueCheck:
@@ -87,7 +101,7 @@ class QueueCheck:
         progress.matched += 1
         wanted_tags = entry.tags_code if message.topic == SCHEDULE_TOPIC else self._tags_code(message)
         if (entry.size, entry.tags_code) != (message.size, wanted_tags):
-            progress.wrong.append(message.queue_offset)
+            _extend(progress.wrong, message.queue_offset)
 
     @staticmethod
     def _is_of_deleted_topic(message: StoredMessage, progress: _Progress) -> bool:
@@ -145,13 +159,16 @@ class QueueCheck:
         queue = progress.queue
         for offsets in progress.missing:
             path, position = queue.path_of(offsets[0])
-            text = f"{_entries(offsets)}: the log has the messages, the queue has not"
+            missing = f"{_numbers(offsets)} {'is' if len(offsets) == 1 else 'are'} missing"
+            text = f"{missing}: the log has the messages, the queue has not"
             # What a crash kept from the disk lies at the queue's end, and is made again.
             cure = Cure.START if self._store.crashed and offsets[0] >= queue.end else Cure.REPAIR
             yield Finding(path, position, text, cure)
-        for offset in progress.wrong:
-            path, position = queue.path_of(offset)
-            yield Finding(path, position, f"entry {offset} has another size or tags code than its record", Cure.REPAIR)
+        for offsets in progress.wrong:
+            path, position = queue.path_of(offsets[0])
+            several = f"{_numbers(offsets)} have another size or tags code than their records"
+            one = f"{_numbers(offsets)} has another size or tags code than its record"
+            yield Finding(path, position, one if len(offsets) == 1 else several, Cure.REPAIR)
         if self._live(queue) != progress.matched:
             yield from self._of_entries(key, queue, log_end, damages)
 
@@ -167,31 +184,42 @@ class QueueCheck:
     def _of_entries(
         self, key: tuple[str, int], queue: StoppedQueue, log_end: int, damages: list[Damage]
     ) -> Iterator[Finding]:
-        """Look for the entries that have no record."""
+        """Look for the entries that have no record. Those one behind the other with the same fault are one finding."""
+        run: list[_Astray] = []
+        for astray in self._astray(key, queue, log_end, damages):
+            if run and (astray.offset != run[-1].offset + 1 or astray.kind != run[-1].kind):
+                yield _finding(queue, run)
+                run = []
+            run.append(astray)
+        if run:
+            yield _finding(queue, run)
+
+    def _astray(
+        self, key: tuple[str, int], queue: StoppedQueue, log_end: int, damages: list[Damage]
+    ) -> Iterator[_Astray]:
         for offset in range(queue.first, queue.end):
             entry = queue.entry(offset)
             if entry is None or entry.size == FILLER_SIZE or 0 <= entry.log_offset < self._store.log_begin:
                 continue
-            if self._leads_to_its_record(queue, offset, entry.log_offset):
+            at = entry.log_offset
+            if self._leads_to_its_record(queue, offset, at):
                 continue
-            path, position = queue.path_of(offset)
-            text = f"entry {offset} leads to log offset {entry.log_offset}, where its record is not"
-            if entry.size <= 0 or entry.log_offset < 0:
-                yield Finding(path, position, f"entry {offset} is damaged", Cure.REPAIR)
+            if entry.size <= 0 or at < 0:
+                yield _Astray(offset, None, "", Cure.REPAIR)
             elif offset in self._queues[key].claimed:
-                yield Finding(path, position, text, Cure.REPAIR)
-            elif entry.log_offset >= log_end and self._store.power_cut:
-                yield Finding(path, position, f"{text}: behind the log's end", Cure.START)
-            elif any(damage.start <= entry.log_offset < damage.end for damage in damages):
-                self.lost.setdefault(key, []).append((offset, entry.log_offset))
-                self.log_ends_at = max(self.log_ends_at, entry.log_offset + entry.size)
-                yield Finding(path, position, f"entry {offset} leads to the damage at {entry.log_offset}", Cure.BACKUP)
-            elif entry.log_offset >= log_end:
+                yield _Astray(offset, at, "", Cure.REPAIR)
+            elif at >= log_end and self._store.power_cut:
+                yield _Astray(offset, at, ": behind the log's end", Cure.START)
+            elif any(damage.start <= at < damage.end for damage in damages):
+                self.lost.setdefault(key, []).append((offset, at))
+                self.log_ends_at = max(self.log_ends_at, at + entry.size)
+                yield _Astray(offset, at, ": there is damage", Cure.BACKUP)
+            elif at >= log_end:
                 # New records will be there: the entry must lead before them.
                 self.lost.setdefault(key, []).append((offset, max(log_end - 1, 0)))
-                yield Finding(path, position, f"{text}: the log ends at {log_end}", Cure.BACKUP)
+                yield _Astray(offset, at, f": the log ends at {log_end}", Cure.BACKUP)
             else:
-                yield Finding(path, position, text, Cure.REPAIR)
+                yield _Astray(offset, at, "", Cure.REPAIR)
 
     def _leads_to_its_record(self, queue: StoppedQueue, queue_offset: int, log_offset: int) -> bool:
         place = self._store.record_at(log_offset)
@@ -227,7 +255,19 @@ def _extend(ranges: list[range], offset: int) -> None:
         ranges.append(range(offset, offset + 1))
 
 
-def _entries(offsets: range) -> str:
-    return (
-        f"entry {offsets[0]} is missing" if len(offsets) == 1 else f"entries {offsets[0]} to {offsets[-1]} are missing"
-    )
+def _numbers(offsets: range) -> str:
+    return f"entry {offsets[0]}" if len(offsets) == 1 else f"entries {offsets[0]} to {offsets[-1]}"
+
+
+def _finding(queue: StoppedQueue, run: list[_Astray]) -> Finding:
+    """Tell of entries one behind the other."""
+    first, last = run[0], run[-1]
+    who = _numbers(range(first.offset, last.offset + 1))
+    if first.log_offset is None:
+        text = f"{who} {'is' if first is last else 'are'} damaged"
+    elif first is last:
+        text = f"{who} leads to log offset {first.log_offset}, where its record is not{first.more}"
+    else:
+        span = f"{first.log_offset} to {last.log_offset}"
+        text = f"{who} lead to log offsets {span}, where their records are not{first.more}"
+    return Finding(*queue.path_of(first.offset), text, first.cure)

@@ -153,11 +153,13 @@ class Repairing:
         for key, lost in checking.queues.lost.items():
             queue = checking.queues.queue(*key)
             for queue_offset, log_offset in lost:
-                self._on_act(
-                    f"queue {key[0]} {key[1]}: the message at {queue_offset} is lost; consumers will pass over it"
-                )
                 path, position = queue.path_of(queue_offset)
                 self._write(path, position, _ENTRY.pack(log_offset, FILLER_SIZE, 0))
+            first, last = lost[0][0], lost[-1][0]
+            which = (
+                f"the message at {first} is" if len(lost) == 1 else f"{len(lost)} messages from {first} to {last} are"
+            )
+            self._on_act(f"queue {key[0]} {key[1]}: {which} lost; consumers will pass over them")
 
     def _rebuild(self, checking: Checking) -> None:
         """Make broken queues again from the log."""

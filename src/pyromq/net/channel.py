@@ -187,13 +187,13 @@ def _another_server(address: str, data: bytes) -> AnotherServer | None:
 
     A frame begins with the high byte of its length, which is 0 or 1; no text does, nor an alert of TLS.
     """
-    line = data[:100].strip().split(b"\n")[0].strip()
-    if line.startswith((b"HTTP/", b"<")):  # the latter from servers that take us for HTTP 0.9
+    line = data[:60].strip().split(b"\n")[0].strip().decode("latin-1")
+    if line.startswith(("HTTP/", "<")):  # the latter from servers that take us for HTTP 0.9
         return AnotherServer(f"{address} answers in HTTP: a web server listens there, no RocketMQ server")
     if data.startswith(b"\x15\x03"):
         return AnotherServer(f"{address} answers in TLS: what listens there takes no plain connections")
-    if len(line) >= 4 and line.decode("latin-1").isprintable():
-        return AnotherServer(f"{address} answers {line.decode('latin-1')[:60]!r}: no RocketMQ server listens there")
+    if len(line) >= 4 and line.isascii() and line.isprintable():
+        return AnotherServer(f"{address} answers {line!r}: no RocketMQ server listens there")
     return None
 
 

@@ -39,6 +39,24 @@ async def test_messages_come_in_order_with_their_queue(cluster):
     assert consumer.position(queue) == 3
 
 
+async def test_a_consumer_that_was_given_no_queues_says_so(cluster):
+    async with AsyncPullConsumer("readers", cluster.namesrv) as consumer, asyncio.timeout(2):
+        with pytest.raises(UsageError, match="subscribe to a topic or assign queues first"):
+            await anext(consumer)
+        with pytest.raises(UsageError, match="of group readers"):
+            await consumer.poll()
+
+
+async def test_who_assigned_no_queue_yet_waits_for_one(cluster):
+    queue = await fill(cluster, 1)
+    consumer = await cluster.consumer("readers", config=ConsumerConfig(consume_from=ConsumeFrom.FIRST))
+    await consumer.assign([])
+    assert await consumer.poll(0.01) == []
+    waiting = asyncio.ensure_future(anext(consumer))
+    await consumer.assign([queue])
+    assert (await asyncio.wait_for(waiting, 5)).queue_offset == 0
+
+
 async def test_polls_wait_for_a_message(cluster):
     queue = await fill(cluster, 1)
     consumer = await reading(cluster, queue)

@@ -380,6 +380,10 @@ class AsyncPullConsumer(AsyncLifespan):
 
     async def _next_batch(self, timeout: float) -> Batch | None:
         """Wait for a batch of a queue that is not paused; queues take turns."""
+        if not (self._assigns or self._sharing.used):
+            raise UsageError(
+                f"consumer of group {self.group} has no queues: subscribe to a topic or assign queues first"
+            )
         try:
             async with asyncio.timeout(timeout):
                 while True:

@@ -1,6 +1,7 @@
 """Sends: what is stored, what is answered, what is refused with which code and text; alone and within a burst."""
 
 import asyncio
+import errno
 import os
 import threading
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pyromq.broker import sending
 from pyromq.broker.broker import Broker
 from pyromq.net.channel import connect
 from pyromq.record import BatchMember, encode_batch
-from pyromq.remoting.bodies import GroupConfig, TopicConfig, encode_body
+from pyromq.remoting.bodies import GroupConfig, TopicConfig, TopicConfigTable, decode_body, encode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import (
@@ -23,6 +24,7 @@ from pyromq.remoting.headers import (
     SendMessageV2,
 )
 from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.disk import LocalDisk
 
 from .headers import PLAIN
 
@@ -410,14 +412,14 @@ async def test_a_queue_the_topic_does_not_have_is_refused_for_batches_too(orders
 
 
 class Disk:
-    """Lets the flusher's fdatasync hang until it is told to go on; tables are saved by the loop."""
+    """Lets the flusher's fdatasync hang until it is told to go on."""
 
     def __init__(self, monkeypatch):
         self.works = threading.Event()
         genuine = os.fdatasync
 
         def fdatasync(descriptor):
-            if threading.current_thread() is not threading.main_thread():
+            if threading.current_thread().name == "store-flush":
                 self.works.wait(30)
             genuine(descriptor)
 
@@ -438,6 +440,7 @@ async def flushing(config, clock, caller_to, disk):
     async with Broker(replace(config, store=store), clock) as broker:
         caller = await caller_to(broker)
         caller.broker = broker
+        await caller.create_topic("orders")
         yield caller
         disk.works.set()
 
@@ -495,6 +498,61 @@ async def test_a_burst_waits_for_the_disk_and_is_confirmed_as_one(flushing, disk
     assert not any(waiting.done() for waiting in pending)
     disk.works.set()
     assert [response.code for response in await asyncio.gather(*pending)] == [0] * 20
+
+
+# -- the table of topics
+
+
+class SlowTable(LocalDisk):
+    """A disk that replaces the table of topics when it is told to, or says that it is full."""
+
+    def __init__(self):
+        self.goes_on = threading.Event()
+        self.error = None
+
+    def replace(self, source, target):
+        if target.name == "topics.json":
+            self.goes_on.wait(30)
+            if self.error:
+                raise OSError(self.error, os.strerror(self.error))
+        super().replace(source, target)
+
+
+@pytest.fixture
+async def creating(config, clock, caller_to):
+    """A caller of a broker whose table of topics is not written until its disk goes on, and one more caller."""
+    disk = SlowTable()
+    disk.goes_on.set()
+    async with Broker(config, clock, disk=disk) as broker:
+        disk.goes_on.clear()
+        yield disk, await caller_to(broker), await caller_to(broker)
+        disk.error = None
+        disk.goes_on.set()
+
+
+@pytest.mark.parametrize("form", [SendMessageV2, SendBatchMessage])
+async def test_a_new_topic_is_on_disk_when_its_send_is_answered_and_nobody_else_waits(creating, config, form):
+    disk, caller, other = creating
+    body = batch((b"a", "")) if form is SendBatchMessage else b"a"
+    waiting = [caller.channel.call_soon(header(form, topic=f"new{n}"), body, timeout=5) for n in range(20)]
+    sent = await other.send("BenchmarkTest")
+    assert sent.queue_offset == 0
+    assert not any(each.done() for each in waiting)
+    disk.goes_on.set()
+    assert [(await each).code for each in waiting] == [0] * 20
+    stored = decode_body(TopicConfigTable, (config.data / "config" / "topics.json").read_bytes())
+    assert {f"new{n}" for n in range(20)} <= stored.topics.keys()
+
+
+async def test_a_new_topic_that_the_disk_does_not_take_is_no_success(creating):
+    disk, caller, _ = creating
+    disk.error = errno.ENOSPC
+    disk.goes_on.set()
+    response = await caller.ask(header(topic="new"), b"x", code=14)
+    assert "topics.json: No space left on device" in response.remark
+    await caller.ask(header(topic="new"), b"x", code=14)
+    disk.error = None
+    await caller.ask(header(topic="new"), b"x")
 
 
 # -- overload

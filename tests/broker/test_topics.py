@@ -66,7 +66,7 @@ def test_automatic_creation_can_be_switched_off_while_running(topics, config):
 
 
 def test_changes_survive_a_restart(topics, config, clock, tmp_path):
-    topics.put(TopicConfig(name="orders", read_queues=3, write_queues=2, permission=4, order=True))
+    topics.put(TopicConfig(name="orders", read_queues=3, write_queues=2, permission=4, order=True)).result(5)
     again = Topics(config, JsonFile(tmp_path / "topics.json"), clock)
     again.load()
     assert again.find("orders") == topics.find("orders")

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.connections import Connections
+from pyromq.broker.flushed import complete_when_saved
 from pyromq.broker.offsets import Offsets
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics, check_changeable
@@ -58,7 +59,7 @@ class Administering:
 
     @answers(CreateTopic)
     def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:
-        """Create the topic or replace its settings; answers when the name servers know. The order flag is theirs."""
+        """Create the topic or replace its settings; answers when disk and name servers have it. Order is theirs."""
         check_changeable(self._topics, header.topic)
         _check_numbers(header)
         known = self._topics.find(header.topic)
@@ -71,10 +72,10 @@ class Administering:
             sys_flag=header.sys_flag or 0,
             order=known is not None and known.order,
         )
-        self._topics.put(topic)
+        saved = self._topics.put(topic)
         logger.info("topic %s %s by %s", topic.name, "changed" if known else "created", call.peer.address)
         answered: Future[Reply] = Future()
-        self._announce(topic).add_done_callback(lambda announced: answered.set_result(Reply()))
+        self._announce(topic).add_done_callback(lambda announced: complete_when_saved(saved, Reply(), answered))
         return answered
 
     @answers(DeleteTopic)

@@ -59,7 +59,8 @@ class BatchTransacting:
         run = Run(0, 0, header.transaction, header.token, header.number, count, elsewhere)
         ledger = header.ledger if elsewhere else None
         self._batches.take(message, run, group=header.producer_group, ledger=ledger)
-        return when_flushed(self._store, Reply(HalfRunStored(queue_id=queue_id, messages=count)))
+        reply = when_flushed(self._store, Reply(HalfRunStored(queue_id=queue_id, messages=count)))
+        return self._sending.when_saved(topic.name, reply)
 
     def _checked(self, body: bytes) -> int:
         """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""

@@ -218,6 +218,7 @@ class Broker:
         self._cold_reads.close()
         await self._tasks.stop()
         await self.saved()
+        self.topics.close()
         self._close()
 
     def _close(self) -> None:

@@ -1,16 +1,20 @@
 """When an answer may say that something is done: where flushing is synchronous, once it is on disk.
 
-Sending counts its answers as well, and so does this for itself (`sending`).
+Sending counts its answers as well, and so does this for itself (`sending`). However flushing goes, some also wait for a
+table to be written.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import TypeVar
 
 from pyromq.errors import ResponseCode
 from pyromq.remoting.command import Reply
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
+
+R = TypeVar("R")
 
 
 def when_flushed(store: MessageStore, reply: Reply) -> Reply | Future[Reply]:
@@ -37,3 +41,25 @@ def complete_when_flushed(store: MessageStore, reply: Reply, answered: Future[Re
         answered.set_result(reply)
 
     store.wait_flushed(store.max_log_offset).add_done_callback(flushed)
+
+
+def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
+    """Return an answer that leaves when a table is written as well; the error where it cannot be."""
+    answered: Future[R] = Future()
+    if isinstance(reply, Future):
+        reply.add_done_callback(lambda ready: complete_when_saved(saved, ready.result(), answered))
+    else:
+        complete_when_saved(saved, reply, answered)
+    return answered
+
+
+def complete_when_saved(saved: Future[None], reply: R, answered: Future[R]) -> None:
+    """Complete an answer that others wait for already, as `when_saved` does."""
+
+    def done(saved: Future[None]) -> None:
+        if (error := saved.exception()) is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(reply)
+
+    saved.add_done_callback(done)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import cast
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.flushed import R, when_saved
 from pyromq.broker.groups import Groups
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.timer_records import Ticket
@@ -87,6 +88,7 @@ class Sending:
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._joined_cluster_pair = PAIRS + self._cluster_pair
         self._waits_for_flush = store.config.flush is FlushMode.SYNC
+        self._unsaved_topics = topics.unsaved
         # Two counts with one writer each: this thread asks for confirmation, the flusher's thread gives it.
         self._asked = 0
         self._confirmed = 0
@@ -103,7 +105,8 @@ class Sending:
             self._append(prepared[0])
         except MQError as error:
             return self._refused(error)
-        return self._stored(*prepared)
+        reply = self._stored(*prepared)
+        return self.when_saved(header.topic, reply) if self._unsaved_topics else reply
 
     @answers_runs(SendMessage)
     def send_run(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
@@ -124,7 +127,10 @@ class Sending:
         except MQError as error:
             refused = self._refused(error)
             return [outcome if isinstance(outcome, Reply) else refused for outcome in outcomes]
-        return [outcome if isinstance(outcome, Reply) else self._stored(*outcome) for outcome in outcomes]
+        replies = [outcome if isinstance(outcome, Reply) else self._stored(*outcome) for outcome in outcomes]
+        if self._unsaved_topics:
+            return [self.when_saved(header.topic, each) for header, each in zip(headers, replies, strict=True)]
+        return replies
 
     def _refused(self, error: MQError) -> Reply:
         """Say no; as upstream, with the fields that clients look for in every answer to a send."""
@@ -202,7 +208,8 @@ class Sending:
                 trace_on="true",
             )
         )
-        return self._when_flushed(end, reply) if wait and self._waits_for_flush else reply
+        answered = self._when_flushed(end, reply) if wait and self._waits_for_flush else reply
+        return self.when_saved(header.topic, answered)
 
     def topic_for(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
         """Check the topic in upstream's order and return its settings; creates it where that is allowed."""
@@ -360,6 +367,11 @@ class Sending:
 
         self._store.wait_flushed(end).add_done_callback(flushed)
         return answered
+
+    def when_saved(self, topic: str, reply: R | Future[R]) -> R | Future[R]:
+        """Let an answer wait for the table of topics, where the topic has just been created."""
+        saved = self._topics.saved(topic)
+        return reply if saved is None else when_saved(saved, reply)
 
     def _refuse_if_overloaded(self) -> None:
         waiting = self._asked - self._confirmed

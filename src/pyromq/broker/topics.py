@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from enum import Enum, auto
 from functools import partial
 
@@ -32,6 +33,7 @@ from pyromq.names import (
 from pyromq.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.store.json_file import JsonFile
+from pyromq.store.table_file import TableFile
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +51,19 @@ class Change(Enum):
 
 
 class Topics:
-    """The table topic -> settings. Each change gets a new data version and is on disk before the call returns."""
+    """The table topic -> settings. Each change gets a new data version.
+
+    A thread writes what is created or changed: `unsaved` has the topics that are not on disk as they are here, and
+    `saved` says when they are. What is deleted is off the disk when the call returns.
+    """
 
     def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: Callable[[TopicConfig, Change], None] = lambda topic, change: None
         self._config = config
         self._file = file
+        self._saving = TableFile(file, _encoded)
+        self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
@@ -77,7 +85,11 @@ class Topics:
 
     def persist(self) -> None:
         """Write the table to disk."""
-        self._file.save(msgspec.json.format(msgspec.json.encode(self.table()), indent=1))
+        self._file.save(_encoded(self.table()), order=self.version.counter)
+
+    def close(self) -> None:
+        """Return when what was changed is on disk, or refused."""
+        self._saving.close()
 
     def table(self) -> TopicConfigTable:
         """Return all settings with their version, as request 21 answers and name servers are told."""
@@ -91,17 +103,26 @@ class Topics:
     def is_system(self, name: str) -> bool:
         return name in self._built_in or is_system_topic(name)
 
-    def put(self, topic: TopicConfig, change: Change = Change.ASKED) -> None:
-        """Create the topic or replace its settings."""
-        self._table[topic.name] = topic
-        self._changed()
+    def put(self, topic: TopicConfig, change: Change = Change.ASKED) -> Future[None]:
+        """Create the topic or replace its settings: at once here; on disk when the future ends, not raising."""
+        name = topic.name
+        self._table[name] = topic
+        self._renew()
+        saved = self._save(name)
         self.on_change(topic, change)
+        return saved
+
+    def saved(self, name: str) -> Future[None] | None:
+        """Return when a topic is on disk; None where it is. What the disk has refused is tried again."""
+        saved = self.unsaved.get(name)
+        return self._save(name) if saved is not None and saved.done() else saved
 
     def delete(self, name: str) -> bool:
         """Forget the topic; False if there was none."""
         if self._table.pop(name, None) is None:
             return False
-        self._changed()
+        self._renew()
+        self.persist()
         return True
 
     def for_send(
@@ -155,15 +176,31 @@ class Topics:
         for topic in changed:
             self._table[topic.name] = msgspec.structs.replace(topic, order=not topic.order)
         if changed:
-            self._changed()
+            self.touch()
 
     def touch(self) -> None:
         """Give the table a new version, so that name servers read it again: the broker's permission changed."""
-        self._changed()
+        self._renew()
+        self._saving.save(self.table(), order=self.version.counter)
 
-    def _changed(self) -> None:
+    def _renew(self) -> None:
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
-        self.persist()
+
+    def _save(self, name: str) -> Future[None]:
+        saved = self.unsaved[name] = self._saving.save(self.table(), order=self.version.counter)
+        saved.add_done_callback(partial(self._note_saved, name))
+        return saved
+
+    def _note_saved(self, name: str, saved: Future[None]) -> None:
+        """In the thread that has written, or could not."""
+        if (error := saved.exception()) is not None:
+            logger.warning("topic %s is not stored: %s", name, error)
+        elif self.unsaved.get(name) is saved:
+            del self.unsaved[name]
+
+
+def _encoded(table: TopicConfigTable) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(table), indent=1)
 
 
 def check_changeable(topics: Topics, name: str) -> None:

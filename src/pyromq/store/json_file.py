@@ -24,7 +24,7 @@ class JsonFile:
 
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
-        self._disk = disk
+        self.disk = disk
         self._is_new = True  # its folder may not be on disk
         self._saving = threading.Lock()
         self._order = 0
@@ -49,7 +49,7 @@ class JsonFile:
                 damaged = damaged or error
                 continue
             if decoded is not None and damaged is not None:
-                self._disk.replace(self.path, self._beside(".damaged"))
+                self.disk.replace(self.path, self._beside(".damaged"))
                 logger.warning("%s; the previous content is used, the damaged file is kept as .damaged", damaged)
             if decoded is not None:
                 return decoded
@@ -83,9 +83,9 @@ class JsonFile:
 
     def _replace(self, content: bytes) -> None:
         try:
-            self._disk.make_folder(self.path.parent)
+            self.disk.make_folder(self.path.parent)
             if self._is_new:
-                self._disk.sync_folder(self.path.parent.parent)
+                self.disk.sync_folder(self.path.parent.parent)
                 self._is_new = False
             temporary = self._beside(".tmp")
             try:
@@ -93,24 +93,24 @@ class JsonFile:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                remove_file(self._disk, self._beside(".bak"))  # its place is as large as what the new content needs
-                write_file(self._disk, temporary, content)
-            self._disk.replace(temporary, self.path)
-            self._disk.sync_folder(self.path.parent)
+                remove_file(self.disk, self._beside(".bak"))  # its place is as large as what the new content needs
+                write_file(self.disk, temporary, content)
+            self.disk.replace(temporary, self.path)
+            self.disk.sync_folder(self.path.parent)
         except OSError as error:
             raise StoreNotWritable(f"cannot write {self.path}: {error.strerror}") from error
 
     def _write_beside(self, temporary: Path, content: bytes) -> None:
-        write_file(self._disk, temporary, content)
+        write_file(self.disk, temporary, content)
         if previous := self._content(self.path):
-            write_file(self._disk, self._beside(".bak"), previous)
+            write_file(self.disk, self._beside(".bak"), previous)
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
 
     def _content(self, path: Path) -> bytes | None:
         try:
-            return read_file(self._disk, path)
+            return read_file(self.disk, path)
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
 

@@ -129,8 +129,9 @@ class ConsumeQueue:
                 self.files.add(segment)
             start = position - segment.base
             size = min(max(start, _LEAST_ROOM), _MOST_ROOM)  # small queues take little
-            end = min(start + size - (start + size) % _LEAST_ROOM, segment.size)
-            segment.allocate(start, end)
+            end = min(-(-(start + size) // _LEAST_ROOM) * _LEAST_ROOM, segment.size)  # entries may lie on two pages
+            self._mapped(segment)
+            segment.prepare(start, end)
         except OSError as error:
             raise StoreNotWritable(
                 f"cannot extend the queue in {self.files.folder}: {complaint(error)}, then messages are taken again"

@@ -105,7 +105,10 @@ class Disk(Protocol):
         """Map a file; it is unmapped when the last view is gone. `scattered`: it is not written from front to back."""
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
-        """Make pages of a mapped file ready to be written; False where that is unsupported."""
+        """Make pages of a mapped file ready to be written; False where that is unsupported.
+
+        Raises `OSError` where the file system refuses: writing them would end the process.
+        """
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:
         """Let go of the pages of a mapped file; the system keeps their content, and brings them back when touched."""
@@ -211,7 +214,11 @@ class LocalDisk:
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         start = position - position % mmap.PAGESIZE
         first = ctypes.c_char.from_buffer(memory, start)  # keeps the mapping meanwhile
-        return bool(_advise(ctypes.addressof(first), position + size - start, _MADV_POPULATE_WRITE) == 0)
+        if _advise(ctypes.addressof(first), position + size - start, _MADV_POPULATE_WRITE) == 0:
+            return True
+        if ctypes.get_errno() != errno.EFAULT:
+            return False
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # nobody tells why; room is what nearly always lacks
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:
         first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE

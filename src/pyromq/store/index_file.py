@@ -23,6 +23,7 @@ from there. Source: RocketMQ 4.9.8, IndexFile and IndexHeader.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk
@@ -32,6 +33,7 @@ _HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 _ROOM_BYTES = 1 << 20  # taken from the disk at once
+_PAGE = 4096  # slots of 4 bytes never lie on two
 _NEWEST = 64  # entries of one hash; one record has not more of them
 _EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
@@ -47,6 +49,7 @@ class IndexFile:
     __slots__ = (
         "_entries",
         "_entries_at",
+        "_ready",
         "_room_to",
         "_slots",
         "begin_log_offset",
@@ -67,6 +70,7 @@ class IndexFile:
         self.used_slots = 0
         self.next_entry = 1
         self._room_to = 0  # position in the file up to which there is room for entries
+        self._ready = bytearray(-(-self._entries_at // _PAGE))  # pages of slots that can be written for certain
 
     @property
     def is_full(self) -> bool:
@@ -80,22 +84,32 @@ class IndexFile:
         """Make the file, as successor of one that ends there. Raises `OSError`."""
         self.file.create()
         self.file.allocate(0, self._entries_at)
+        self._prepare_page(0)
         self.begin_ms = self.end_ms = end_ms
         self.begin_log_offset = self.end_log_offset = end_log_offset
         self.write_header()
 
     def load(self) -> None:
-        header = _HEADER.unpack_from(self.file.memory)
+        [content] = self.file.read([(0, _HEADER.size)])  # mapped, a page that was never written might need room
+        header = _HEADER.unpack(content)
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
         self.next_entry = max(next_entry, 1)
 
-    def reserve(self, count: int) -> None:
-        """Have room on disk for so many entries more, as far as the file goes. Raises `OSError`."""
+    def reserve(self, hashes: Sequence[int]) -> None:
+        """Have room on disk for entries of these keys, as far as the file goes. Raises `OSError`."""
+        self._prepare_page(0)
+        for key_hash in hashes:
+            self._prepare_page((_HEADER.size + key_hash % self._slots * _SLOT.size) // _PAGE)
         start = self._entries_at + self.next_entry * _ENTRY.size
-        needed = min(start + count * _ENTRY.size, self.file.size)
+        needed = min(start + len(hashes) * _ENTRY.size, self.file.size)
         if needed > max(start, self._room_to):  # a full file needs none
-            self.file.allocate(start, needed + _ROOM_BYTES)
+            self.file.prepare(start, needed + _ROOM_BYTES)
             self._room_to = min(needed + _ROOM_BYTES, self.file.size)
+
+    def _prepare_page(self, number: int) -> None:
+        if not self._ready[number]:
+            self.file.prepare(number * _PAGE, number * _PAGE + _PAGE)
+            self._ready[number] = 1
 
     def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
         """Add an entry; the file must not be full, and have room. Called for every key of every message."""

@@ -189,12 +189,12 @@ class KeyIndex:
             hashes = [each for each in hashes if not self._leads_to(each, labels.log_offset)]
         file = self.files[-1] if self.files else None
         if file is not None:
-            file.reserve(len(hashes))
+            file.reserve(hashes)
         for key_hash in hashes:
             if file is None or file.is_full:
                 self._in_doubt = labels.log_offset
                 file = self._add_file()
-                file.reserve(len(hashes))
+                file.reserve(hashes)
             file.put(key_hash, labels.log_offset, labels.store_ms)
         self._in_doubt = None
         if file is not None and hashes:

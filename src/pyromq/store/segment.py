@@ -90,8 +90,8 @@ class Segment:
     def prepare(self, start: int, end: int) -> None:
         """Have room on disk and pages in memory for a stretch (positions in the file). Raises `OSError`.
 
-        Takes up to a millisecond per MiB and is for a helper's thread: appends then never wait for a page, and are
-        never stopped by a full disk in the middle of a record.
+        Room alone is not enough: a file system may need more of it when a page is first written, and where it has none
+        that ends the process. Takes up to a millisecond per MiB, so large stretches are for a helper's thread.
         """
         end = min(end, self.size)
         if start < end:

@@ -1,0 +1,108 @@
+"""A full disk refuses; it never ends the process, which writing a page without room does (SIGBUS)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.store.config import StoreConfig
+from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.message_store import MessageStore
+from pyromq.testing import SimulatedDisk
+
+from .making import ADDRESS, StoppedClock, message
+
+TOOLS = ("mkfs.ext4", "tune2fs", "mount", "umount", "setpriv")
+
+
+def test_an_entry_that_lies_on_two_pages_has_room_for_both() -> None:
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), segment_bytes=1 << 20, consume_queue_entries=3_000, index_enabled=False)
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    for _ in range(205):  # the last one lies at bytes 4080 to 4099
+        store.append(message(TAGS="all of the hash is in the last four"))
+    assert disk.written_without_room() is None
+    store.close()
+
+
+def test_pages_that_cannot_be_written_are_refused_beforehand(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4096))
+    descriptor = LOCAL_DISK.open(path)
+    memory = LOCAL_DISK.map(descriptor, 8192, scattered=False)
+    LOCAL_DISK.close(descriptor)
+    if not LOCAL_DISK.populate(memory, 0, 4096):
+        pytest.skip("this kernel cannot make pages ready")
+    with pytest.raises(OSError, match="No space left"):
+        LOCAL_DISK.populate(memory, 4096, 4096)  # behind the file's end: touched, it would be a SIGBUS
+
+
+@pytest.fixture
+def small_ext4(tmp_path: Path) -> Iterator[Path]:
+    """A file system whose reserved blocks are nobody's."""
+    if os.geteuid() or not all(map(shutil.which, TOOLS)):
+        pytest.skip("needs root, mount and ext4")
+    image, folder = tmp_path / "image", tmp_path / "mounted"
+    with image.open("wb") as file:
+        file.truncate(48 << 20)
+    folder.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", "-m", "10", image], check=True)
+    subprocess.run(["tune2fs", "-u", "12345", image], check=True, capture_output=True)
+    if subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True).returncode:
+        pytest.skip("cannot mount")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+SENDS = """
+    import random, sys
+    from pathlib import Path
+    from pyromq.clock import SystemClock
+    from pyromq.errors import StoreNotWritable
+    from pyromq.message import StoredMessage
+    from pyromq.store.config import StoreConfig
+    from pyromq.store.message_store import MessageStore
+
+    root, random = Path(sys.argv[1]), random.Random(1)
+    config = StoreConfig(root / "data", segment_bytes=1 << 20, index_slots=5_000, index_entries=20_000)
+    store = MessageStore(config, SystemClock(), store_address=bytes(8))
+    store.open()
+    refused = sent = 0
+    for fill in range(3):
+        for number in range(20_000):
+            if number == 5_000:
+                with open(root / "fill", "wb", buffering=0) as other:
+                    for size in (65536, 1024, 1):
+                        try:
+                            while other.write(bytes(size)):
+                                pass
+                        except OSError:
+                            pass
+            try:
+                topic, queue_id = f"topic-{random.randrange(25)}", random.randrange(2)
+                store.append(StoredMessage(topic, b"x", f"KEYS\\x01{number}", queue_id, born_address=bytes(8)))
+                sent += 1
+            except StoreNotWritable:
+                refused += 1
+            if number % 100 == 0:
+                store.index_step(0.001)
+        (root / "fill").unlink()
+    store.close()
+    print(sent > 15_000, refused > 1_000)
+"""
+
+
+@pytest.mark.slow
+def test_another_program_that_takes_all_room_ends_no_broker(small_ext4: Path) -> None:
+    unprivileged = ["setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource"]
+    program = [*unprivileged, sys.executable, "-c", textwrap.dedent(SENDS), str(small_ext4)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "True True\n"), ended.stderr[-2_000:]

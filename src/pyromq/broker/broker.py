@@ -93,6 +93,7 @@ class Broker:
         self.timers = Timers(
             self.store, config.data / "timers", statistics=self.statistics, config=self.config, clock=self._clock
         )
+        self.delay_levels.queue_for = self.timers.queue_for = self.topics.queue_for
         self.half_messages = HalfMessages(self.store, self.topics, self.offsets, self._clock)
         self.batches = BatchTransactions(
             self.store, self.topics, self.offsets, statistics=self.statistics, config=self.config, clock=self._clock

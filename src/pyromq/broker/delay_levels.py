@@ -63,6 +63,7 @@ class DelayLevels:
 
     def __init__(self, store: MessageStore, file: JsonFile, *, statistics: Statistics, clock: Clock) -> None:
         self.on_parked: Callable[[], None] = lambda: None
+        self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
         self._store = store
         self._file = file
         self._statistics = statistics
@@ -201,7 +202,7 @@ class DelayLevels:
             topic,
             parked.stored_body,
             parked.property_text,
-            int(queue_id),
+            self.queue_for(topic, int(queue_id)),
             parked.flag,
             parked.sys_flag,
             parked.born_ms,

@@ -86,7 +86,7 @@ def _take(pending: Mapping[int, _Pending], message: StoredMessage) -> None:
     properties = message.properties
     level = properties.get(Property.DELAY, "")
     likeness = _likeness(message)
-    went_there = (message.topic, str(message.queue_id)) == (likeness.topic, likeness.queue_id)
+    went_there = message.topic == likeness.topic  # and not always to its queue: the topic may have lost that
     if went_there and level.isdecimal() and (waiting := pending.get(int(level) - 1)) is not None:
         waiting.take(likeness)
 

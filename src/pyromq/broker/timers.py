@@ -55,6 +55,7 @@ class Timers:
         self, store: MessageStore, folder: Path, *, statistics: Statistics, config: BrokerConfig, clock: Clock
     ) -> None:
         self.on_parked: Callable[[float], None] = lambda seconds: None
+        self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
         self.filed = FiledTimers(store, folder)
         self._store = store
         self._statistics = statistics
@@ -195,7 +196,9 @@ class Timers:
             if found is None:
                 return None
             bucket, parked = found
-            return _Delivery(time, bucket, delivery_of(parked))
+            message = delivery_of(parked)
+            message.queue_id = self.queue_for(message.topic, message.queue_id)
+            return _Delivery(time, bucket, message)
         except (StoreCorrupt, MessageRefused) as error:
             logger.warning("timer %d of those due at %d is left out: %s", time.number, time.due_ms, error)
             return None

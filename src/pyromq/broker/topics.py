@@ -156,6 +156,13 @@ class Topics:
             return False
         return bool(pattern.permission & Permission.INHERIT)
 
+    def queue_for(self, name: str, queue_id: int) -> int:
+        """Return where a message goes that has waited for a queue: another one where the topic has lost that since."""
+        topic = self._table.get(name)
+        if topic is None or queue_id < topic.read_queues:
+            return queue_id
+        return queue_id % (min(topic.read_queues, topic.write_queues) or topic.read_queues or queue_id + 1)
+
     def for_group_retry(self, name: str, queue_count: int, *, sys_flag: int = 0) -> TopicConfig:
         """Return a group's retry or dead-letter topic; creates it with that many queues when absent."""
         if (topic := self._table.get(name)) is not None:

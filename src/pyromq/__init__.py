@@ -56,6 +56,11 @@ if TYPE_CHECKING:
     from pyromq.message import SendResult as SendResult
     from pyromq.message import SendStatus as SendStatus
     from pyromq.message import StoredMessage as StoredMessage
+    from pyromq.net.connection_config import ConnectionConfig as ConnectionConfig
+    from pyromq.net.tls import TlsConfig as TlsConfig
+    from pyromq.remoting.hooks import RemotingHook as RemotingHook
+    from pyromq.remoting.hooks import RemotingOutcome as RemotingOutcome
+    from pyromq.remoting.hooks import RemotingRequest as RemotingRequest
 
 _MODULES = {
     "pyromq.client.admin": ("AsyncAdmin",),
@@ -92,6 +97,9 @@ _MODULES = {
         "UsageError",
     ),
     "pyromq.message": ("Message", "MessageQueue", "SendResult", "SendStatus", "StoredMessage"),
+    "pyromq.net.connection_config": ("ConnectionConfig",),
+    "pyromq.net.tls": ("TlsConfig",),
+    "pyromq.remoting.hooks": ("RemotingHook", "RemotingOutcome", "RemotingRequest"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -8,6 +8,7 @@ import pytest
 from pyromq.broker import long_polls
 from pyromq.broker.broker import Broker
 from pyromq.net.channel import connect
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import decode_all
 from pyromq.remoting.bodies import (
     ConsumerEntry,
@@ -92,7 +93,7 @@ async def test_messages_come_from_the_offset_on(three, form):
 
 
 async def test_binary_headers_are_answered_with_binary_headers(broker, three, clock):
-    channel = await connect(broker.address, Dispatcher(), clock, serialization=BINARY)
+    channel = await connect(broker.address, Dispatcher(), clock, connections=ConnectionConfig(serialization=BINARY))
     assert bodies(await channel.call(pull(), timeout=5)) == [b"0", b"1", b"2"]
     assert position(await channel.call(pull(3), timeout=5)) == (19, "OFFSET_OVERFLOW_ONE", 3, 0, 3)
     await channel.close()

@@ -11,6 +11,7 @@ import pytest
 from pyromq.broker import sending
 from pyromq.broker.broker import Broker
 from pyromq.net.channel import connect
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import GroupConfig, TopicConfig, TopicConfigTable, decode_body, encode_body
 from pyromq.remoting.dispatch import Dispatcher
@@ -96,7 +97,7 @@ async def test_a_send_without_an_answer_is_stored(orders):
 
 
 async def test_binary_headers_are_answered_with_binary_headers(broker, orders, clock):
-    channel = await connect(broker.address, Dispatcher(), clock, serialization=BINARY)
+    channel = await connect(broker.address, Dispatcher(), clock, connections=ConnectionConfig(serialization=BINARY))
     response = await channel.call(header(), b"hello", timeout=5)
     assert response.header(SendMessageResponse).queue_offset == 0
     await channel.close()

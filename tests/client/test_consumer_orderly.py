@@ -263,7 +263,7 @@ async def test_a_broken_connection_loses_neither_order_nor_messages(cluster):
     async with consuming(cluster, lambda messages: seen.append(body(messages))) as consumer:
         await until(lambda: len(seen) == 20)
         for channel in consumer._membership._pool.channels().values():
-            channel._transport.abort()
+            channel.cut()
         await fill(cluster, 20, first=20)
         await until(lambda: len(seen) >= 40)
         assert len(consumer.assignment) == 4

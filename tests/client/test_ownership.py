@@ -46,7 +46,7 @@ async def test_a_lock_whose_connection_broke_while_a_queue_was_taken_is_worth_no
     async def broken(asked, asked_queue):
         if asked_queue == queue and not moved.is_set():
             for channel in consumer._membership._pool.channels().values():
-                channel._transport.abort()
+                channel.cut()
             while not (await another.lock([queue]))[queue]:
                 await cluster.clock.advance(0.1)
             moved.set()

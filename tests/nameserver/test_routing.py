@@ -6,6 +6,7 @@ import pytest
 
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import DataVersion, TopicConfig, encode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import BINARY
@@ -68,7 +69,9 @@ async def test_an_unknown_topic_has_no_route(client):
 
 async def test_binary_headers_are_answered_with_binary_headers(name_server, broker):
     await broker.register(announcement("t"))
-    channel = await connect(name_server.address, Dispatcher(), SystemClock(), serialization=BINARY)
+    channel = await connect(
+        name_server.address, Dispatcher(), SystemClock(), connections=ConnectionConfig(serialization=BINARY)
+    )
     assert (await channel.call(RouteOfTopic(topic="t"), timeout=5)).code == 0
     assert (await channel.call(RouteOfTopic(topic="größe"), timeout=5)).remark == NO_ROUTE.format("größe")
     await channel.close()

@@ -11,7 +11,9 @@ import pytest
 
 from pyromq.clock import SystemClock
 from pyromq.errors import ConnectionLost, DeadlineExceeded, Unavailable
-from pyromq.net.channel import HIGH_WATER_BYTES, connect
+from pyromq.net.channel import connect
+from pyromq.net.connection import HIGH_WATER_BYTES
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.server import Server
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
@@ -66,7 +68,7 @@ async def stuck(dial, deaf_server, until):
     """A channel whose peer has left more unread than may be written."""
     channel = await dial(deaf_server)
     channel.notify(Heartbeat(), bytes(HIGH_WATER_BYTES * 2))
-    await until(lambda: not channel._writable.is_set())
+    await until(lambda: not channel._connection.writable.is_set())
     return channel
 
 
@@ -107,14 +109,14 @@ async def test_a_call_is_answered(channel):
 
 
 async def test_a_channel_may_write_binary_headers(dial, server):
-    channel = await dial(server, serialization=BINARY)
+    channel = await dial(server, connections=ConnectionConfig(serialization=BINARY))
     assert number(await channel.call(maximum(5), timeout=5)) == 5
 
 
 async def test_calls_of_one_turn_share_a_write(channel, monkeypatch):
     writes = []
-    write = channel._transport.write
-    monkeypatch.setattr(channel._transport, "write", lambda data: (writes.append(len(data)), write(data)))
+    write = channel._connection._transport.write
+    monkeypatch.setattr(channel._connection._transport, "write", lambda data: (writes.append(len(data)), write(data)))
     calls = [channel.call_soon(maximum(n), timeout=5) for n in range(20)]
     assert [number(response) for response in await asyncio.gather(*calls)] == list(range(20))
     assert len(writes) == 1
@@ -122,8 +124,8 @@ async def test_calls_of_one_turn_share_a_write(channel, monkeypatch):
 
 async def test_asking_at_once_writes_before_it_returns(channel, monkeypatch):
     writes = []
-    write = channel._transport.write
-    monkeypatch.setattr(channel._transport, "write", lambda data: (writes.append(len(data)), write(data)))
+    write = channel._connection._transport.write
+    monkeypatch.setattr(channel._connection._transport, "write", lambda data: (writes.append(len(data)), write(data)))
     results = asyncio.get_running_loop().create_future()
     channel.ask_at_once(maximum(3), timeout=5, answered=results.set_result)
     assert len(writes) == 1

@@ -13,7 +13,10 @@ import pytest
 from pyromq.clock import SystemClock
 from pyromq.errors import ConnectionLost, Unavailable, UsageError
 from pyromq.net.channel import connect
-from pyromq.net.server import HIGH_WATER_BYTES, IDLE_SECONDS, Server
+from pyromq.net.connection import HIGH_WATER_BYTES
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.server import IDLE_SECONDS, Server
+from pyromq.net.tls import TlsConfig
 from pyromq.remoting.command import Reply, encode_request
 from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, MaxOffset, MinOffset, OffsetResponse
@@ -104,7 +107,7 @@ async def test_a_servers_question_fails_at_its_deadline(server, channel, clock):
     await channel.call(maximum(1), timeout=5)
     (exchange,) = server.exchanges
     results = []
-    channel._transport.pause_reading()  # the client is asleep
+    channel._connection._transport.pause_reading()  # the client is asleep
     exchange.call(ConsumerIdsChanged(consumer_group="g"), timeout=1, answered=results.append)
     await clock.advance(2)
     assert [str(error) for error in results] == [f"{exchange.address} did not answer request 40 within 1 s"]
@@ -270,9 +273,7 @@ async def test_a_connection_closed_within_a_frame_is_noted(server, until, caplog
 
 @pytest.fixture
 async def tls_server(clock, offsets):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE)
-    server = Server(Dispatcher(offsets), clock, tls=context)
+    server = Server(Dispatcher(offsets), clock, connections=ConnectionConfig(tls=TlsConfig(CERTIFICATE)))
     await server.start()
     yield server
     await server.close(drain_seconds=0)

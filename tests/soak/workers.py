@@ -70,7 +70,7 @@ class Worker:
     def drop(self) -> None:
         """Break this member's connections; it goes on."""
         for channel in self._consumer._membership._pool.channels().values():
-            channel._transport.abort()
+            channel.cut()
 
     def _work(self, messages: list[StoredMessage]) -> None:
         with self._call(messages) as (seconds, fails):

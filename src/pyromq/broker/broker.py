@@ -118,7 +118,11 @@ class Broker:
         self._publishing = Alarm(self.batches.step, self._clock)
         self._saving: set[asyncio.Future[None]] = set()
         self._server = Server(
-            Dispatcher(*self._answerers(settings)), self._clock, host=self.config.host, port=self.config.port
+            Dispatcher(*self._answerers(settings)),
+            self._clock,
+            host=self.config.host,
+            port=self.config.port,
+            connections=self.config.connections,
         )
 
     def _answerers(self, settings: JsonFile) -> list[object]:

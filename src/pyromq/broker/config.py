@@ -14,6 +14,7 @@ from typing import Any
 
 from pyromq.errors import UsageError
 from pyromq.names import MAX_TOPIC_LENGTH, check_topic
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.remoting.properties import parse_number
 from pyromq.store.config import FlushMode, StoreConfig
 
@@ -36,6 +37,7 @@ class BrokerConfig:
     advertised_host: str | None = None  # the IP address clients are told to connect to; None: `host`
     port: int = 10911  # 0: any free one
     namesrv: tuple[str, ...] = ()  # `host:port` of every name server to register at
+    connections: ConnectionConfig = PLAIN  # TLS and hooks around calls, of its port and to name servers
     permission: int = 6  # 4 read, 2 write: without write the routes show no queue to send to
     auto_create_topic: bool = True
     auto_create_group: bool = True

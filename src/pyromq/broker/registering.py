@@ -146,7 +146,9 @@ class Registering:
         try:
             if name_server.channel is None or name_server.channel.closed:
                 name_server.version = None
-                name_server.channel = await connect(name_server.address, Dispatcher(), self._clock)
+                name_server.channel = await connect(
+                    name_server.address, Dispatcher(), self._clock, connections=self._config.connections
+                )
             if self._is_due(name_server):
                 await self._register(name_server, name_server.channel)
         except MQError as error:

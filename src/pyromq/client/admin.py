@@ -31,6 +31,7 @@ from pyromq.errors import (
 )
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import check_group, check_topic, dead_letter_topic, retry_topic
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.remoting.bodies import (
     BrokerAddresses,
     ClusterTable,
@@ -132,9 +133,16 @@ class AsyncAdmin(AsyncLifespan):
     `ConsumerNotOnline`, ...) for an answer that says no.
     """
 
-    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        clock: Clock | None = None,
+        connections: ConnectionConfig = PLAIN,
+    ) -> None:
         self._timeout = timeout
-        self._membership = Membership(namesrv, clock or SystemClock())
+        self._membership = Membership(namesrv, clock or SystemClock(), connections=connections)
         self._offsets = QueueOffsets(self._membership, timeout=timeout)
 
     async def start(self) -> None:

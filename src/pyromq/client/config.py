@@ -11,6 +11,7 @@ from pyromq.client.arguments import check_fields
 from pyromq.errors import ResponseCode, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 
 # Given a group, one of its members, the queues and the members, both sorted: the queues that this member gets.
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
@@ -50,6 +51,7 @@ class ProducerConfig:
     heartbeat_seconds: float = 30.0
     route_refresh_seconds: float = 30.0
     instance: str | None = None  # part of the client id; clients of one share connections; None: one of its own
+    connections: ConnectionConfig = PLAIN  # TLS, hooks around calls, signatures
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -111,6 +113,7 @@ class ConsumerConfig:
     route_refresh_seconds: float = 30.0
     # Part of the client id; clients of one share connections. None: one of its own, but "DEFAULT" where `broadcast`.
     instance: str | None = None
+    connections: ConnectionConfig = PLAIN  # TLS, hooks around calls, signatures
 
     orderly: bool = False  # each queue's messages one after the other, in order, by one member at a time
     broadcast: bool = False  # every member gets every message; offsets are kept in files, failures are not repeated

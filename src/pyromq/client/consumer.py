@@ -122,6 +122,7 @@ class AsyncConsumer(AsyncLifespan):
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
             answerers=[self._reporting],
             instance=config.instance or ("DEFAULT" if config.broadcast else None),
+            connections=config.connections,
             heartbeat_seconds=config.heartbeat_seconds,
             route_refresh_seconds=config.route_refresh_seconds,
         )

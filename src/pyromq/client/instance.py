@@ -16,6 +16,7 @@ from typing import cast
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.message import Property
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.pool import Pool
 from pyromq.record import decode
 from pyromq.remoting.bodies import HeartbeatBody
@@ -45,12 +46,12 @@ class Member:
 class Instance:
     """The connections of clients with one id on one event loop; what brokers ask goes to the client it is for."""
 
-    def __init__(self, key: tuple[object, ...], clock: Clock) -> None:
+    def __init__(self, key: tuple[object, ...], clock: Clock, connections: ConnectionConfig) -> None:
         self.key = key
         self.members: list[Member] = []
         self.keeps_fields = False
         # In all that connections need of it, this is a dispatcher.
-        self.pool = Pool(cast(Dispatcher, self), clock)
+        self.pool = Pool(cast(Dispatcher, self), clock, connections)
 
     def dispatch(self, call: Call) -> Answered | Future[Answered]:
         return self._member(call).dispatcher.dispatch(call)
@@ -63,22 +64,26 @@ class Instance:
         return next((member for member in self.members if group in member.groups), self.members[0])
 
 
-def join(namesrv: tuple[str, ...], name: str, member: Member, clock: Clock) -> Instance:
-    """Return the instance of that name on this event loop, with the client among its members.
+def join(
+    named: tuple[tuple[str, ...], str], member: Member, clock: Clock, connections: ConnectionConfig = PLAIN
+) -> Instance:
+    """Return the instance on this event loop, with the client among its members; `named`: name servers and its name.
+
+    Members whose connections are made differently share the id only.
 
     Raises `UsageError` when the process has a client of that instance in the same consumer group already.
     """
-    process = (os.getpid(), namesrv, name)
+    process = (os.getpid(), *named)
     mine = member.consumer_groups
     for instance in _instances.values():
-        for other in instance.members if instance.key[:-1] == process else ():
+        for other in instance.members if instance.key[:3] == process else ():
             if taken := mine & other.consumer_groups:
                 raise UsageError(
-                    f"this process has a consumer of group {min(taken)} with instance {name!r} already; "
+                    f"this process has a consumer of group {min(taken)} with instance {named[1]!r} already; "
                     "give one of the two another ConsumerConfig.instance"
                 )
-    key = (*process, id(asyncio.get_running_loop()))
-    instance = _instances.setdefault(key, Instance(key, clock))
+    key = (*process, id(asyncio.get_running_loop()), connections)
+    instance = _instances.setdefault(key, Instance(key, clock, connections))
     instance.members.append(member)
     return instance
 

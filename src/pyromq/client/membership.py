@@ -20,6 +20,7 @@ from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
 from pyromq.message import MessageQueue
 from pyromq.net.channel import Channel
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.pool import Pool
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
@@ -55,6 +56,7 @@ class Membership:
         instance: str | None = None,
         heartbeat_seconds: float = 30.0,
         route_refresh_seconds: float = 30.0,
+        connections: ConnectionConfig = PLAIN,
     ) -> None:
         self.routes = Routes()
         self.client_id = ""
@@ -71,7 +73,8 @@ class Membership:
         self._route_refresh_seconds = route_refresh_seconds
         self._member = Member(lambda: announce(self.client_id), Dispatcher(*answerers))
         self._shared: Instance | None = None
-        self._pool = Pool(self._member.dispatcher, clock)
+        self._connections = connections
+        self._pool = Pool(self._member.dispatcher, clock, connections)
         self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
@@ -82,7 +85,7 @@ class Membership:
     async def start(self) -> None:
         """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
         if self._instance is not None:
-            self._shared = join(tuple(self._addresses), self._instance, self._member, self._clock)
+            self._shared = join((tuple(self._addresses), self._instance), self._member, self._clock, self._connections)
             self._pool = self._shared.pool
             self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
         try:

@@ -78,6 +78,7 @@ class AsyncProducer(AsyncLifespan):
             announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
             answerers=self._answerers(),
             instance=self.config.instance,
+            connections=self.config.connections,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )

@@ -87,6 +87,7 @@ class AsyncPullConsumer(AsyncLifespan):
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
             answerers=[self._reporting],
             instance=self.config.instance,
+            connections=self.config.connections,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
@@ -381,9 +382,7 @@ class AsyncPullConsumer(AsyncLifespan):
     async def _next_batch(self, timeout: float) -> Batch | None:
         """Wait for a batch of a queue that is not paused; queues take turns."""
         if not (self._assigns or self._sharing.used):
-            raise UsageError(
-                f"consumer of group {self.group} has no queues: subscribe to a topic or assign queues first"
-            )
+            raise UsageError(f"consumer of group {self.group} has no queues: subscribe to a topic or assign some first")
         try:
             async with asyncio.timeout(timeout):
                 while True:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyromq.errors import UsageError
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 
 
 @dataclass(slots=True)
@@ -18,6 +19,7 @@ class NameServerConfig:
     broker_timeout_ms: int = 120_000  # a broker that is silent for longer is gone
     scan_interval_ms: int = 5_000
     order_message_enabled: bool = False  # tell clients the fixed queue order of order topics
+    connections: ConnectionConfig = PLAIN  # TLS and hooks around calls
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():

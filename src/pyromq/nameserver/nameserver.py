@@ -37,7 +37,10 @@ class NameServer:
             Routing(self.routes, self._kv, self.config),
             Configuring(self._kv, self.config),
         )
-        self._server = Server(dispatcher, self._clock, host=self.config.host, port=self.config.port)
+        config = self.config
+        self._server = Server(
+            dispatcher, self._clock, host=config.host, port=config.port, connections=config.connections
+        )
         self._tasks = Tasks()
 
     @property

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import ssl
 
 from pyromq.clock import Clock
-from pyromq.errors import AnotherServer, DeadlineExceeded, MQError, ProtocolError, Unavailable
+from pyromq.errors import DeadlineExceeded, MQError, Unavailable
+from pyromq.net.connection import Connection
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.exchange import Completed, Exchange
-from pyromq.remoting.frame import JSON
 from pyromq.remoting.header import Filled, Header
-
-logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 3.0
 WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
-HIGH_WATER_BYTES = 4 << 20
 
 
-class Channel(asyncio.Protocol):
+class Channel:
     """One open connection to a server. All calls of a process to one address share it; answers may overtake."""
 
-    def __init__(self, dispatcher: Dispatcher, clock: Clock, serialization: int = JSON) -> None:
-        self._dispatcher = dispatcher
-        self._clock = clock
-        self._serialization = serialization
+    def __init__(self, connection: Connection, ended: asyncio.Event) -> None:
+        """`ended` is set when the connection is gone."""
+        self._connection = connection
+        self._exchange = connection.exchange
+        self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
-        self._exchange: Exchange
-        self._flush_asked = False
-        self._writable = asyncio.Event()
-        self._writable.set()
         self._expiry: asyncio.TimerHandle | None = None
-        self._failure: AnotherServer | None = None
-        self._lost = self._loop.create_future()
 
     @property
     def address(self) -> str:
@@ -45,8 +35,7 @@ class Channel(asyncio.Protocol):
     @property
     def local_address(self) -> tuple[str, int]:
         """Our end of the connection."""
-        host, port = self._transport.get_extra_info("sockname")[:2]
-        return host, port
+        return self._connection.local_address
 
     @property
     def closed(self) -> bool:
@@ -82,13 +71,13 @@ class Channel(asyncio.Protocol):
 
     def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Like `ask`, written before this returns: for a caller that is about to wait for nothing else."""
-        self._flush_asked = True  # so that no flush is scheduled: it comes right now
+        self._connection.hold()
         self.ask(header, body, timeout=timeout, answered=answered)
-        self._flush()
+        self._connection.flush()
 
     async def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> Response:
         """Ask and wait; waits also while the peer does not read what was written before, all within the timeout."""
-        if not self._writable.is_set():
+        if not self._connection.writable.is_set():
             timeout = await self.writable(header.code, timeout)
         return await self.call_soon(header, body, timeout=timeout)
 
@@ -104,7 +93,7 @@ class Channel(asyncio.Protocol):
         deadline = self._loop.time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._writable.wait()
+                await self._connection.writable.wait()
         except TimeoutError:
             text = f"{self.address} did not take request {code} within {timeout:g} s: it reads nothing"
             raise DeadlineExceeded(text) from None
@@ -113,68 +102,20 @@ class Channel(asyncio.Protocol):
     async def close(self) -> None:
         """Write what is ready, close, and wait for the end. A peer that does not read loses what was written."""
         if not self._exchange.closed:
-            self._flush()
-            self._transport.close()
-            await asyncio.wait([self._lost], timeout=WRITE_SECONDS)
-            self._transport.abort()
-        await asyncio.wait([self._lost])
+            self._connection.finish()
+            try:
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await self._ended.wait()
+            except TimeoutError:
+                self._connection.cut()
+        await self._ended.wait()
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self._exchange = Exchange(
-            self._dispatcher,
-            self._clock,
-            address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # none: the peer is gone already
-            wake=self._ask_flush,
-            run_soon=self._run_soon,
-            initiator=True,
-            serialization=self._serialization,
-        )
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._exchange.receive(data)
-        except ProtocolError as error:
-            self._failure = _another_server(self._exchange.address, data)
-            if self._failure is None:  # else who asks is told
-                logger.warning("closing connection to %s: %s", self._exchange.address, error)
-            self._transport.close()
-            return
-        self._flush()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._writable.set()
-        self._exchange.close(str(error) if error else "closed by the server", self._failure)
-        if not self._lost.done():
-            self._lost.set_result(None)
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def _run_soon(self, *call: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(*call)  # type: ignore[arg-type]  # function and its arguments
-        except RuntimeError:  # the answer of a listener that took longer than the loop lived
-            logger.debug("an answer for %s came after the end", self._exchange.address)
-
-    def _flush(self) -> None:
-        self._flush_asked = False
-        output = self._exchange.take_output()
-        if output:
-            self._transport.write(output[0] if len(output) == 1 else b"".join(output))
-
-    def _ask_flush(self) -> None:
-        if not self._flush_asked:
-            self._flush_asked = True
-            self._loop.call_soon(self._flush)
+    def cut(self) -> None:
+        """Break the connection at once: what both sides see of a crash or a torn cable."""
+        self._connection.cut()
 
     def _expire(self) -> None:
         self._exchange.expire()
@@ -182,37 +123,24 @@ class Channel(asyncio.Protocol):
         self._expiry = self._loop.call_later(0.1, self._expire) if waiting else None
 
 
-def _another_server(address: str, data: bytes) -> AnotherServer | None:
-    """Return what is to be told of bytes that begin no frame; None where they look like nothing known.
-
-    A frame begins with the high byte of its length, which is 0 or 1; no text does, nor an alert of TLS.
-    """
-    line = data[:60].strip().split(b"\n")[0].strip().decode("latin-1")
-    if line.startswith(("HTTP/", "<")):  # the latter from servers that take us for HTTP 0.9
-        return AnotherServer(f"{address} answers in HTTP: a web server listens there, no RocketMQ server")
-    if data.startswith(b"\x15\x03"):
-        return AnotherServer(f"{address} answers in TLS: what listens there takes no plain connections")
-    if len(line) >= 4 and line.isascii() and line.isprintable():
-        return AnotherServer(f"{address} answers {line!r}: no RocketMQ server listens there")
-    return None
-
-
 async def connect(
     address: str,
     dispatcher: Dispatcher,
     clock: Clock,
     *,
-    tls: ssl.SSLContext | None = None,
-    serialization: int = JSON,
+    connections: ConnectionConfig = PLAIN,
 ) -> Channel:
     """Open a connection to `host:port`. Raises `Unavailable` naming the address and why."""
     host, _, port = address.rpartition(":")
-    loop = asyncio.get_running_loop()
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    tls = connections.tls.client_context() if connections.tls is not None else None
+
+    def connection() -> Connection:
+        return Connection(dispatcher, clock, connections, initiator=True, lost=lambda _: ended.set())
+
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            transport, channel = await loop.create_connection(
-                lambda: Channel(dispatcher, clock, serialization), host.strip("[]"), int(port), ssl=tls
-            )
+            transport, connected = await loop.create_connection(connection, host.strip("[]"), int(port), ssl=tls)
     except ConnectionRefusedError as error:
         raise Unavailable(f"{address} refuses connections: nothing listens there") from error
     except TimeoutError as error:
@@ -222,4 +150,4 @@ async def connect(
     if transport.get_extra_info("peername") is None:
         transport.abort()
         raise Unavailable(f"{address} closed the connection at once")
-    return channel
+    return Channel(connected, ended)

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 
 from pyromq.clock import Clock
 from pyromq.errors import NotRunning
 from pyromq.net.channel import Channel, connect
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import JSON
 
 
 class Pool:
     """The connections of one client: `channel(address)` gives the open one or opens it."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        clock: Clock,
-        *,
-        tls: ssl.SSLContext | None = None,
-        serialization: int = JSON,
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, clock: Clock, connections: ConnectionConfig = PLAIN) -> None:
         self._dispatcher = dispatcher
         self._clock = clock
-        self._tls = tls
-        self._serialization = serialization
+        self._connections = connections
         self._channels: dict[str, Channel] = {}
         self._opening: dict[str, asyncio.Task[Channel]] = {}
 
@@ -74,7 +65,7 @@ class Pool:
     async def _open(self, address: str) -> Channel:
         try:
             channel = self._channels[address] = await connect(
-                address, self._dispatcher, self._clock, tls=self._tls, serialization=self._serialization
+                address, self._dispatcher, self._clock, connections=self._connections
             )
         finally:
             self._opening.pop(address, None)

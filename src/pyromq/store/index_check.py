@@ -69,6 +69,9 @@ class _File:
     def check_header(self) -> None:
         """Raise `StoreCorrupt` where the header does not fit the file."""
         capacity = (len(self.content) - self.entries_at) // _ENTRY.size
+        spans = (self.begin_ms, self.end_ms), (self.begin_log_offset, self.end_log_offset)
+        if not 0 <= self.used_slots <= self.slots or any(not 0 <= begin <= end for begin, end in spans):
+            raise StoreCorrupt("its head is damaged")
         if self.next_entry > capacity:
             raise StoreCorrupt(f"the header says {self.next_entry} entries, the file has room for {capacity}")
 

@@ -80,6 +80,16 @@ class IndexFile:
     def is_empty(self) -> bool:
         return self.next_entry <= 1
 
+    @property
+    def has_plausible_head(self) -> bool:
+        """Whether what the header says can be, in a file of this size."""
+        return (
+            1 <= self.next_entry <= self._entries
+            and 0 <= self.used_slots <= self._slots
+            and 0 <= self.begin_log_offset <= self.end_log_offset
+            and 0 <= self.begin_ms <= self.end_ms
+        )
+
     def create(self, *, end_ms: int, end_log_offset: int) -> None:
         """Make the file, as successor of one that ends there. Raises `OSError`."""
         self.file.create()
@@ -93,7 +103,7 @@ class IndexFile:
         [content] = self.file.read([(0, _HEADER.size)])  # mapped, a page that was never written might need room
         header = _HEADER.unpack(content)
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
-        self.next_entry = max(next_entry, 1)
+        self.next_entry = next_entry or 1
 
     def reserve(self, hashes: Sequence[int]) -> None:
         """Have room on disk for entries of these keys, as far as the file goes. Raises `OSError`."""

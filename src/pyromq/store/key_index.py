@@ -24,6 +24,7 @@ from pyromq.record import Labels, decode_labels, is_of_topic, log_offset_of
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.index_file import IndexFile, index_file_bytes
+from pyromq.store.index_row import first_fault
 from pyromq.store.segment import Segment, sync_all
 
 logger = logging.getLogger(__name__)
@@ -64,10 +65,11 @@ class KeyIndex:
 
         `in_doubt`, after a power cut: files that are not full, or have records stored after `flushed_ms`, may be
         incomplete, and are deleted and made again from the log. Else the full ones of these are flushed again, since
-        a killed process may not have. Files from the first one of another size on are made again, too. Raises
-        `StoreCorrupt` where all have another size.
+        a killed process may not have. Files from the first one on that has another size, or a head that cannot be, or
+        lacks the one before it, are made again, too. Raises `StoreCorrupt` where all have another size.
         """
         self._load_files()
+        self._drop_doubtful(log)
         while self.files and not self._is_sound(self.files[-1], log, flushed_ms if in_doubt else None):
             self.files.pop().file.delete()
         while in_doubt and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
@@ -80,7 +82,11 @@ class KeyIndex:
         self.position = log.min_offset
         last = log.record_at(self.files[-1].end_log_offset) if self.files else None
         if last is not None:
-            self._begin_at(decode_labels(last, 0))
+            try:
+                self._begin_at(decode_labels(last, 0))
+            except StoreCorrupt as error:
+                logger.warning("%s: the record is damaged: %s", log.place_of(self.files[-1].end_log_offset), error)
+                self.position = self.files[-1].end_log_offset + len(last)
 
     def _begin_at(self, last: Labels) -> None:
         """Go on behind a record, or with it: whoever was killed may have put some of its keys."""
@@ -88,6 +94,14 @@ class KeyIndex:
         missing = [each for each in hashes if not self._leads_to(each, last.log_offset)]
         self.position = last.log_offset if missing else last.log_offset + last.size
         self._in_doubt = last.log_offset
+
+    def _drop_doubtful(self, log: CommitLog) -> None:
+        """Delete the files from the first one on that cannot be believed."""
+        first, fault = first_fault(self.files, log, _has_keys)
+        if fault:
+            logger.warning("%s: %s; the index is made again from here on", self.files[first].file.path, fault)
+            while len(self.files) > first:
+                self.files.pop().file.delete()
 
     def _load_files(self) -> None:
         expected = index_file_bytes(self._slots, self._entries)
@@ -261,6 +275,15 @@ class KeyIndex:
                 break
         last = self.files[-1] if self.files else None
         return KeyMatches(found, last.end_ms if last else 0, last.end_log_offset if last else 0)
+
+
+def _has_keys(record: memoryview) -> bool:
+    try:
+        labels = decode_labels(record, 0)
+    except StoreCorrupt:
+        return False
+    is_rolled_back = labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
+    return not is_rolled_back and bool(key_hashes(labels.topic, labels.property_text))
 
 
 def key_hashes(topic: str, property_text: str) -> list[int]:

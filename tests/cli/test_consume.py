@@ -231,3 +231,15 @@ def test_dead_letters_need_a_group(cli, served):
     outcome = cli("consume", "orders", "--damaged", "dead-letter")
     assert outcome.code == 2
     assert "name one with --group" in outcome.err
+
+
+def test_tags_that_look_like_sql_are_hinted_at(cli, call, served):
+    cli("send", "consume-sql", "x", "--tags", "cheap")
+    where = ("--from", "beginning", "--until", "now", "--namesrv", served.namesrv)
+    shown = call("consume", "consume-sql", *where, "--tags", "price > 17")
+
+    assert (shown.code, shown.out) == (0, "")
+    assert shown.err == (
+        "tags 'price > 17' look like an SQL expression, and count as a tag of that text:"
+        " messages are chosen by their tags only, as in `a || b`\n"
+    )

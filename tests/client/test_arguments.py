@@ -164,3 +164,10 @@ async def test_async_clients_raise_when_awaited(cluster):
         await asked
     with pytest.raises(UsageError, match="timeout='3' is str"):
         await producer.send(Message("orders", b"1"), timeout="3")
+
+
+def test_subscribing_by_sql_is_hinted_at(caplog):
+    Consumer("g").subscribe("orders", print, tags="price > 18")
+    PullConsumer("g").subscribe("orders", tags="price > 19")
+    assert ["price > 18" in caplog.messages[0], "price > 19" in caplog.messages[1]] == [True, True]
+    assert "look like an SQL expression" in caplog.text

@@ -3,7 +3,7 @@
 import pytest
 
 from pyromq.errors import SubscriptionParseFailed
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.tags import parse_tags, subscribed_tags
 from pyromq.java_hash import tag_hash
 
 
@@ -32,3 +32,29 @@ def test_tags_with_equal_hashes_differ_by_text():
 def test_an_expression_of_separators_only_is_refused():
     with pytest.raises(SubscriptionParseFailed, match=r"names no tag"):
         parse_tags(" || ")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "price > 5",
+        "price>5",
+        "a = 'x'",
+        "a IS NOT NULL",
+        "a is null",
+        "a BETWEEN 1 AND 2",
+        "a IN ('b', 'c')",
+        "x and y",
+    ],
+)
+def test_an_expression_that_looks_like_sql_is_hinted_at_once(expression, caplog):
+    for _ in range(2):
+        assert subscribed_tags(expression).tags == {expression}
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"tags {expression!r} look like an SQL expression")
+
+
+@pytest.mark.parametrize("expression", ["*", "a", "a || b", "made in china", "a=b", "x-y", "IN", "price", "a>b"])
+def test_tags_are_not_taken_for_sql(expression, caplog):
+    subscribed_tags(expression)
+    assert caplog.records == []

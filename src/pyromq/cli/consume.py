@@ -27,6 +27,7 @@ from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
 from pyromq.client.damage import DamagedMessage, MessageDamaged
 from pyromq.client.pulling import PullResult
 from pyromq.errors import UsageError
+from pyromq.filter.tags import subscribed_tags
 from pyromq.message import MessageQueue, StoredMessage
 
 GROUP = "TOOLS_CONSUMER"  # RocketMQ's own tools use it: every broker has it, and nobody's offsets are in it
@@ -71,6 +72,7 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
     group, damaged = choice["group"], Damaged(choice["damaged"].replace("-", " "))
     if group is None and damaged is Damaged.DEAD_LETTER:
         raise click.UsageError("--damaged dead-letter makes dead letters of a group: name one with --group")
+    subscribed_tags(choice["tags"])
     config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice["queue_ids"])
     config = replace(config, damaged=damaged)
     with PullConsumer(group or GROUP, namesrv, config=config) as consumer:

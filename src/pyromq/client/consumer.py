@@ -36,7 +36,7 @@ from pyromq.client.replies import Replies
 from pyromq.client.send_back import SendBack
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.tags import parse_tags, subscribed_tags
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic, retry_topic
 from pyromq.net.tasks import every
@@ -201,7 +201,7 @@ class AsyncConsumer(AsyncLifespan):
         loop, once the consumer runs.
         """
         check_topic(topic)
-        parse_tags(tags)
+        subscribed_tags(tags)
         if self._state in (State.FAILED, State.CLOSED):
             raise NotRunning(f"the consumer of group {self.group} {self._state.value}; make a new one")
         if listener is not None:

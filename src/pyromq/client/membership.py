@@ -224,7 +224,7 @@ class Membership:
             channel = await self.channel(address)
             (await channel.call(Heartbeat(), body, timeout=API_SECONDS)).check()
         except MQError as error:
-            if address not in self._silent:  # said once, until it answers again
+            if self.running and address not in self._silent:  # said once, until it answers again; not while leaving
                 logger.warning("no heartbeat to broker %s: %s", address, error)
             self._silent.add(address)
         else:

@@ -27,7 +27,7 @@ from pyromq.client.sharing import Sharing, subscription
 from pyromq.client.turns import Turns
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, UsageError
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.tags import subscribed_tags
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import DEFAULT_CONSUMER_GROUP, check_group, check_topic
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
@@ -188,7 +188,7 @@ class AsyncPullConsumer(AsyncLifespan):
         `auto_commit` to commit; what is not committed by then comes again there. Call it on the event loop.
         """
         check_topic(topic)
-        parse_tags(tags)
+        subscribed_tags(tags)
         if self._assigns:
             raise UsageError(f"this consumer of group {self.group} assigns its queues; make another one to subscribe")
         self._sharing.subscribe(topic, tags, listener)
@@ -205,7 +205,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._membership.check_running()
         if self._sharing.used:
             raise UsageError(f"this consumer of group {self.group} subscribes to topics; make another one to assign")
-        parse_tags(tags)
+        subscribed_tags(tags)
         wanted = dict.fromkeys(queues)
         for queue in wanted:
             check_queue("one of queues", queue)

@@ -8,7 +8,7 @@ from enum import Enum
 from pyromq.client.damage import DamagedMessage, are_in_place, examine
 from pyromq.client.membership import Membership
 from pyromq.errors import ResponseCode, StoreCorrupt
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.tags import parse_tags, subscribed_tags
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.record import decode_all
 from pyromq.remoting.codes import PullFlag
@@ -108,7 +108,7 @@ async def pull(
     membership: Membership, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
 ) -> PullResult:
     """Pull once. Raises what the broker answers, or `Unavailable` when no broker answers in time."""
-    tags = parse_tags(request.tags)
+    tags = subscribed_tags(request.tags)
     flags = PullFlag.SUBSCRIPTION
     if request.wait_seconds > 0:
         flags |= PullFlag.SUSPEND

@@ -5,6 +5,8 @@ Source: RocketMQ 4.9.8, FilterAPI.buildSubscriptionData.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +14,12 @@ from functools import lru_cache
 from pyromq.errors import IllegalMessage, SubscriptionParseFailed
 from pyromq.java_hash import tag_hash
 
+logger = logging.getLogger(__name__)
+
 ALL = "*"
+
+# What is in expressions of SQL92 and hardly in tags: operators and words between blanks, comparisons with literals.
+_SQL = re.compile(r"\s(=|<>|[<>]=?|AND|OR|NOT|IN|IS|BETWEEN|and|or)\s|[<>=]\s*['\d]|(?i:\bis\s+(not\s+)?null\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,22 @@ class TagFilter:
 
     def accepts_tag(self, tag: str | None) -> bool:
         return not self.tags or tag in self.tags
+
+
+def subscribed_tags(expression: str) -> TagFilter:
+    """Return the filter of an expression of a user of ours; warns, once for each, of one that was meant as SQL."""
+    _hint_at_sql(expression)
+    return parse_tags(expression)
+
+
+@lru_cache(maxsize=1024)
+def _hint_at_sql(expression: str) -> None:
+    if _SQL.search(expression):
+        logger.warning(
+            "tags %r look like an SQL expression, and count as a tag of that text: messages are chosen by their tags"
+            " only, as in `a || b`",
+            expression,
+        )
 
 
 def check_tag(tag: str) -> None:

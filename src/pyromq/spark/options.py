@@ -15,7 +15,7 @@ from typing import Any
 
 from pyromq.client.name_servers import default_namesrv
 from pyromq.errors import UsageError
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.tags import subscribed_tags
 from pyromq.spark import option_values as values
 
 # {"topic": {"broker": {"queue id": offset}}}, as the older connectors spell it
@@ -248,7 +248,7 @@ class ReadOptions:
             raise UsageError(
                 "give option subscribe (topics), subscribePattern (topics by name) or assign (queues), one of them"
             )
-        parse_tags(self.tag_filter)
+        subscribed_tags(self.tag_filter)
         if self.min_partitions and self.max_partitions and self.min_partitions > self.max_partitions:
             raise UsageError(f"minPartitions {self.min_partitions} is more than maxPartitions {self.max_partitions}")
         if self.min_rows and self.max_rows and self.min_rows > self.max_rows:

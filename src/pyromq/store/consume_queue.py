@@ -146,14 +146,20 @@ class ConsumeQueue:
         assert segment is not None
         if segment.base // ENTRY_BYTES != self._base:
             self.files.release()  # the full file is mapped again if it is read
-        self._memory = self._mapped(segment)
+        memory = self._mapped(segment)
+        if memory.readonly:
+            raise StoreNotWritable(f"{segment.path} can only be read: see to its disk, and restart")
+        self._memory = memory
         self._base = segment.base // ENTRY_BYTES
         self._end = min(self.reserved, self._base + segment.size // ENTRY_BYTES)
 
     def _mapped(self, segment: Segment) -> memoryview:
         if not segment.is_mapped:
             self._mappings.note(self)
-        return segment.memory
+        memory = segment.memory
+        if memory.readonly:
+            self.reserved = 0  # the next append is refused before it begins
+        return memory
 
     def release(self) -> None:
         """Give up the mappings; they come back when used."""
@@ -185,10 +191,11 @@ class ConsumeQueue:
         return segment.path, queue_offset * ENTRY_BYTES - segment.base
 
     def put(self, queue_offset: int, entry: QueueEntry) -> None:
-        """Write over an entry that there is. Safe to call from any thread."""
+        """Write over an entry that there is, unless the disk can only be read. Safe to call from any thread."""
         segment = self.files.find(queue_offset * ENTRY_BYTES)
         assert segment is not None
-        _pack_into(self._mapped(segment), queue_offset * ENTRY_BYTES - segment.base, *entry)
+        if not (memory := self._mapped(segment)).readonly:
+            _pack_into(memory, queue_offset * ENTRY_BYTES - segment.base, *entry)
 
     def content(self, queue_offset: int, count: int) -> memoryview | None:
         """Return up to `count` entries from one file as bytes; None where that file is gone.

@@ -44,6 +44,19 @@ _in_core = _libc.mincore
 _in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
+class _Buffer(ctypes.Structure):
+    """The begin of CPython's `Py_buffer`, which tells an address that is for reading only, and room for the rest."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("rest", ctypes.c_void_p * 15))
+
+
+_take_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_take_buffer.argtypes = (ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
+_give_back_buffer = ctypes.pythonapi.PyBuffer_Release
+_give_back_buffer.argtypes = (ctypes.c_void_p,)
+_give_back_buffer.restype = None
+
+
 class Disk(Protocol):
     """Files and folders. Everything raises `OSError`; nothing is on disk for certain before its `sync`.
 
@@ -101,8 +114,11 @@ class Disk(Protocol):
     def sync(self, descriptor: int) -> None:
         """Wait until a file's bytes and its size are on disk."""
 
-    def map(self, descriptor: int, size: int, *, scattered: bool) -> memoryview:
-        """Map a file; it is unmapped when the last view is gone. `scattered`: it is not written from front to back."""
+    def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
+        """Map a file; it is unmapped when the last view is gone. `scattered`: it is not written from front to back.
+
+        For reading only unless `write`; the descriptor must have been opened for that.
+        """
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         """Make pages of a mapped file ready to be written; False where that is unsupported.
@@ -199,8 +215,9 @@ class LocalDisk:
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
-    def map(self, descriptor: int, size: int, *, scattered: bool) -> memoryview:
-        address = _map(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
+        protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
+        address = _map(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
         if address == _FAILED:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -209,7 +226,8 @@ class LocalDisk:
         content = (ctypes.c_ubyte * size).from_address(address)
         # Not at the interpreter's exit: a thread may still be writing, and the process ends all mappings anyway.
         weakref.finalize(content, _unmap, address, size).atexit = False
-        return memoryview(content).cast("B")
+        memory = memoryview(content).cast("B")
+        return memory if write else memory.toreadonly()
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         start = position - position % mmap.PAGESIZE
@@ -224,8 +242,7 @@ class LocalDisk:
         first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < end:  # of a shared mapping nothing is lost, written to disk or not
-            byte = ctypes.c_char.from_buffer(memory, first)
-            _advise(ctypes.addressof(byte), end - first, mmap.MADV_DONTNEED)
+            _advise(_address(memory) + first, end - first, mmap.MADV_DONTNEED)
 
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
         return all(_is_resident(start, size) for start, size in _stretches(views))
@@ -357,7 +374,12 @@ def _stretches(views: Sequence[memoryview]) -> list[tuple[int, int]]:
 
 
 def _address(view: memoryview) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    if not view.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    buffer = _Buffer()
+    _take_buffer(view, ctypes.byref(buffer), 0)
+    _give_back_buffer(ctypes.byref(buffer))  # the view keeps the memory
+    return buffer.address or 0
 
 
 def _pages(start: int, size: int) -> tuple[int, int]:

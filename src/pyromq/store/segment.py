@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,14 +43,22 @@ class Segment:
 
     @property
     def memory(self) -> memoryview:
-        """The mapped file, to write into and to take views of."""
+        """The mapped file, to write into and to take views of; for reading only where writing is refused."""
         if self._memory is None:
-            descriptor = self._disk.open(self.path)
             try:
-                self._memory = self._disk.map(descriptor, self.size, scattered=self.scattered)
-            finally:
-                self._disk.close(descriptor)
+                self._memory = self._mapped(write=True)
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                    raise
+                self._memory = self._mapped(write=False)  # a file system turned read-only: reading goes on
         return self._memory
+
+    def _mapped(self, *, write: bool) -> memoryview:
+        descriptor = self._disk.open(self.path, write=write)
+        try:
+            return self._disk.map(descriptor, self.size, scattered=self.scattered, write=write)
+        finally:
+            self._disk.close(descriptor)
 
     @property
     def is_mapped(self) -> bool:
@@ -100,7 +109,7 @@ class Segment:
 
     def read(self, pieces: Iterable[tuple[int, int]]) -> list[bytes]:
         """Return pieces of the file (positions and sizes); unlike views they leave no pages in memory behind."""
-        descriptor = self._disk.open(self.path)
+        descriptor = self._disk.open(self.path, write=False)
         try:
             return [self._disk.read(descriptor, size, position) for position, size in pieces]
         finally:

@@ -51,6 +51,7 @@ class SimulatedDisk:
         self.operations = 0
         self.kill_at: int | None = None
         self.is_killed = False
+        self.is_read_only = False  # nothing is opened for writing any more
         self.refuse: Callable[[str, Path], int | None] = lambda kind, path: None
         self.while_syncing: Callable[[Path], None] = lambda path: None
         self._random = Random(seed)
@@ -202,6 +203,8 @@ class SimulatedDisk:
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
         file = self._files.get(path)
+        if write and self.is_read_only:
+            raise _error(errno.EROFS, path)
         if file is None:
             if path in self._files:
                 raise _error(errno.EISDIR, path)
@@ -261,13 +264,14 @@ class SimulatedDisk:
         self.while_syncing(path)
         file.lasting = content
 
-    def map(self, descriptor: int, size: int, *, scattered: bool) -> memoryview:
+    def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
         path, file = self._open[descriptor]
         self._begin("map", path)
         if file.size < size:
             raise _error(errno.EINVAL, path)
         file.is_mapped = True
-        return memoryview(file.content)[:size]
+        memory = memoryview(file.content)[:size]
+        return memory if write else memory.toreadonly()
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         return True

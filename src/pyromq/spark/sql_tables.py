@@ -8,7 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from pyspark.sql.types import DataType, IntegerType, MapType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
 
 from pyromq.errors import UsageError
 
@@ -22,6 +31,7 @@ SINK_TYPES: dict[str, DataType] = {
     "properties": MapType(StringType(), StringType()),
 }
 
+_MOST_CHARACTERS = 2**31 - 1
 _PREFIX = "option."  # Spark gives each option twice, with this and without, beside properties of the table
 _READS = {"subscribe", "subscribepattern", "assign"}
 
@@ -39,9 +49,14 @@ def is_written_to(options: Mapping[str, str]) -> bool:
 
 
 def with_options(columns: Iterable[StructField], options: Mapping[str, str], kept_as: str) -> StructType:
-    """Return a schema that keeps a table's options."""
+    """Return a schema that keeps a table's options.
+
+    Spark hands over the rows of an INSERT as they are, without the metadata, when their names and types are the
+    table's. No rows have a varchar: so it always makes them fit, and gives them the metadata.
+    """
     first, *others = columns
-    kept = StructField(first.name, first.dataType, metadata={kept_as: json.dumps(dict(options), sort_keys=True)})
+    kind = VarcharType(_MOST_CHARACTERS) if kept_as == SINK else first.dataType
+    kept = StructField(first.name, kind, metadata={kept_as: json.dumps(dict(options), sort_keys=True)})
     return StructType([kept, *others])
 
 
@@ -63,10 +78,10 @@ def check_options(options: Mapping[str, str]) -> None:
 
 
 def sink_columns(options: Mapping[str, str]) -> list[StructField]:
-    """Return the columns of a table to write to. Bodies and keys are texts."""
+    """Return the columns of a table to write to, body first. Bodies and keys are texts."""
     given = options.get("columns")
     names = [name.strip() for name in given.split(",")] if given else SINK_TABLE_COLUMNS
     for name in names:
         if name not in SINK_TYPES:
             raise UsageError(f"column {name!r} means nothing to the sink, which takes {', '.join(SINK_TYPES)}")
-    return [StructField(name, SINK_TYPES[name]) for name in names]
+    return [StructField(name, SINK_TYPES[name]) for name in sorted(names, key=lambda name: name != "body")]

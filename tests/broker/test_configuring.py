@@ -24,6 +24,15 @@ async def test_settings_are_shown_under_the_names_of_java(caller, broker):
     assert settings["brokerRole"] == "ASYNC_MASTER"
 
 
+async def test_all_settings_that_javas_tools_export_are_there(caller):
+    settings = await shown(caller)
+    wanted = "brokerClusterName brokerId brokerName brokerRole fileReservedTime filterServerNums flushDiskType"
+    wanted += " maxMessageSize messageDelayLevel msgTraceTopicName slaveReadEnable traceOn traceTopicEnable useTLS"
+    wanted += " autoCreateTopicEnable autoCreateSubscriptionGroup"
+    assert set(wanted.split()) <= settings.keys()
+    assert (settings["useTLS"], settings["slaveReadEnable"]) == ("false", "false")
+
+
 async def test_a_change_takes_effect_at_once_and_makes_a_new_version(caller, broker):
     before = (await caller.ask(BrokerSettings())).header(BrokerSettingsResponse).version
     await save(caller, "autoCreateTopicEnable=false\nshortPollingTimeMills=5\n")

@@ -54,6 +54,11 @@ async def test_a_started_broker_is_routable(config, clock, names):
     assert await route(names, "TBW102") is None
 
 
+async def test_no_address_for_replicas_is_announced(config, clock, names):
+    async with Broker(replace(config, namesrv=(names.address,)), clock) as broker:
+        assert names.routes.master_of(broker.config.name) == (broker.address, "")
+
+
 async def test_it_registers_at_every_name_server(config, clock, names):
     async with NameServer(NameServerConfig(port=0), clock) as second:
         addresses = names.address, second.address

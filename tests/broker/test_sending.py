@@ -501,6 +501,15 @@ async def test_a_burst_waits_for_the_disk_and_is_confirmed_as_one(flushing, disk
     assert [response.code for response in await asyncio.gather(*pending)] == [0] * 20
 
 
+async def test_sends_that_the_store_does_not_take_are_counted(broker, orders):
+    await orders.ask(header(queue_id=9), b"x", code=1)
+    broker.store._log.refuse("the disk is broken")
+    await orders.ask(header(), b"x", code=14)
+    burst = [orders.channel.call_soon(header(), b"x", timeout=5) for _ in range(3)]
+    assert [response.code for response in await asyncio.gather(*burst)] == [14] * 3
+    assert broker.statistics.failed_puts == 4
+
+
 # -- the table of topics
 
 

@@ -33,10 +33,29 @@ def test_mistyped_setting_is_refused_with_the_nearest():
         broker_settings({"brokerNam": "x"}, data=DATA, source=SOURCE)
 
 
-@pytest.mark.parametrize("setting", [("aclEnable", "true"), ("brokerRole", "SLAVE"), ("enableDLegerCommitLog", "true")])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *[("aclEnable", "true"), ("aclEnable", "TRUE"), ("brokerRole", "SLAVE"), ("brokerRole", "SYNC_MASTER")],
+        *[("enableDLegerCommitLog", "true"), ("useTLS", "true"), ("slaveReadEnable", "true"), ("enableLmq", "true")],
+        *[("enableMultiDispatch", "true"), ("enableConsumeQueueExt", "true"), ("readOnlyCommitLogStorePaths", "/old")],
+    ],
+)
 def test_what_a_user_would_rely_on_is_refused(setting):
     with pytest.raises(UsageError, match=f"{setting[0]}={setting[1]} is not possible"):
         broker_settings(dict([setting]), data=DATA, source=SOURCE)
+
+
+@pytest.mark.parametrize(
+    "setting", [("useTLS", "false"), ("brokerRole", "ASYNC_MASTER"), ("readOnlyCommitLogStorePaths", "")]
+)
+def test_what_asks_for_nothing_special_is_taken(setting):
+    assert broker_settings(dict([setting]), data=DATA, source=SOURCE) == {}
+
+
+def test_a_name_server_without_tls_says_so():
+    with pytest.raises(UsageError, match=r"broker\.conf: useTLS=true is not possible"):
+        name_server_settings({"useTLS": "true"}, source=SOURCE)
 
 
 def test_value_that_does_not_fit_names_file_and_setting():

@@ -5,6 +5,7 @@ import zlib
 import pytest
 
 from pyromq.clock import SystemClock
+from pyromq.nameserver.nameserver import NameServer
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import DataVersion, TopicConfig, encode_body
@@ -232,6 +233,16 @@ async def test_settings_that_may_not_change_change_nothing(name_server, client, 
     response = await client.ask(SaveNamesrvSettings(), body, code=code)
     assert text in response.remark
     assert not name_server.config.order_message_enabled
+
+
+async def test_a_changed_setting_outlasts_a_restart(config):
+    async with NameServer(config) as server:
+        channel = await connect(server.address, Dispatcher(), SystemClock())
+        (await channel.call(SaveNamesrvSettings(), b"orderMessageEnable=true\n", timeout=5)).check()
+        await channel.close()
+    async with NameServer(config) as again:
+        assert again.config.order_message_enabled
+    assert not config.order_message_enabled, "the caller's own settings are left alone"
 
 
 async def test_unknown_settings_are_ignored(client):

@@ -11,6 +11,7 @@ from pyromq.broker.config import FIXED, JAVA_NAMES, BrokerConfig, java_propertie
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, NoPermission, UsageError
+from pyromq.names import TRACE_TOPIC
 from pyromq.remoting.bodies import DataVersion
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -20,6 +21,15 @@ from pyromq.store.json_file import JsonFile
 
 logger = logging.getLogger(__name__)
 
+# No settings here, but what Java's tools (exportConfigs) fail without.
+_FIXED_HERE = {
+    "brokerRole": "ASYNC_MASTER",
+    "filterServerNums": "0",
+    "msgTraceTopicName": TRACE_TOPIC,
+    "slaveReadEnable": "false",
+    "traceOn": "true",
+    "useTLS": "false",
+}
 BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -45,7 +55,7 @@ class Configuring:
     @answers(BrokerSettings)
     def settings(self, header: BrokerSettings, call: Call) -> Reply:
         version = msgspec.json.encode({"counter": self._version.counter, "timestamp": self._version.timestamp})
-        body = write_properties(java_properties(self._config) | {"brokerRole": "ASYNC_MASTER"})
+        body = write_properties(java_properties(self._config) | _FIXED_HERE)
         return Reply(BrokerSettingsResponse(version=version.decode()), body.encode())
 
     @answers(SaveBrokerSettings)

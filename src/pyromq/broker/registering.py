@@ -218,12 +218,11 @@ class Registering:
 
     def _header(self, body: bytes) -> RegisterBroker:
         config = self._config
-        host, _, port = config.advertised_address.rpartition(":")
         return RegisterBroker(
             broker_name=config.name,
             broker_address=config.advertised_address,
             cluster=config.cluster,
-            ha_address=f"{host}:{int(port) + 1}",
+            ha_address="",  # nothing listens for replicas; Java's name server refuses a registration without the field
             broker_id=config.broker_id,
             compressed=config.compressed_register,
             body_crc=zlib.crc32(body) & 0x7FFFFFFF,

@@ -99,6 +99,7 @@ class Retrying:
         except MessageRefused as error:
             raise BrokerError(f"MESSAGE_ILLEGAL: {error}") from error
         except StoreError as error:
+            self._statistics.count_put_failed()
             raise BrokerError(f"SERVICE_NOT_AVAILABLE: {error}") from error
         self._statistics.count_put(message.topic, 1, message.size)
 

@@ -21,6 +21,7 @@ from pyromq.errors import (
     MQError,
     NoPermission,
     ResponseCode,
+    StoreError,
     SystemBusy,
     TopicNotFound,
 )
@@ -125,8 +126,7 @@ class Sending:
         except MessageRefused:  # too much for one write, or one that fits no record; nothing is stored yet
             return [self.send(header, call) for header, call in zip(headers, calls, strict=True)]
         except MQError as error:
-            refused = self._refused(error)
-            return [outcome if isinstance(outcome, Reply) else refused for outcome in outcomes]
+            return [outcome if isinstance(outcome, Reply) else self._refused(error) for outcome in outcomes]
         replies = [outcome if isinstance(outcome, Reply) else self._stored(*outcome) for outcome in outcomes]
         if self._unsaved_topics:
             return [self.when_saved(header.topic, each) for header, each in zip(headers, replies, strict=True)]
@@ -134,6 +134,8 @@ class Sending:
 
     def _refused(self, error: MQError) -> Reply:
         """Say no; as upstream, with the fields that clients look for in every answer to a send."""
+        if isinstance(error, StoreError):
+            self._statistics.count_put_failed()
         reply = refusal(error)
         reply.header = SendRefusal(region=self._config.region, trace_on="true")
         return reply

@@ -23,10 +23,17 @@ logger = logging.getLogger(__name__)
 
 # What a user relies on when it is set so; to pass over these would be a silent breach.
 _REFUSED = {
-    ("brokerRole", "SLAVE"): "this broker cannot be a replica",
+    ("brokerRole", "slave"): "this broker cannot be a replica",
+    ("brokerRole", "sync_master"): "this broker does not replicate; write ASYNC_MASTER",
     ("aclEnable", "true"): "this broker checks no access keys",
     ("enableDLegerCommitLog", "true"): "this broker does not replicate its log",
+    ("slaveReadEnable", "true"): "there are no replicas to read from",
+    ("useTLS", "true"): "it would be served without encryption all the same",
+    ("enableLmq", "true"): "this broker has no light message queues",
+    ("enableMultiDispatch", "true"): "this broker puts a message into one queue",
+    ("enableConsumeQueueExt", "true"): "this broker does not read extended queues",
 }
+_REFUSED_NAMES = {"readOnlyCommitLogStorePaths": "this broker has one folder for its log"}  # but for an empty value
 
 # Source: the setters of RocketMQ 4.9.8's BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig and
 # NamesrvConfig, less those that mean something here.
@@ -109,7 +116,7 @@ def shared_name_server_settings(properties: Mapping[str, str], *, source: Path) 
 
 def _check(properties: Mapping[str, str], known: Collection[str], source: Path) -> None:
     for name, value in properties.items():
-        if reason := _REFUSED.get((name, value.strip())):
+        if reason := _REFUSED.get((name, value.strip().lower())) or (value.strip() and _REFUSED_NAMES.get(name)):
             raise UsageError(f"{source}: {name}={value} is not possible: {reason}")
         if name not in known and name not in _WITHOUT_MEANING:
             near = difflib.get_close_matches(name, known, n=1)

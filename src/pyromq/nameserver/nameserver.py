@@ -32,10 +32,13 @@ class NameServer:
         self.routes = RouteTable()
         self._clock = clock or SystemClock()
         self._kv = KvTable(JsonFile(self.config.kv_path) if self.config.kv_path is not None else None)
+        # Beside the key-value settings: what administrators change. A name server without that file keeps neither.
+        kept = self.config.kv_path.with_name("namesrv.properties") if self.config.kv_path is not None else None
+        self._configuring = Configuring(self._kv, self.config, JsonFile(kept) if kept is not None else None)
         dispatcher = Dispatcher(
             Registering(self.routes, self._kv, self._clock),
             Routing(self.routes, self._kv, self.config),
-            Configuring(self._kv, self.config),
+            self._configuring,
         )
         config = self.config
         self._server = Server(
@@ -55,6 +58,7 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         self._kv.load()
+        self._configuring.load()
         await self._server.start()
         self._tasks.start(every(self.config.scan_interval_ms / 1000, self._expire, self._clock), name="expire brokers")
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from dataclasses import replace
+from collections.abc import Mapping
 
 import msgspec
 
@@ -54,6 +54,7 @@ from pyromq.remoting.headers import (
     WipeWritePermissionResponse,
 )
 from pyromq.remoting.properties import parse_properties, write_properties
+from pyromq.store.json_file import JsonFile
 
 logger = logging.getLogger(__name__)
 
@@ -182,11 +183,18 @@ def _topic_list(names: list[str]) -> Reply:
 
 
 class Configuring:
-    """Key-value settings and the name server's own."""
+    """Key-value settings and the name server's own, which `file` keeps over a restart; None: nothing does."""
 
-    def __init__(self, kv: KvTable, config: NameServerConfig) -> None:
+    def __init__(self, kv: KvTable, config: NameServerConfig, file: JsonFile | None) -> None:
         self._kv = kv
         self._config = config
+        self._file = file
+
+    def load(self) -> None:
+        """Apply what was changed by request: that outranks what the server is started with. Raises `StoreError`."""
+        content = self._file.load() if self._file is not None else None
+        if content is not None:
+            self._apply(parse_properties(content.decode()))
 
     @answers(PutKv)
     def put(self, header: PutKv, call: Call) -> Reply:
@@ -225,10 +233,15 @@ class Configuring:
             raise NoPermission("Can not update config in black list.")
         if fixed := (JAVA_NAMES.keys() - LIVE) & settings.keys():
             raise UsageError(f"{', '.join(sorted(fixed))}: cannot change while the name server runs; restart it")
+        changed = {name: settings[name] for name in LIVE & settings.keys()}
+        if changed and self._file is not None:
+            self._file.save(write_properties(changed).encode())
+        self._apply(changed)
+        return Reply()
+
+    def _apply(self, settings: Mapping[str, str]) -> None:
         if "orderMessageEnable" in settings:
             self._config.order_message_enabled = settings["orderMessageEnable"].lower() == "true"
-        replace(self._config)  # checks the ranges again
-        return Reply()
 
     @answers(NamesrvSettings)
     def settings(self, header: NamesrvSettings, call: Call) -> Reply:

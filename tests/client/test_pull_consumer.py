@@ -41,7 +41,7 @@ async def test_messages_come_in_order_with_their_queue(cluster):
 
 async def test_a_consumer_that_was_given_no_queues_says_so(cluster):
     async with AsyncPullConsumer("readers", cluster.namesrv) as consumer, asyncio.timeout(2):
-        with pytest.raises(UsageError, match="subscribe to a topic or assign queues first"):
+        with pytest.raises(UsageError, match="subscribe to a topic or assign some first"):
             await anext(consumer)
         with pytest.raises(UsageError, match="of group readers"):
             await consumer.poll()

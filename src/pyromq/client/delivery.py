@@ -103,7 +103,7 @@ def prepare(
         sys_flag = SysFlag.HALF
     if more is not None:
         properties |= more
-    text = encode_properties(properties)
+    text = _written(properties)
     if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
         raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")
     if len(body) >= config.compress_from_bytes:
@@ -111,6 +111,19 @@ def prepare(
         if len(packed) < len(body):  # else it might even be beyond the brokers' limit
             return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
     return body, sys_flag, json_text(text)
+
+
+def _written(properties: Mapping[str, str]) -> str:
+    """Return the properties' text. Raises `IllegalMessage` for half a character, which no UTF-8 can hold."""
+    text = encode_properties(properties)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = text[error.start]
+            name, value = next(pair for pair in properties.items() if half in "".join(pair))
+            raise IllegalMessage(f"property {name!r}={value!r:.80} cannot be written as UTF-8") from error
+    return text
 
 
 def check_message(message: Message, config: ProducerConfig) -> None:
@@ -128,6 +141,8 @@ def check_message(message: Message, config: ProducerConfig) -> None:
         raise _wrong("properties", message.properties, "they are a dict of texts")
     if message.flag != 0 or message.delay_level != 0:
         _check_numbers(message, config)
+    if message.wait_stored is not True and message.wait_stored is not False:
+        raise _wrong("wait_stored", message.wait_stored, "it is True or False")
     if message.message_id is not None and not isinstance(message.message_id, str):
         raise _wrong("message_id", message.message_id, "it is a text, and the producer's business")
 
@@ -223,7 +238,7 @@ def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMe
     check_message(message, config)
     if message.message_id is None:
         message.message_id = ids.next()
-    return BatchMember(message.flag, message.body, encode_properties(message.all_properties()))
+    return BatchMember(message.flag, message.body, _written(message.all_properties()))
 
 
 def queue_chooser(

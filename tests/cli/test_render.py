@@ -59,6 +59,8 @@ def test_json_without_rows_is_an_empty_list(capsys):
 
 def test_record_is_lines_or_an_object(capsys):
     record = {"id": "x", "times": [NOON], "properties": {"a": "b"}, "tags": None}
+    show_record({"addresses": {0: "host:1"}}, "table")
+    assert capsys.readouterr().out == "addresses  0=host:1\n"
 
     show_record(record, "table")
     lines = capsys.readouterr().out.splitlines()

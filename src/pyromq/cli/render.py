@@ -120,7 +120,7 @@ def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1000:03}"
     if isinstance(value, dict):
-        return ", ".join(f"{_printable(name)}={_text(each)}" for name, each in value.items())
+        return ", ".join(f"{_text(name)}={_text(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
     return _printable(str(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
 from pyromq.names import RETRY_PREFIX
 
 from .clients import JavaClient
@@ -134,3 +137,16 @@ def test_figures_of_a_broker_have_the_genuine_names(answers: Answers) -> None:
 
     assert theirs
     assert mine >= theirs
+
+
+def test_settings_can_be_exported(ours: OurServers, home: Path, tmp_path: Path) -> None:
+    Tools(home, ours.namesrv).run([f"exportConfigs -c DefaultCluster -f {tmp_path}"])
+    exported = json.loads((tmp_path / "configs.json").read_text())
+    assert exported["clusterScale"]["masterBrokerSize"] == 1
+    assert exported["brokerConfigs"]["broker-a"]["useTLS"] == "false"
+
+
+async def test_a_genuine_name_server_takes_our_broker(genuine: GenuineServers, tmp_path: Path) -> None:
+    config = BrokerConfig(tmp_path, name="ours", port=0, namesrv=(genuine.namesrv,))
+    async with Broker(config) as broker:
+        assert broker.registering.registered == [genuine.namesrv]

@@ -224,6 +224,7 @@ class Broker:
         await self._tasks.stop()
         await self.saved()
         self.topics.close()
+        self.groups.close()
         self._close()
 
     def _close(self) -> None:

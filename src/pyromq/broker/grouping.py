@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 
 from pyromq.broker.delay_levels import DelayLevels
+from pyromq.broker.flushed import when_saved
 from pyromq.broker.groups import Groups
 from pyromq.broker.offsets import Offsets
 from pyromq.broker.statistics import Statistics
@@ -37,21 +39,21 @@ class Grouping:
         self._statistics = statistics
 
     @answers(SaveGroup)
-    def save_group(self, header: SaveGroup, call: Call) -> Reply:
+    def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
         group = decode_body(GroupConfig, call.body)
-        self._groups.put(group)
+        saved = self._groups.put(group)
         logger.info("group %s saved by %s", group.name, call.peer.address)
-        return Reply()
+        return when_saved(saved, Reply())
 
     @answers(DeleteGroup)
-    def delete_group(self, header: DeleteGroup, call: Call) -> Reply:
+    def delete_group(self, header: DeleteGroup, call: Call) -> Reply | Future[Reply]:
         """Forget the group; where groups are created automatically, a running member brings it back."""
-        if self._groups.delete(header.group):
+        if (saved := self._groups.delete(header.group)) is not None:
             logger.info("group %s deleted by %s", header.group, call.peer.address)
         self._statistics.forget_group(header.group)
         if header.remove_offsets:
             self._offsets.remove_group(header.group)
-        return Reply()
+        return Reply() if saved is None else when_saved(saved, Reply())
 
     @answers(AllGroups)
     def groups(self, header: AllGroups, call: Call) -> Reply:

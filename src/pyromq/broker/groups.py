@@ -6,6 +6,7 @@ Source: RocketMQ 4.9.8, SubscriptionGroupManager.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 
 import msgspec
@@ -16,6 +17,7 @@ from pyromq.errors import IllegalName
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import DataVersion, GroupConfig, GroupConfigTable, decode_body
 from pyromq.store.json_file import JsonFile
+from pyromq.store.table_file import TableFile
 
 BUILT_IN_GROUPS = (
     "TOOLS_CONSUMER",
@@ -29,15 +31,16 @@ BUILT_IN_GROUPS = (
 
 
 class Groups:
-    """The table group -> settings. Each change gets a new data version and is on disk before the call returns.
+    """The table group -> settings. Each change gets a new data version; a thread writes it, and a future says when.
 
-    Groups that were created because somebody came are not: `unsaved` writes them. They would be created again.
+    Groups that were created because somebody came wait for `unsaved`, which writes them: they would be created again.
     """
 
     def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self._config = config
         self._file = file
+        self._changes = TableFile(file, _encoded)
         self._clock = clock
         self._is_saved = True
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
@@ -65,8 +68,7 @@ class Groups:
 
     def _saving(self) -> Callable[[], None]:
         self._is_saved = True
-        content = msgspec.json.format(msgspec.json.encode(self.table()), indent=1)
-        return self._file.saving(content, failed=self._lost, order=self.version.counter)
+        return self._file.saving(_encoded(self.table()), failed=self._lost, order=self.version.counter)
 
     def _lost(self) -> None:
         self._is_saved = False
@@ -87,23 +89,31 @@ class Groups:
             self._renew()
         return group
 
-    def put(self, group: GroupConfig) -> None:
-        """Create the group or replace its settings. Raises `IllegalName`."""
+    def put(self, group: GroupConfig) -> Future[None]:
+        """Create the group or replace its settings; the future ends when that is on disk. Raises `IllegalName`."""
         check_group(group.name)
         self._table[group.name] = group
-        self._changed()
+        return self._changed()
 
-    def delete(self, name: str) -> bool:
-        """Forget the group; False if there was none."""
-        if self._table.pop(name, None) is None:
-            return False
-        self._changed()
-        return True
+    def delete(self, name: str) -> Future[None] | None:
+        """Forget the group; None if there was none."""
+        return None if self._table.pop(name, None) is None else self._changed()
 
-    def _changed(self) -> None:
+    def close(self) -> None:
+        """Return when what was changed is on disk, or refused."""
+        self._changes.close()
+
+    def _changed(self) -> Future[None]:
         self._renew()
-        self.persist()
+        self._is_saved = True
+        saved = self._changes.save(self.table(), order=self.version.counter)
+        saved.add_done_callback(lambda saved: self._lost() if saved.exception() else None)
+        return saved
 
     def _renew(self) -> None:
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._is_saved = False
+
+
+def _encoded(table: GroupConfigTable) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(table), indent=1)

@@ -9,7 +9,7 @@ send ? x | send bad x --tags ? | send bad x --property ? | send bad x --delay ? 
 send bad x --delay-level ? | send bad --file ? | send bad x --group ? | send bad x --namesrv ?
 consume ? --until now | consume bad --from ? --until now | consume bad --until now --count ?
 consume bad --from beginning --until now --tags ? | consume bad --until now --queue ?
-topic create ? --broker nowhere | topic create bad-new --queues ? | topic alter ? --queues 3
+topic create ? --broker nowhere | topic create bad-new --queues ? | topic alter ? --queues 3 --yes
 topic alter bad --queues ? | topic route bad
 topic show ? | topic route ? | topic stats ? | topic producers ? --group ?
 group create ? | group show ? | group progress ? | group delete ? --yes | group alter ? --retries 1

@@ -221,6 +221,22 @@ async def test_a_paused_consumer_pulls_nothing(cluster):
         await seen.wait(2)
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_paused_consumer_gives_away_what_is_not_its_share(cluster, orderly):
+    first, second = Seen(), Seen()
+    await send(cluster, range(50))
+    async with consuming(cluster, first, orderly=orderly, commit_seconds=60) as paused:
+        await first.wait(50)
+        paused.pause()
+        async with consuming(cluster, second, orderly=orderly, consume_from=ConsumeFrom.FIRST) as joined:
+            await until(lambda: len(joined.assignment) == len(paused.assignment) == 2)
+            await send(cluster, range(50, 58))
+            await until(lambda: len(second.bodies) >= 4)
+            paused.resume()
+            await until(lambda: len(first.bodies) + len(second.bodies) >= 58)
+    assert sorted(first.bodies + second.bodies) == list(range(58))
+
+
 async def test_waiting_ends_with_stop(cluster):
     consumer = await cluster.push_consumer()
     consumer.subscribe("orders", lambda messages: consumer.stop())

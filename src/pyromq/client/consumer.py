@@ -305,7 +305,7 @@ class AsyncConsumer(AsyncLifespan):
         await self._replies.send(request, body)
 
     def pause(self) -> None:
-        """Pull nothing until `resume`, and keep the queues; messages fetched already are still consumed."""
+        """Pull nothing until `resume`, and keep our share of the queues; what is fetched already is still consumed."""
         self._pulls.pause()
         self._rebalance.paused = True
 

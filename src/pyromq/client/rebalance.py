@@ -69,7 +69,7 @@ class Rebalance(Generic[Q]):
         settle: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.owned = owned
-        self.paused = False
+        self.paused = False  # nothing is pulled, and no queue is stuck by that
         self._group = group
         self._membership = membership
         self._config = config
@@ -96,7 +96,7 @@ class Rebalance(Generic[Q]):
         while True:
             self._woken.clear()
             try:
-                balanced = self.paused or await self.once()
+                balanced = await self.once()
             except Exception:  # as a strategy of the application's may raise
                 logger.exception("group %s: sharing the queues failed; they stay as they are", self._group)
                 balanced = True

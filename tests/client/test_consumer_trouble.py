@@ -1,13 +1,14 @@
 """Push consumers in trouble: servers go and come, topics change, clocks jump, many queues and members."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from pyromq.client.assignment import averaging
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
+from pyromq.client.pull_consumer import AsyncPullConsumer
 from pyromq.message import Message
 from pyromq.testing import Cluster, FakeClock
 
@@ -74,6 +75,23 @@ async def test_added_queues_are_consumed(cluster, send, consuming, seen, until):
         for n, queue in enumerate(await producer.queues("orders")):
             await producer.send(Message("orders", b"%d" % n), queue=queue)
         assert sorted(await seen.wait(6)) == list(range(6))
+
+
+@pytest.mark.parametrize("count", [6, 1])
+async def test_members_hear_of_other_queues_at_once(cluster, consuming, seen, until, count):
+    admin = await cluster.admin()
+    await admin.create_topic("orders", queues=2)
+    async with consuming(seen) as consumer, cluster_reader(cluster) as reader:
+        await until(lambda: len(consumer.assignment) == len(reader.assignment) == 2)
+        await admin.create_topic("orders", queues=count)
+        await until(lambda: len(consumer.assignment) == len(reader.assignment) == count)
+
+
+@asynccontextmanager
+async def cluster_reader(cluster):
+    async with AsyncPullConsumer("readers", cluster.namesrv) as reader:
+        reader.subscribe("orders")
+        yield reader
 
 
 async def test_removed_queues_are_given_away(cluster, send, consuming, seen, until):

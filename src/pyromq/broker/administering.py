@@ -75,7 +75,12 @@ class Administering:
         saved = self._topics.put(topic)
         logger.info("topic %s %s by %s", topic.name, "changed" if known else "created", call.peer.address)
         answered: Future[Reply] = Future()
-        self._announce(topic).add_done_callback(lambda announced: complete_when_saved(saved, Reply(), answered))
+
+        def known_to_name_servers(_: Future[None]) -> None:
+            complete_when_saved(saved, Reply(), answered)
+            self._connections.tell_consumers(topic.name)
+
+        self._announce(topic).add_done_callback(known_to_name_servers)
         return answered
 
     @answers(DeleteTopic)

@@ -114,7 +114,9 @@ class AsyncConsumer(AsyncLifespan):
         self._stopped: asyncio.Event
         self._owned: dict[MessageQueue, OwnedQueue] = {}
         self._direct = DirectConsuming(group, clock, orderly=config.orderly)
-        consumption = Consumption(group, config, self._owned, self._entry, self._listening, self._reset, self._wake)
+        consumption = Consumption(
+            group, config, self._owned, self._entry, self._listening, self._reset, self._look_again
+        )
         self._reporting = ConsumerReporting(consumption, self._direct)
         self._membership = Membership(
             namesrv,
@@ -381,6 +383,9 @@ class AsyncConsumer(AsyncLifespan):
 
     def _wake(self) -> None:
         self._rebalance.wake()
+
+    def _look_again(self) -> None:
+        self._rebalance.look_again()
 
     def _reset(self, offsets: dict[MessageQueue, int]) -> None:
         if self._state is State.RUNNING:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from pyromq.client.config import ConsumerConfig, Strategy
-from pyromq.client.membership import Membership
+from pyromq.client.membership import REFRESH_PAUSE, Membership
 from pyromq.client.routes import Route
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
@@ -88,6 +88,16 @@ class Rebalance(Generic[Q]):
     def wake(self, *_: object) -> None:
         """Share the queues anew, soon."""
         self._woken.set()
+
+    def look_again(self) -> None:
+        """A broker says that the group's members or a topic's queues are others: ask, and share anew, soon."""
+        if self._membership.running:
+            self._membership.tasks.start(self._refresh_routes(), name=f"routes of {self._group}")
+        self.wake()
+
+    async def _refresh_routes(self) -> None:
+        await self._clock.sleep(REFRESH_PAUSE)  # a route that is fresh by then is younger than the notice
+        await self._membership.refresh_all()
 
     async def run(self) -> None:
         """Rebalance now, when woken, and every `rebalance_seconds`, for ever."""

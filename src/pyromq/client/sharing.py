@@ -131,8 +131,8 @@ class Sharing:
         await self._unlock(list(self._locked))
 
     def wake(self) -> None:
-        """Share the queues anew, soon."""
-        self._rebalance.wake()
+        """Members or queues are others: share the queues anew, soon."""
+        self._rebalance.look_again()
 
     def _announce_soon(self) -> None:
         if self._membership.running:

@@ -9,7 +9,7 @@ from pyromq.java_hash import tag_hash
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import FIXED_SIZE
-from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from pyromq.store.queue_table import QueueTable, names_folders
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ class Follower:
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
         self._ends: dict[ConsumeQueue, int] = {}  # `log_end` of those replayed into: reading an entry takes long
+        self._seen: dict[ConsumeQueue, int] = {}  # log offset behind the last record replayed
+        self._suspects: dict[ConsumeQueue, StoredMessage] = {}
 
     def follow(self, message: StoredMessage, queue: ConsumeQueue) -> None:
         """Enter a record just appended. Called for every message stored."""
@@ -77,6 +79,8 @@ class Follower:
                 logger.error("record at %d is damaged, and left out: topic %r", message.log_offset, message.topic)
                 return True
             queue = self._queues.make(message.topic, message.queue_id)
+        if (suspect := self._suspects.pop(queue, None)) is not None:
+            self._settle(queue, suspect, message)
         if message.queue_offset >= queue.max_offset and message.log_offset < (self._ends.get(queue) or queue.log_end):
             return True  # of the topic as it was before it was deleted and made again
         if message.queue_offset > queue.max_offset:
@@ -87,12 +91,58 @@ class Follower:
         elif message.queue_offset < queue.max_offset:
             entry = queue.find(message.queue_offset)
             if entry is None or entry == (message.log_offset, message.size, self.tags_code(message)):
+                self._seen[queue] = message.log_offset + message.size
                 return True
-            # The topic was deleted and made again, or the entry was cut short or damaged: the later record is right.
+            if entry.size != FILLER_SIZE and entry.log_offset < self._seen.get(queue, 0):
+                self._suspects[queue] = message  # the next record of the queue tells which of the two is right
+                return True
+            # The entry was cut short or damaged: the record is right.
             queue.cut_at(message.queue_offset)
-        queue.append(message.log_offset, message.size, self.tags_code(message))
-        self._ends[queue] = message.log_offset + message.size
+        self._enter(message, queue)
         return True
+
+    def begin_replay(self) -> None:
+        """Be ready for records from another place of the log on."""
+        self._seen.clear()
+        self._suspects.clear()
+
+    def end_replay(self) -> None:
+        """Decide on what no further record tells about."""
+        for queue, suspect in self._suspects.items():
+            self._settle(queue, suspect, None)
+        self.begin_replay()
+
+    def _settle(self, queue: ConsumeQueue, suspect: StoredMessage, following: StoredMessage | None) -> None:
+        """Enter a record that says a queue offset which an earlier one has.
+
+        Its topic was deleted and made again, or an entry was torn: then the next one goes on behind it. Or its head is
+        damaged: then the next one leaves out the place that is really its own, or none, if it is of another queue.
+        """
+        if following is None:
+            is_later = suspect.queue_offset in (0, queue.max_offset - 1)
+        else:
+            is_later = following.queue_offset == suspect.queue_offset + 1
+        if is_later and not self._is_proven(queue, suspect.queue_offset):
+            queue.cut_at(suspect.queue_offset)
+        else:
+            where = (
+                f"queue {suspect.topic} {suspect.queue_id}: the head of the record at {suspect.log_offset} is damaged"
+            )
+            if following is not None and following.queue_offset <= queue.max_offset:
+                logger.error("%s, and it is left out: it says %d", where, suspect.queue_offset)
+                return
+            logger.error("%s, it is message %d, not %d", where, queue.max_offset, suspect.queue_offset)
+        self._enter(suspect, queue)
+
+    def _is_proven(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether an entry is the newest that was replayed, and goes on from the one before it."""
+        entry, before = queue.find(queue_offset), queue.find(queue_offset - 1)
+        follows = before is not None and before.size != FILLER_SIZE
+        return follows and entry is not None and entry.log_offset + entry.size == self._seen.get(queue)
+
+    def _enter(self, message: StoredMessage, queue: ConsumeQueue) -> None:
+        queue.append(message.log_offset, message.size, self.tags_code(message))
+        self._ends[queue] = self._seen[queue] = message.log_offset + message.size
 
     def _begin_behind_gap(self, message: StoredMessage, queue: ConsumeQueue) -> bool:
         """Let the queue go on at the message's offset; False for one that no queue can have reached."""

@@ -125,6 +125,7 @@ class Recovery:
         """
         complete = self._queues.is_incomplete
         while True:
+            self._follower.begin_replay()
             scan = self._log.scan(start, check_crc=self._check_crc)
             progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
             for message in scan:
@@ -141,6 +142,7 @@ class Recovery:
                     complete = True
                     break
             else:
+                self._follower.end_replay()
                 return scan
 
     def _end_of_cut_queue(self, message: StoredMessage) -> int | None:

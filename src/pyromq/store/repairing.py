@@ -175,6 +175,7 @@ class Repairing:
         for message in LogWalk(StoppedStore(self._config)):
             if isinstance(message, StoredMessage) and (message.topic, message.queue_id) in broken:
                 follower.replay(message, complete=True)
+        follower.end_replay()
         for key in broken & checking.queues.ends.keys():
             if not table.make(*key).max_offset:  # nothing of it is left in the log
                 table.make(*key).begin_at(checking.queues.ends[key], 0)

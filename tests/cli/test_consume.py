@@ -187,6 +187,26 @@ def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):
     assert (refused.code, "`pyromq offset set` moves it" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize("start", ["end", "2030-01-01"])
+def test_a_new_member_begins_where_it_is_told_though_the_topic_is_small(cli, served, start_process, start):
+    topic = f"consume-young-{len(start)}"
+    cli("send", topic, "--ordering-key", "k", stdin=b"old\nolder\n")
+    process = start_process(
+        "consume", topic, "--group", f"{topic}-group", "--from", start, "--count", "1", "-n", served.namesrv
+    )
+    progress = ("group", "progress", f"{topic}-group", "-o", "json")
+    wait_until(
+        lambda: (
+            (found := cli(*progress)).code == 0
+            and any(row["lag"] == 0 and row["consumer_offset"] == 2 for row in json.loads(found.out))
+        )
+    )
+
+    cli("send", topic, "new", "--ordering-key", "k")
+
+    assert process.stdout.readline() == "new\n"
+
+
 def flip_a_bit_of(served, body):
     """Damage the stored body, once the broker has read what it wrote."""
     while not served.do(indexed(served.broker)):

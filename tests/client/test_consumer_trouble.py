@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from pyromq.client.assignment import averaging
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.pull_consumer import AsyncPullConsumer
 from pyromq.message import Message
@@ -92,6 +92,29 @@ async def cluster_reader(cluster):
     async with AsyncPullConsumer("readers", cluster.namesrv) as reader:
         reader.subscribe("orders")
         yield reader
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["added queues", "a topic made later"])
+async def test_who_begins_at_the_end_misses_nothing_of_queues_that_come_later(
+    cluster, send, consuming, seen, until, exists
+):
+    admin = await cluster.admin()
+    if exists:
+        await admin.create_topic("orders", queues=2)
+        await send(range(100, 104))  # before its time
+    config = {"consume_from": ConsumeFrom.LAST, "route_refresh_seconds": 3600, "rebalance_seconds": 0.02}
+    async with consuming(seen, **config) as consumer:
+        await until(lambda: len(consumer.assignment) == (2 if exists else 0))
+        await (
+            admin.alter_topic("orders", read_queues=6, write_queues=6)
+            if exists
+            else admin.create_topic("orders", queues=6)
+        )
+        producer = await cluster.producer("other")
+        for n, queue in enumerate(await producer.queues("orders")):
+            await producer.send(Message("orders", b"%d" % n), queue=queue)
+        await consumer._membership.refresh("orders")  # the consumer hears of them only now
+        assert sorted(await seen.wait(6)) == list(range(6))
 
 
 async def test_removed_queues_are_given_away(cluster, send, consuming, seen, until):

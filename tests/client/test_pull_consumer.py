@@ -135,7 +135,7 @@ async def test_without_auto_commit_nothing_is_committed(cluster):
         await consumer.assign([queue])
         assert len(await consumer.poll()) == 3
     other = await cluster.consumer("g")
-    assert await other.committed(queue) == 0
+    assert await other.committed(queue) is None
 
 
 async def test_polls_commit_what_earlier_polls_handed_out(cluster):
@@ -143,7 +143,7 @@ async def test_polls_commit_what_earlier_polls_handed_out(cluster):
     consumer = await reading(cluster, queue, auto_commit_seconds=0.01)
     await consumer.poll()
     await asyncio.sleep(0.02)
-    assert await consumer.committed(queue) == 0
+    assert await consumer.committed(queue) is None
     await consumer.poll(0.01)
     assert await consumer.committed(queue) == 3
 
@@ -222,11 +222,44 @@ async def test_pulling_ahead_is_bounded(cluster):
     assert [int(m.body) for _ in range(9) for m in await consumer.poll()] == list(range(2, 20))
 
 
-@pytest.mark.parametrize("consume_from", list(ConsumeFrom))
-async def test_a_new_group_begins_at_the_begin_of_a_young_queue(cluster, consume_from):
+@pytest.mark.parametrize(
+    ("consume_from", "start"), [(None, 0), (ConsumeFrom.FIRST, 0), (ConsumeFrom.LAST, 3), (ConsumeFrom.TIME, 2)]
+)
+async def test_a_new_group_begins_in_a_young_queue_where_it_is_asked_to(cluster, consume_from, start):
+    await fill(cluster, 2)
+    await cluster.clock.advance(1.0)
+    queue = await fill(cluster, 1)
+    since = cluster.clock.now_ms() - 500
+    consumer = await reading(cluster, queue, "new", consume_from=consume_from, consume_from_ms=since)
+    assert consumer.position(queue) == start
+
+
+async def test_a_time_within_a_millisecond_of_many_messages_is_their_first(cluster):
+    await fill(cluster, 3)
+    await cluster.clock.advance(1.0)
+    queue = await fill(cluster, 40)
+    now = cluster.clock.now_ms()
+    at_once = await reading(cluster, queue, "a", consume_from=ConsumeFrom.TIME, consume_from_ms=now)
+    later = await reading(cluster, queue, "b", consume_from=ConsumeFrom.TIME, consume_from_ms=now + 1)
+    assert (at_once.position(queue), later.position(queue)) == (3, 43)
+
+
+async def test_where_a_group_began_is_stored_at_once(cluster):
+    """Else, after a crash of the first member, the next one would begin behind what came meanwhile."""
     queue = await fill(cluster, 3)
-    consumer = await reading(cluster, queue, "new", consume_from=consume_from)
-    assert consumer.position(queue) == 0
+    config = ConsumerConfig(consume_from=ConsumeFrom.LAST)
+    first = await cluster.consumer("new", config=config)
+    await first.assign([queue])
+    await fill(cluster, 2)  # and the first one stores nothing more
+    second = await cluster.consumer("new", config=config)
+    await second.assign([queue])
+    assert second.position(queue) == 3
+
+
+async def test_who_commits_by_itself_stores_nothing_by_beginning(cluster):
+    queue = await fill(cluster, 3)
+    consumer = await reading(cluster, queue, "new", consume_from=ConsumeFrom.LAST, auto_commit=False)
+    assert await consumer.committed(queue) is None
 
 
 async def test_assigning_again_keeps_queues_that_stay(cluster):

@@ -34,10 +34,13 @@ class Consuming:
 
     @answers(QueryConsumerOffset)
     def offset(self, header: QueryConsumerOffset, call: Call) -> Reply:
-        """The stored offset; without one 0, as long as the queue's first message is there and not far behind."""
+        """The stored offset; without one 0, as long as the queue's first message is there and not far behind.
+
+        `setZeroIfNotFound` is RocketMQ 5's. Source: RocketMQ 5, ConsumerManageProcessor.queryConsumerOffset.
+        """
         offset = self._offsets.find(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
-            if not self._begins_nearby(header.topic, header.queue_id):
+            if header.zero_if_not_found is False or not self._begins_nearby(header.topic, header.queue_id):
                 raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
             offset = 0
         return Reply(OffsetResponse(offset=offset))

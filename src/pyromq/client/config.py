@@ -70,13 +70,14 @@ class ProducerConfig:
 class ConsumeFrom(Enum):
     """Where a group begins in a queue it has no stored offset for.
 
-    A broker itself answers 0 for an unknown group while the queue still has its first message and is young, so even
-    `LAST` begins at the beginning there. Source: RocketMQ 4.9.8, ConsumerManageProcessor.queryConsumerOffset.
+    Brokers of RocketMQ 4.9 do not leave that to the client while a queue still has its first message and is young:
+    there it begins at the beginning. Brokers of ours and of RocketMQ 5 let it begin as asked.
+    Source: RocketMQ 4.9.8, ConsumerManageProcessor.queryConsumerOffset.
     """
 
-    LAST = "CONSUME_FROM_LAST_OFFSET"
+    LAST = "CONSUME_FROM_LAST_OFFSET"  # at the end; queues added to the topic later, at their beginning
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
-    TIME = "CONSUME_FROM_TIMESTAMP"
+    TIME = "CONSUME_FROM_TIMESTAMP"  # at the first message stored then or later
 
 
 class Damaged(Enum):
@@ -95,7 +96,8 @@ class ConsumerConfig:
     """
 
     timeout: float = 5.0  # for requests that do not wait for messages
-    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    # None is what Java's clients do: the end, but of a young queue the beginning, see `ConsumeFrom`.
+    consume_from: ConsumeFrom | None = None
     consume_from_ms: int = 0  # with ConsumeFrom.TIME: ms since 1970
     pull_count: int = 32  # messages asked for at once; brokers give at most 32 by default
     long_poll_seconds: float = 15.0  # how long the broker may hold a pull until a message comes
@@ -145,6 +147,11 @@ class ConsumerConfig:
         _check("heartbeat_seconds", self.heartbeat_seconds, 0.01, 3600)
         _check("route_refresh_seconds", self.route_refresh_seconds, 0.01, 3600)
         self._check_listening()
+
+    @property
+    def announced_start(self) -> str:
+        """How the group's other members and tools are told of `consume_from`."""
+        return (self.consume_from or ConsumeFrom.LAST).value
 
     def _check_listening(self) -> None:
         _check("batch", self.batch, 1, MAX_PULL_COUNT)

@@ -365,7 +365,7 @@ class AsyncConsumer(AsyncLifespan):
         return ConsumerEntry(
             self.group,
             message_model="BROADCASTING" if config.broadcast else "CLUSTERING",
-            consume_from=config.consume_from.value,
+            consume_from=config.announced_start,
             subscriptions=[self._subscription(topic) for topic in self._topics()],
         )
 

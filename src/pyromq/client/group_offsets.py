@@ -26,7 +26,7 @@ class GroupOffsets:
 
     async def start(self, queue: MessageQueue) -> int:
         """Return where to begin in a queue. Raises `MQError` when it cannot be told now."""
-        return await self._offsets.start(self._group, queue, self._config.consume_from, self._config.consume_from_ms)
+        return await self._offsets.start(self._group, queue, self._config)
 
     async def stored(self, queue: MessageQueue) -> int | None:
         """Return the offset stored for a queue; None if there is none. Raises `MQError`."""

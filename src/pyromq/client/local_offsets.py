@@ -105,8 +105,7 @@ class LocalOffsets:
         """Return where to begin in a queue. Raises `MQError` when it cannot be told now."""
         if (stored := await self.stored(queue)) is not None:
             return stored
-        config = self._config
-        return await self._offsets.start_without_stored(queue, config.consume_from, config.consume_from_ms)
+        return await self._offsets.start_without_stored(self._group, queue, self._config)
 
     async def stored(self, queue: MessageQueue) -> int | None:
         """Return the offset stored for a queue; None if there is none. Raises `StoreError`."""

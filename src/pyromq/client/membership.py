@@ -241,7 +241,11 @@ class Membership:
         return route
 
     async def _fetch(self, topic: str) -> None:
-        body = await self._ask_route(topic)
+        try:
+            body = await self._ask_route(topic)
+        except TopicNotFound:
+            self.routes.miss(topic)
+            raise
         if self.routes.learn(read_route(topic, body)):
             logger.debug("route of %s: %s", topic, body)
             for tell in self.on_route_change:

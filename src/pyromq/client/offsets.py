@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pyromq.client.config import ConsumeFrom
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.membership import Membership
-from pyromq.client.pulling import PullResult
+from pyromq.client.pulling import PullRequest, PullResult, pull
 from pyromq.errors import ResponseCode
 from pyromq.message import MessageQueue
 from pyromq.names import RETRY_PREFIX
@@ -74,33 +74,62 @@ class QueueOffsets:
         return offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return where a group goes on; None if nothing is stored and the broker does not say 0 by itself."""
+        """Return where a group goes on; None if nothing is stored. A broker of 4.9 may then say 0 by itself."""
+        return await self._stored(group, queue, zero_if_not_found=False)
+
+    async def _stored(self, group: str, queue: MessageQueue, *, zero_if_not_found: bool | None) -> int | None:
         question = QueryConsumerOffset(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            broker_name=queue.broker_name,
+            zero_if_not_found=zero_if_not_found,
         )
         response = await self._membership.ask_queue(queue, question, timeout=self._timeout)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return response.check().header(OffsetResponse).offset
 
-    async def start(self, group: str, queue: MessageQueue, consume_from: ConsumeFrom, time_ms: int) -> int:
-        """Return where a group begins in a queue: at its stored offset, else where `consume_from` says.
+    async def start(self, group: str, queue: MessageQueue, config: ConsumerConfig, *, keep: bool = True) -> int:
+        """Return where a group begins in a queue: at its stored offset, else where the settings say.
 
-        Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
+        With `keep`, what they say is stored at once where they say it expressly: who comes later, after a crash of the
+        first member, begins there too. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
         """
-        stored = await self.committed(group, queue)
+        asked = config.consume_from is not None and not queue.topic.startswith(RETRY_PREFIX)
+        stored = await self._stored(group, queue, zero_if_not_found=False if asked else None)
         if stored is not None:
             return stored
-        return await self.start_without_stored(queue, consume_from, time_ms)
+        offset = await self.start_without_stored(group, queue, config)
+        if asked and keep:
+            await self.commit(group, queue, offset)
+        return offset
 
-    async def start_without_stored(self, queue: MessageQueue, consume_from: ConsumeFrom, time_ms: int) -> int:
+    async def start_without_stored(self, group: str, queue: MessageQueue, config: ConsumerConfig) -> int:
         """Return where somebody without a stored offset begins. A retry topic is consumed from its beginning."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
-        if consume_from is ConsumeFrom.TIME:
-            return await (self.end(queue) if is_retry else self.by_time(queue, time_ms))
-        if consume_from is ConsumeFrom.LAST and not is_retry:
-            return await self.end(queue)
-        return 0
+        if config.consume_from is ConsumeFrom.TIME:
+            return await (self.end(queue) if is_retry else self._first_since(group, queue, config.consume_from_ms))
+        if config.consume_from is ConsumeFrom.FIRST or is_retry or self._membership.routes.is_later(queue):
+            return 0
+        return await self.end(queue)
+
+    async def _first_since(self, group: str, queue: MessageQueue, time_ms: int) -> int:
+        """Return the offset of the first message stored at a time or later; the queue's end where there is none.
+
+        Brokers answer with the nearest, which may be stored before, or be one of several of that millisecond.
+        """
+        offset, end = await asyncio.gather(self.by_time(queue, time_ms - 1), self.end(queue))
+        request = PullRequest(timeout=self._timeout, verify=False)
+        while offset < end:
+            found = await pull(self._membership, group, queue, offset, request=request)
+            for message in found.messages:
+                if message.store_ms >= time_ms:
+                    return message.queue_offset
+            if found.next_offset <= offset:
+                break
+            offset = found.next_offset
+        return end
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Store where a group goes on; true at the broker when this returns.

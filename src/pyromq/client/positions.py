@@ -91,6 +91,6 @@ class Positions:
     async def begin(self, assigned: AssignedQueue) -> None:
         """Go to where the group begins in a queue: its committed offset, else where the settings say."""
         config = self._config
-        offset = await self._offsets.start(self._group, assigned.queue, config.consume_from, config.consume_from_ms)
+        offset = await self._offsets.start(self._group, assigned.queue, config, keep=config.auto_commit)
         assigned.restart(offset)
         assigned.committed = offset  # nothing to tell the broker before the position moves

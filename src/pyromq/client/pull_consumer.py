@@ -350,7 +350,7 @@ class AsyncPullConsumer(AsyncLifespan):
             assigned = {each.queue.topic: each.tags for each in self._assigned.values()}
             subscriptions = [subscription(topic, tags) for topic, tags in sorted(assigned.items())]
         return ConsumerEntry(
-            self.group, "CONSUME_ACTIVELY", consume_from=self.config.consume_from.value, subscriptions=subscriptions
+            self.group, "CONSUME_ACTIVELY", consume_from=self.config.announced_start, subscriptions=subscriptions
         )
 
     def _find(self, queue: MessageQueue) -> AssignedQueue:

@@ -86,6 +86,7 @@ class Routes:
 
     def __init__(self) -> None:
         self._routes: dict[str, Route] = {}
+        self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of a topic when it was asked for first
 
     def find(self, topic: str) -> Route | None:
         return self._routes.get(topic)
@@ -94,10 +95,19 @@ class Routes:
         """Remember a route; return whether it differs from what was known."""
         known = self._routes.get(route.topic)
         self._routes[route.topic] = route
+        self._first.setdefault(route.topic, frozenset(route.readable))
         return known != route
 
     def forget(self, topic: str) -> None:
         self._routes.pop(topic, None)
+
+    def miss(self, topic: str) -> None:
+        """Note that there is no such topic now: all its queues will be later ones."""
+        self._first[topic] = frozenset()
+
+    def is_later(self, queue: MessageQueue) -> bool:
+        """Whether a queue was not there when its topic was asked for first."""
+        return queue not in self._first.get(queue.topic, (queue,))
 
     @property
     def topics(self) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.store.config import StoreConfig
+from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.message_store import MessageStore
 
 ADDRESS = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
@@ -74,6 +75,8 @@ def bodies(store: MessageStore, queue_id: int = 0, *, topic: str = TOPIC) -> lis
     found = []
     for offset in range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)):
         [entry] = store.entries(topic, queue_id, offset, 1)
+        if entry.size == FILLER_SIZE:  # passed over by pulls
+            continue
         stored = store.message_at(entry.log_offset)
         assert stored is not None
         found.append(stored.body)

@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: help install demo test debug check all bench interop soak spark crash kill crashes
+.PHONY: help install demo test debug check all bench interop soak spark crash kill crashes damage
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -35,7 +35,7 @@ check: $(INSTALLED)  ## everything short: format, lint, types, then the tests, n
 	@$(MAKE) --no-print-directory debug
 	@$(MAKE) --no-print-directory test STRICT=--strict-slow
 
-all: check interop soak spark crashes crash kill  ## everything, long: an hour or two
+all: check interop soak spark crashes crash kill damage  ## everything, long: an hour or two
 
 interop: $(INSTALLED)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
 	@$(WITH_JAVA) exec $(PYTEST) --timeout 600 -m interop tests/interop
@@ -51,6 +51,9 @@ crashes: $(INSTALLED)  ## a broker killed at every write of a random schedule, a
 
 crash: $(INSTALLED)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
 	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))
+
+damage: $(INSTALLED)  ## random damage anywhere in a broker's folder: refused, repaired or named; minutes (DAMAGE_SEED, DAMAGE_RUNS)
+	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/broker/test_damage_search.py
 
 kill: $(INSTALLED)  ## a real server killed with SIGKILL N times (N=50) under load: every confirmed message is consumed
 	@exec $(VENV)/bin/python -m tests.kills.run $(or $(N),50) $(if $(SEED),--seed $(SEED))

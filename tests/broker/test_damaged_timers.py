@@ -92,3 +92,14 @@ def test_what_nobody_has_any_more_is_named_and_costs_the_others_nothing(waiting,
     assert run.keys() == others
     run.crash()
     assert caplog.text.count(f"{path} byte {entry.position}: the record is damaged") >= 2
+
+
+def test_a_number_that_cannot_be_in_done_is_named_and_costs_nothing(waiting, caplog):
+    config, now = waiting
+    run = Run(config, now)
+    run.cancel(now + HOUR_MS, "K00")
+    run.cancel(now + HOUR_MS + 1, "K01")
+    run.stop()
+    change(file_of(config, "done"), 0, b"\xff")
+    assert delivered(config, now) == [key for key in KEYS if key != "K01"]
+    assert f"{file_of(config, 'done')} is damaged: there is no message" in caplog.text

@@ -19,6 +19,7 @@ does not know what the records mean.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ from pyromq.errors import StoreCorrupt
 from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
 from pyromq.store.growing_file import GrowingFile
+
+logger = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
 ENTRY_BYTES = 36
@@ -226,5 +229,8 @@ class TimerBucket:
         if self._finished is None:
             self._finished = bytearray(self.count)
             for (number,) in _NUMBER.iter_unpack(self._done.read(0, self._done.size)):
-                self._finished[number] = 1
+                if number < self.count:
+                    self._finished[number] = 1
+                else:
+                    logger.warning("%s is damaged: there is no message %d", self._done.path, number)
         return self._finished

@@ -199,11 +199,33 @@ async def test_a_slow_consumer_stops_pulling_and_goes_on(cluster, send, consumin
         await until(lambda: len(bodies) == 64)
 
 
-@pytest.mark.parametrize("limit", [{"buffered_bytes": 10}, {"buffered_span": 10}, {"topic_buffered_messages": 20}])
-async def test_every_limit_lets_everything_through(send, consuming, seen, limit):
-    await send(range(100), key="k")
-    async with consuming(seen, pull_count=4, **limit):
-        assert sorted(await seen.wait(100)) == list(range(100))
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [
+        ({"buffered_messages": 10}, 12),  # pulls bring four at a time: what one adds above the limit is allowed
+        ({"buffered_bytes": 10}, 12),  # bodies of one byte each, at first
+        ({"buffered_span": 10}, 12),
+        ({"topic_buffered_messages": 20}, 8),  # of four or five queues together
+        ({"topic_buffered_bytes": 20}, 8),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_every_limit_holds_and_lets_everything_through(send, consuming, until, limit, most):
+    (sent, *_) = await send(range(100), key="k")
+    release, bodies = asyncio.Event(), []
+
+    async def work(messages):
+        await release.wait()
+        bodies.extend(int(message.body) for message in messages)
+
+    async with consuming(work, pull_count=4, concurrency=1, **limit) as consumer:
+        await until(lambda: sent.queue in consumer._owned and consumer._owned[sent.queue].full)
+        for _ in range(10):  # answers of pulls that should not have been asked for
+            await consumer._membership.heartbeat()
+        assert 4 <= consumer._owned[sent.queue].in_flight.count <= most
+        release.set()
+        await until(lambda: len(bodies) == 100)
+    assert bodies == list(range(100))
 
 
 async def test_a_stuck_pull_is_begun_anew(cluster, send, consuming, until, caplog):

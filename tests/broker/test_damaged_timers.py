@@ -103,3 +103,12 @@ def test_a_number_that_cannot_be_in_done_is_named_and_costs_nothing(waiting, cap
     change(file_of(config, "done"), 0, b"\xff")
     assert delivered(config, now) == [key for key in KEYS if key != "K01"]
     assert f"{file_of(config, 'done')} is damaged: there is no message" in caplog.text
+
+
+@pytest.mark.parametrize("bit", [24, 30, 40, 62])
+def test_a_due_time_of_another_hour_is_that_of_the_record(waiting, caplog, bit):
+    config, now = waiting
+    path = file_of(config, "entries")
+    flip(path, 36 * 7 + 7 - bit // 8, bit % 8)
+    assert delivered(config, now) == KEYS
+    assert f"{path} byte {36 * 7}: its entry is not that of its record" in caplog.text

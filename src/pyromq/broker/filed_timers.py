@@ -209,7 +209,19 @@ class FiledTimers:
         # Another bucket may have taken the hour since, with other messages under the same numbers.
         if bucket is None or number >= bucket.count or bucket.is_finished(number):
             return None
-        return (bucket, self.message(bucket, number)) if bucket.entry(number).due_ms == due_ms else None
+        entry_ms = bucket.entry(number).due_ms
+        is_meant = entry_ms == due_ms or entry_ms // HOUR_MS != bucket.hour
+        return (bucket, self.message(bucket, number)) if is_meant else None
+
+    def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
+        """Return when a message is due whose entry says another hour; the end of its hour if its record is gone."""
+        try:
+            due = self.message(bucket, number).properties.get(Property.TIMER_OUT_MS, "")
+        except StoreCorrupt as error:
+            logger.warning("timer %d of those due in hour %d: %s", number, bucket.hour, error)
+            due = ""
+        latest = (bucket.hour + 1) * HOUR_MS - 1
+        return int(due) if due.isdecimal() and int(due) <= latest else latest
 
     def message(self, bucket: TimerBucket, number: int) -> StoredMessage:
         """Return a message as it is parked: from the bucket's file, from the log where that does not have it whole.

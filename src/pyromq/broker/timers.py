@@ -162,6 +162,8 @@ class Timers:
     def _list(self, bucket: TimerBucket) -> bool:
         """Read due times of one bucket; True if none is left."""
         for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES):
+            if due_ms // HOUR_MS != bucket.hour:  # only damage says so
+                due_ms = self.filed.due_of_damaged(bucket, number)
             self._times.add(due_ms, number)
         bucket.listed = min(bucket.listed + READ_ENTRIES, bucket.count)
         return bucket.listed == bucket.count

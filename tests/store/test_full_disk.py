@@ -106,3 +106,59 @@ def test_another_program_that_takes_all_room_ends_no_broker(small_ext4: Path) ->
     program = [*unprivileged, sys.executable, "-c", textwrap.dedent(SENDS), str(small_ext4)]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (0, "True True\n"), ended.stderr[-2_000:]
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", folder]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs root and mount")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+STARTS = """
+    import sys
+    from pathlib import Path
+    from pyromq.clock import SystemClock
+    from pyromq.errors import StoreNotWritable
+    from pyromq.message import StoredMessage
+    from pyromq.store.config import StoreConfig
+    from pyromq.store.message_store import MessageStore
+
+    config = StoreConfig(Path(sys.argv[1]), segment_bytes=1 << 20, index_slots=5_000, index_entries=20_000)
+    store = MessageStore(config, SystemClock(), store_address=bytes(8))
+    try:
+        store.open()
+    except StoreNotWritable as error:
+        print(error)
+    for number in range(int(sys.argv[2])):
+        store.append(StoredMessage("orders", bytes(300), "KEYS\\x01k", number % 2, born_address=bytes(8)))
+    if sys.argv[3] == "close":
+        store.close()
+    else:
+        import os
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_start_without_any_room_reads_no_hole(small_tmpfs: Path, end: str) -> None:
+    """On tmpfs even reading a mapped page that was never written takes room."""
+
+    def start(count: int, how: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-c", textwrap.dedent(STARTS), str(small_tmpfs / "data"), str(count), how]
+        return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+
+    start(408, end)  # entries up to a page's end
+    with (small_tmpfs / "fill").open("wb", buffering=0) as other, pytest.raises(OSError, match="No space"):
+        while other.write(bytes(4096)):
+            pass
+    started = start(0, "close")
+    assert started.returncode == 0, started.stderr[-1_000:]
+    assert "make room" in started.stdout or end == "kill"  # then its mark is there already, and it serves what there is
+    (small_tmpfs / "fill").unlink()
+    assert start(1, "close").stdout == ""

@@ -319,11 +319,10 @@ class Scan:
 
     def __iter__(self) -> Iterator[StoredMessage]:
         while (segment := self._files.find(self.position)) is not None:
-            yield from self._records(segment.memory, segment.base)
+            memory = segment.written(self.position - segment.base)
+            yield from self._records(memory, segment.base)
             position = self.position - segment.base
-            if position > segment.size - BLANK_SIZE:
-                return
-            if _SIZE_AND_MAGIC.unpack_from(segment.memory, position)[1] != BLANK_MAGIC:
+            if position > len(memory) - BLANK_SIZE or _SIZE_AND_MAGIC.unpack_from(memory, position)[1] != BLANK_MAGIC:
                 return
             self.position = segment.base + segment.size
 
@@ -335,6 +334,9 @@ class Scan:
                 message = decode(memory, position, check_crc=self._check_crc)
             except StoreCorrupt as error:
                 logger.warning("log ends at %d: %s", base + position, error)
+                return
+            if position + message.size > len(memory):
+                logger.warning("log ends at %d: the record there goes on where nothing was written", base + position)
                 return
             if message.log_offset != base + position:
                 logger.warning("log ends at %d: the record there belongs to %d", base + position, message.log_offset)

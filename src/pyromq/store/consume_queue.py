@@ -250,8 +250,9 @@ class ConsumeQueue:
             self._walk()
             self.files.cut(self.max_offset * ENTRY_BYTES)
         else:
-            self.max_offset = self.files.capacity_end // ENTRY_BYTES
-            start = self.files.segments[-1].base // ENTRY_BYTES
+            last = self.files.segments[-1]
+            start = last.base // ENTRY_BYTES
+            self.max_offset = start + len(last.written(0)) // ENTRY_BYTES
             self.max_offset = self.first(lambda entry: entry.size <= 0 or entry.log_offset < 0, start=start)
         self.flushed_offset = self.max_offset
         return is_whole
@@ -261,12 +262,15 @@ class ConsumeQueue:
         for segment in self.files.segments[-_LOADED_FILES:]:
             offset = segment.base // ENTRY_BYTES
             self.max_offset = offset
-            memory = self._mapped(segment)
-            for start in range(0, segment.size, _WALK_ENTRIES * ENTRY_BYTES):
+            memory = segment.written(0)
+            memory = memory[: len(memory) - len(memory) % ENTRY_BYTES]
+            for start in range(0, len(memory), _WALK_ENTRIES * ENTRY_BYTES):
                 for log_offset, size, _ in _ENTRY.iter_unpack(memory[start : start + _WALK_ENTRIES * ENTRY_BYTES]):
                     if log_offset < 0 or size <= 0:
                         return
                     self.max_offset += 1
+            if len(memory) < segment.size:
+                return
 
     def cut_at(self, queue_offset: int) -> None:
         """Drop the entries from `queue_offset` on."""

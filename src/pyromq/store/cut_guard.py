@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.record import MAGIC, decode
+from pyromq.store.segment import Segment
 from pyromq.store.segmented_log import SegmentedLog
 
 _MAGIC = struct.pack(">I", MAGIC)
@@ -57,21 +58,23 @@ def sound_record_behind(files: SegmentedLog, position: int) -> StoredMessage | N
         return None
     start = position - segment.base
     for piece in range(start, min(start + _SEARCHED, segment.size), _PIECE):
-        content = bytes(segment.memory[piece : piece + _PIECE + len(_MAGIC)])
+        [content] = segment.read([(piece, _PIECE + len(_MAGIC))])  # mapped, holes would take room
         found = content.find(_MAGIC)
         while found >= 0:
-            if piece + found - 4 > start and (record := _record(segment.memory, piece + found - 4, segment.base)):
+            if piece + found - 4 > start and (record := _record(segment, piece + found - 4)):
                 return record
             found = content.find(_MAGIC, found + 1)
     for later in files.segments:
-        if later.base > position and (record := _record(later.memory, 0, later.base)):
+        if later.base > position and (record := _record(later, 0)):
             return record
     return None
 
 
-def _record(memory: memoryview, position: int, base: int) -> StoredMessage | None:
+def _record(segment: Segment, position: int) -> StoredMessage | None:
     try:
+        memory = segment.written(position)
         record = decode(memory, position, check_crc=True)
     except StoreCorrupt:
         return None
-    return record if record.log_offset == base + position else None
+    is_whole = position + record.size <= len(memory)
+    return record if is_whole and record.log_offset == segment.base + position else None

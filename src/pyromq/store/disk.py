@@ -23,6 +23,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+from pyromq.store.addresses import address_of, stretches
+
 Content = bytes | bytearray | memoryview
 
 _MADV_POPULATE_READ = 22  # as the next
@@ -30,7 +32,6 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then
 _FAILED = ctypes.c_void_p(-1).value
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_STRETCH_BYTES = 1 << 20  # of memory that is loaded in one go, what lies between records included
 _PIECE = 1 << 20  # bytes copied or cleared at once
 _libc = ctypes.CDLL(None, use_errno=True)
 _map = _libc.mmap
@@ -42,19 +43,6 @@ _advise = _libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _in_core = _libc.mincore
 _in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-
-
-class _Buffer(ctypes.Structure):
-    """The begin of CPython's `Py_buffer`, which tells an address that is for reading only, and room for the rest."""
-
-    _fields_ = (("address", ctypes.c_void_p), ("rest", ctypes.c_void_p * 15))
-
-
-_take_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_take_buffer.argtypes = (ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
-_give_back_buffer = ctypes.pythonapi.PyBuffer_Release
-_give_back_buffer.argtypes = (ctypes.c_void_p,)
-_give_back_buffer.restype = None
 
 
 class Disk(Protocol):
@@ -110,6 +98,9 @@ class Disk(Protocol):
 
     def clear(self, descriptor: int, position: int, end: int) -> None:
         """Make bytes zero."""
+
+    def hole_behind(self, descriptor: int, position: int) -> int:
+        """Return the first position from there on where nothing was written, at the latest the file's end."""
 
     def sync(self, descriptor: int) -> None:
         """Wait until a file's bytes and its size are on disk."""
@@ -212,6 +203,17 @@ class LocalDisk:
                 os.pwrite(descriptor, bytes(size), position)
             position += size
 
+    def hole_behind(self, descriptor: int, position: int) -> int:
+        while True:
+            try:
+                position = os.lseek(descriptor, position, os.SEEK_HOLE)
+            except OSError:  # behind the end
+                return position
+            page = os.pread(descriptor, mmap.PAGESIZE, position)
+            if not page.strip(b"\0"):  # else the file system does not know yet what was written there
+                return position
+            position += len(page)
+
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
@@ -242,13 +244,13 @@ class LocalDisk:
         first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < end:  # of a shared mapping nothing is lost, written to disk or not
-            _advise(_address(memory) + first, end - first, mmap.MADV_DONTNEED)
+            _advise(address_of(memory) + first, end - first, mmap.MADV_DONTNEED)
 
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
-        return all(_is_resident(start, size) for start, size in _stretches(views))
+        return all(_is_resident(start, size) for start, size in stretches(views))
 
     def load(self, views: Sequence[memoryview]) -> None:
-        for start, size in _stretches(views):
+        for start, size in stretches(views):
             _advise(start, size, _MADV_POPULATE_READ)  # where it is unsupported, pages come when they are touched
 
     def lock(self, descriptor: int) -> None:
@@ -362,29 +364,6 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
             disk.write(descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)
     finally:
         disk.close(descriptor)
-
-
-def _stretches(views: Sequence[memoryview]) -> list[tuple[int, int]]:
-    """Return address and size of the pages that hold these views: in one piece if they are neighbours."""
-    start = _address(views[0])
-    size = _address(views[-1]) + len(views[-1]) - start
-    if 0 < size <= _STRETCH_BYTES:
-        return [_pages(start, size)]
-    return [_pages(_address(view), len(view)) for view in views]
-
-
-def _address(view: memoryview) -> int:
-    if not view.readonly:
-        return ctypes.addressof(ctypes.c_char.from_buffer(view))
-    buffer = _Buffer()
-    _take_buffer(view, ctypes.byref(buffer), 0)
-    _give_back_buffer(ctypes.byref(buffer))  # the view keeps the memory
-    return buffer.address or 0
-
-
-def _pages(start: int, size: int) -> tuple[int, int]:
-    before = start % mmap.PAGESIZE
-    return start - before, size + before
 
 
 def _is_resident(start: int, size: int) -> bool:

@@ -197,7 +197,7 @@ class Recovery:
             return begin  # the queues are made again
         unsafe: dict[ConsumeQueue, int] = {}
         for segment in reversed(self._log.files.segments):
-            if self._is_safe(segment.base, safe_ms) and self._log.is_sound(segment.base):
+            if self._log.is_sound(segment.base) and self._is_safe(segment.base, safe_ms):
                 begin = segment.base
                 break
         for queue in self._queues:

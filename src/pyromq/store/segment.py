@@ -60,6 +60,17 @@ class Segment:
         finally:
             self._disk.close(descriptor)
 
+    def written(self, start: int) -> memoryview:
+        """Return the mapped file up to the first hole behind `start`: of what else nothing is known.
+
+        Reading a hole of a file in memory takes a page, and without room it ends the process.
+        """
+        descriptor = self._disk.open(self.path, write=False)
+        try:
+            return self.memory[: self._disk.hole_behind(descriptor, start)]
+        finally:
+            self._disk.close(descriptor)
+
     @property
     def is_mapped(self) -> bool:
         return self._memory is not None

@@ -257,6 +257,12 @@ class SimulatedDisk:
         self._begin("clear", path, part)
         file.content[position:end] = bytes(max(0, end - position))
 
+    def hole_behind(self, descriptor: int, position: int) -> int:
+        file = self._open[descriptor][1]
+        while position < file.size and position // BLOCK in file.blocks:
+            position += BLOCK - position % BLOCK
+        return min(position, file.size)
+
     def sync(self, descriptor: int) -> None:
         path, file = self._open[descriptor]
         self._begin("sync", path, lambda: self._neglect(file))

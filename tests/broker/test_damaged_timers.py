@@ -112,3 +112,11 @@ def test_a_due_time_of_another_hour_is_that_of_the_record(waiting, caplog, bit):
     flip(path, 36 * 7 + 7 - bit // 8, bit % 8)
     assert delivered(config, now) == KEYS
     assert f"{path} byte {36 * 7}: its entry is not that of its record" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_flipped_bit_in_the_checkpoint_costs_nothing(waiting, seed):
+    config, now = waiting
+    random, path = Random(seed), config.data / "timers" / "checkpoint.json"
+    flip(path, random.randrange(path.stat().st_size), random.randrange(8))
+    assert delivered(config, now) == KEYS

@@ -23,7 +23,7 @@ from pyromq.store.log_walk import Damage, LogWalk
 from pyromq.store.queue_check import QueueCheck
 from pyromq.store.stopped_store import Cure, Finding, StoppedStore
 from pyromq.store.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes, TimerEntry
-from pyromq.store.timer_files import Checkpoint as TimerCheckpoint
+from pyromq.store.timer_files import decode_checkpoint
 from pyromq.store.timer_proof import MISFIT, fits, sound
 
 _TIMES = struct.Struct(">qqq")
@@ -126,7 +126,7 @@ class Checking:
         if not path.exists():
             return
         try:
-            checkpoint = msgspec.json.decode(path.read_bytes(), type=TimerCheckpoint)
+            checkpoint = decode_checkpoint(path.read_bytes())
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             beside = path.with_name(path.name + ".bak")
             cure = (

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 
@@ -39,7 +39,8 @@ class Checkpoint(msgspec.Struct, rename="camel"):
 
     `moved` is the queue offset of the first message not filed, `log_end` where the log ended, `needed_from` the log
     offset from which the log is needed, `pending` counts by topic, `buckets` the sizes by name. `uncopied` has how many
-    records were copied, for the buckets where that is not all.
+    records were copied, for the buckets where that is not all. `checksum` is that of the rest; files of
+    older brokers have none.
     """
 
     moved: int = 0
@@ -48,6 +49,20 @@ class Checkpoint(msgspec.Struct, rename="camel"):
     pending: dict[str, int] = {}
     buckets: dict[str, BucketSizes] = {}
     uncopied: dict[str, int] = {}
+    checksum: int | None = None
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    plain = msgspec.structs.replace(checkpoint, checksum=None)
+    return msgspec.json.encode(msgspec.structs.replace(plain, checksum=crc32(msgspec.json.encode(plain))))
+
+
+def decode_checkpoint(content: bytes) -> Checkpoint:
+    """Read a checkpoint. Raises `msgspec.DecodeError` for a damaged one."""
+    checkpoint = msgspec.json.decode(content, type=Checkpoint)
+    if checkpoint.checksum is not None and encode_checkpoint(checkpoint) != content:
+        raise msgspec.DecodeError("it does not match its checksum")
+    return checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +97,7 @@ class TimerFiles:
 
     def load(self) -> bool:
         """Find what the checkpoint vouches for; False if there is no checkpoint. Raises `StoreCorrupt`."""
-        decode = partial(msgspec.json.decode, type=Checkpoint)
-        found = self._file.read(decode)
+        found = self._file.read(decode_checkpoint)
         if found is not None:
             self.saved = found
             self.pending = Counter(found.pending)
@@ -244,7 +258,7 @@ class TimerFiles:
             self._disk.sync_folder(self.folder)
         except OSError as error:
             raise StoreNotWritable(f"cannot flush timers in {self.folder}: {error.strerror}") from error
-        self._file.save(msgspec.json.encode(snapshot.checkpoint))
+        self._file.save(encode_checkpoint(snapshot.checkpoint))
         self.saved = snapshot.checkpoint
         for bucket in snapshot.dropped:
             bucket.delete()

@@ -25,6 +25,7 @@ TOPIC = "orders"
 FIRST_SEED = int(os.environ.get("CRASH_SEED", str(int(time.time()))))
 WORKERS = 4
 PATIENCE_SECONDS = 30.0
+LEVEL_SECONDS = 2.0  # after which what was sent with level 1 is there
 SETTINGS = "transactionCheckInterval=200\ntransactionTimeOut=100\nflushConsumerOffsetInterval=200\n"
 
 
@@ -91,7 +92,7 @@ class Clients:
         while True:
             body = b"%d" % len(self.fates)
             fate = self.fates[body] = Fate()
-            act = self._chance.choice([self._delayed, self._cancelled, self._half, self._half])
+            act = self._chance.choice([self._delayed, self._at_level, self._cancelled, self._half, self._half])
             with suppress(MQError):
                 await act(producer, body, fate)
 
@@ -100,6 +101,11 @@ class Clients:
         sent = await producer.send(Message(TOPIC, body, deliver_at=fate.due_ms))
         fate.least = 1
         return sent
+
+    async def _at_level(self, producer, body, fate):
+        fate.due_ms = time.time_ns() // 1_000_000 + 1_000
+        await producer.send(Message(TOPIC, body, delay_level=1))
+        fate.least = 1
 
     async def _cancelled(self, producer, body, fate):
         sent = await self._delayed(producer, body, fate)
@@ -146,6 +152,7 @@ async def check(folder, seed, *, kills):
                 each.cancel()
             await asyncio.gather(*work, return_exceptions=True)
             await nothing_waits(served.namesrv)
+            await asyncio.sleep(LEVEL_SECONDS)  # nobody tells how many wait in a level
         messages = await everything(served.namesrv)
     faults = [
         f"{body!r} is there {count} times: {fate}"

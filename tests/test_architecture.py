@@ -36,7 +36,7 @@ FRONT_DOORS = {"pyromq", "pyromq.__main__"}
 # Fixed places: who may import a module of others.
 PLACES: dict[str, set[str]] = {
     "asyncio": {
-        "net", "client", "testing", "cli", "nameserver.nameserver", "broker.broker", "broker.registering", "clock",
+        "net", "client", "testing", "cli", "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "clock",
     },
     "socket": {"net", "message"},  # `message`: the bytes of an address, no connection
     "ssl": {"net"},

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.broker.transactions.transactions import ROUND, Checked, Transactions
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
@@ -23,7 +24,6 @@ from pyromq.store.config import StoreConfig
 from pyromq.testing import FakeClock
 
 from .headers import send_header
-from .transactions import ROUND, Checked, Transactions
 
 
 class Notices:

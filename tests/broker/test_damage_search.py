@@ -13,6 +13,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from tests.broker.batches.test_batch_answers import Batches
 
 from pyromq.broker.broker import Broker
 from pyromq.cli.store import _of_tables
@@ -27,7 +28,6 @@ from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.repairing import Repairing
 from pyromq.testing import FakeClock
 
-from .test_batch_transacting import Batches
 from .test_damaged_folder import fill, settings
 
 KINDS = ("flip", "zeros", "cut", "garbage", "missing", "extra")

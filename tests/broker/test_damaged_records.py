@@ -4,14 +4,13 @@ What is lost is told with its file and byte, and costs nothing else.
 """
 
 import pytest
+from tests.broker.batches.test_batch_answers import Batches
+from tests.broker.transactions.transactions import COMMIT
 
 from pyromq.broker.broker import Broker
 from pyromq.names import HALF_TOPIC, LEDGER_TOPIC, SCHEDULE_TOPIC
 from pyromq.store.repairing import Repairing
 from pyromq.testing.clock import settle
-
-from .test_batch_transacting import Batches
-from .transactions import COMMIT
 
 BODY_AT = 88  # in a record with IPv4 addresses
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tests.broker.transactions.transactions import COMMIT, ROLLBACK
 
 from pyromq.broker.broker import Broker
 from pyromq.record import BatchMember, encode_batch
@@ -28,7 +29,6 @@ from pyromq.testing import SimulatedDisk
 from pyromq.testing.simulated_file import Loss
 
 from .headers import batch_header, send_header
-from .transactions import COMMIT, ROLLBACK
 
 
 class Requester:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyromq.broker import pulling
 from pyromq.broker.broker import Broker
+from pyromq.broker.consuming import pulling
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import AsyncConsumer
 from pyromq.client.pull_consumer import AsyncPullConsumer

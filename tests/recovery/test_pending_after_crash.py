@@ -11,12 +11,12 @@ import pytest
 from tests.seed import seed_of_the_day
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delay_levels import DelayLevels
-from pyromq.broker.half_messages import HalfMessages
-from pyromq.broker.offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
-from pyromq.broker.transacting import Transacting
+from pyromq.broker.transactions.end_transaction import Transacting
+from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.errors import BrokerError
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC

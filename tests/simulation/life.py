@@ -11,7 +11,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from pyromq.broker.timer_records import delivered_from
+from pyromq.broker.delays.timer_records import delivered_from
 from pyromq.errors import BrokerError, MessageRefused, MQError, StoreError, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag, decode_properties, encode_properties
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

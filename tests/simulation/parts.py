@@ -6,13 +6,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delay_levels import DelayLevels
-from pyromq.broker.half_messages import HalfMessages
-from pyromq.broker.offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.delays.delay_levels import DelayLevels
+from pyromq.broker.delays.timer_delivery import Timers
 from pyromq.broker.statistics import Statistics
-from pyromq.broker.timers import Timers
 from pyromq.broker.topics import Topics
-from pyromq.broker.transacting import Transacting
+from pyromq.broker.transactions.end_transaction import Transacting
+from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.store import room_ahead
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.disk_use import DiskUse

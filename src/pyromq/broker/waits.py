@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delay_levels import DelayLevels
-from pyromq.broker.half_messages import ADDED_BY_CHECKS, HalfMessages
-from pyromq.broker.timer_records import Ticket
-from pyromq.broker.timers import Timers
+from pyromq.broker.delays.delay_levels import DelayLevels
+from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.delays.timer_records import Ticket
+from pyromq.broker.transactions.half_messages import ADDED_BY_CHECKS, HalfMessages
 from pyromq.errors import MessageRefused, NoPermission
 from pyromq.message import TIMER_WISHES, Property, StoredMessage, decode_properties
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX

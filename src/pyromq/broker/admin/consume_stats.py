@@ -1,0 +1,98 @@
+"""How far groups are in topics: queue bounds, stored offsets and store times put together. Asks, never changes."""
+
+from __future__ import annotations
+
+import time
+
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.statistics import Statistics
+from pyromq.clock import Clock
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import (
+    ConsumedQueue,
+    ConsumeStats,
+    QueueTimeSpan,
+    TopicConfig,
+    TopicOffset,
+    TopicStats,
+    WireQueue,
+)
+from pyromq.store.message_store import MessageStore
+
+
+class Progress:
+    """Reads one broker's store and offsets as tools want to see them. Times are ms; 0 where there is none."""
+
+    def __init__(
+        self, store: MessageStore, offsets: Offsets, *, statistics: Statistics, broker_name: str, clock: Clock
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._statistics = statistics
+        self._broker_name = broker_name
+        self._clock = clock
+
+    def of_topic(self, topic: TopicConfig) -> TopicStats:
+        """Bounds and last store time of the queues that can be sent to."""
+        queues = {}
+        for queue_id in range(topic.write_queues):
+            end = self._store.max_offset(topic.name, queue_id)
+            queues[self._queue(topic, queue_id)] = TopicOffset(
+                min_offset=self._store.min_offset(topic.name, queue_id),
+                max_offset=end,
+                last_update_ms=self._stored_ms(topic, queue_id, end - 1),
+            )
+        return TopicStats(queues=queues)
+
+    def of_group(self, group: str, topic: TopicConfig) -> ConsumeStats:
+        """The group's offset in each queue that can be pulled from, beside the queue's end."""
+        queues = {}
+        for queue_id in range(topic.read_queues):
+            offset = self._offsets.find(group, topic.name, queue_id) or 0
+            queues[self._queue(topic, queue_id)] = ConsumedQueue(
+                broker_offset=self._store.max_offset(topic.name, queue_id),
+                consumer_offset=offset,
+                last_ms=self._stored_ms(topic, queue_id, offset - 1),
+            )
+        return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
+
+    def times(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
+        """Store times of the first, the last consumed and the last message of each queue, and the delay."""
+        return [self._times(group, topic, queue_id) for queue_id in range(topic.write_queues)]
+
+    def _times(self, group: str, topic: TopicConfig, queue_id: int) -> QueueTimeSpan:
+        end = self._store.max_offset(topic.name, queue_id)
+        offset = self._offsets.find(group, topic.name, queue_id) or 0
+        first_ms = self._store.earliest_store_time(topic.name, queue_id)
+        last_ms = self._stored_ms(topic, queue_id, end - 1)
+        consumed_ms = self._stored_ms(topic, queue_id, offset - 1) if offset > 0 else first_ms
+        next_ms = self._stored_ms(topic, queue_id, offset) if offset < end else 0
+        return QueueTimeSpan(
+            queue=WireQueue.of(self._queue(topic, queue_id)),
+            min_ms=first_ms,
+            max_ms=last_ms,
+            consumed_ms=consumed_ms,
+            min_text=_text(first_ms),
+            max_text=_text(last_ms),
+            consumed_text=_text(consumed_ms),
+            delay_ms=max(0, self._clock.now_ms() - next_ms) if next_ms else 0,
+        )
+
+    def _stored_ms(self, topic: TopicConfig, queue_id: int, offset: int) -> int:
+        return (self._store.store_time_at(topic.name, queue_id, offset) or 0) if offset >= 0 else 0
+
+    def _queue(self, topic: TopicConfig, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic.name, self._broker_name, queue_id)
+
+
+def subscribes(connections: Connections, group: str, topic: str) -> bool:
+    """Whether what is stored for the group still counts: a connected group may have left the topic."""
+    consumers = connections.consumers(group)
+    return consumers is None or not consumers.subscriptions or topic in consumers.subscriptions
+
+
+def _text(milliseconds: int) -> str:
+    """Local time as upstream writes it: `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    local = time.localtime(milliseconds / 1000)
+    return time.strftime("%Y-%m-%d#%H:%M:%S", local) + f":{milliseconds % 1000:03d}"

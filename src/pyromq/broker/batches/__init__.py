@@ -1,0 +1,1 @@
+"""Batch transactions: many messages decided by one record. Ours."""

@@ -1,0 +1,126 @@
+"""Answers batch transactions: runs of half messages, their commit, roll-back, and what was decided. Ours."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.batches.batch_transactions import BatchTransactions
+from pyromq.broker.batches.decisions import Decision
+from pyromq.broker.batches.half_runs import Run
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.flushed import when_flushed
+from pyromq.broker.producing.sending import Sending
+from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, is_too_long, too_large
+from pyromq.errors import MessageRefused, NoPermission, ProtocolError, QueryNotFound
+from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
+from pyromq.names import RETRY_PREFIX
+from pyromq.record import batch_labels
+from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
+from pyromq.store.message_store import MessageStore
+
+MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
+MOST_LISTED = 200
+_SURELY_SHORT = 4096  # characters of properties that fit a record, whatever they are and the cluster is called
+
+
+class BatchTransacting:
+    """Takes runs and decides on them."""
+
+    def __init__(
+        self, store: MessageStore, sending: Sending, batches: BatchTransactions, *, config: BrokerConfig
+    ) -> None:
+        self._store = store
+        self._sending = sending
+        self._batches = batches
+        self._config = config
+        self._cluster_pair = f"{PAIRS}{Property.CLUSTER}{NAME_VALUE}{config.cluster}"
+
+    @answers(SendHalfRun)
+    def send(self, header: SendHalfRun, call: Call) -> Reply | Future[Reply]:
+        """Store the messages where nobody sees them; a run sent again is stored once."""
+        if self._config.reject_transactions:
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
+        _check_name("transaction", header.transaction)
+        _check_name("token", header.token)
+        if header.number < 0:
+            raise ProtocolError(f"header field number is {header.number}; runs are counted from 0")
+        topic = self._sending.topic_for(header, call)
+        if header.topic.startswith(RETRY_PREFIX):
+            raise MessageRefused(f"a batch transaction cannot send to retry topic {header.topic}")
+        queue_id = header.queue_id if header.queue_id >= 0 else self._sending.any_queue(topic)
+        count = self._checked(call.body)
+        message = StoredMessage(
+            topic.name, call.body, queue_id=queue_id, born_ms=header.born_ms, born_address=call.peer.packed_address
+        )
+        elsewhere = header.ledger not in (None, self._config.name)
+        run = Run(0, 0, header.transaction, header.token, header.number, count, elsewhere)
+        ledger = header.ledger if elsewhere else None
+        self._batches.take(message, run, group=header.producer_group, ledger=ledger)
+        reply = when_flushed(self._store, Reply(HalfRunStored(queue_id=queue_id, messages=count)))
+        return self._sending.when_saved(topic.name, reply)
+
+    def _checked(self, body: bytes) -> int:
+        """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""
+        if not body or len(body) > self._config.max_message_bytes:
+            raise MessageRefused(f"{too_large(self._config)} The run has {len(body)} bytes.")
+        count = 0
+        for body_size, text in batch_labels(body):
+            if not body_size:
+                raise MessageRefused(f"message {count} of the run has an empty body")
+            if len(text) > _SURELY_SHORT and is_too_long(text + self._cluster_pair):
+                raise MessageRefused(f"message {count} of the run: {too_large(self._config)}")
+            if DELAY in text or TRANSACTION in text or TIMER in text:
+                raise MessageRefused(f"message {count} of the run is delayed, or half; a run's messages cannot be")
+            count += 1
+        return count
+
+    @answers(CommitBatch)
+    def commit(self, header: CommitBatch, call: Call) -> Reply | Future[Reply]:
+        """Decide, unless it is decided: the answer is the decision that counts."""
+        _check_name("transaction", header.transaction)
+        decision, by_this = self._batches.commit(header.transaction, _attempts(call))
+        return when_flushed(self._store, Reply(body=encode_body(_told(decision, by_this=by_this))))
+
+    @answers(RollBackBatch)
+    def roll_back(self, header: RollBackBatch, call: Call) -> Reply | Future[Reply]:
+        """Forget attempts that are not decided; nothing happens for others."""
+        self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
+        return when_flushed(self._store, Reply())
+
+    @answers(FindBatch)
+    def find(self, header: FindBatch, call: Call) -> Reply | Future[Reply]:
+        """The stored decision, once it is safe."""
+        decision = self._batches.find(header.transaction)
+        if decision is None:
+            raise QueryNotFound(f"transaction {header.transaction!r} is not decided here, or too long ago")
+        return when_flushed(self._store, Reply(body=encode_body(_told(decision))))
+
+    @answers(ListBatches)
+    def list(self, header: ListBatches, call: Call) -> Reply:
+        """What nobody has decided on."""
+        return Reply(body=encode_body(self._batches.undecided(MOST_LISTED)))
+
+
+def _attempts(call: Call) -> list[BatchAttempt]:
+    attempts = decode_body(BatchAttempts, call.body).attempts
+    for attempt in attempts:
+        _check_name("token", attempt.token)
+        if attempt.messages < 0 or any(messages < 0 for messages in attempt.elsewhere.values()):
+            raise ProtocolError(f"attempt {attempt.token!r} has a negative number of messages")
+    if len({attempt.token for attempt in attempts}) < len(attempts):
+        raise ProtocolError("an attempt is named twice")
+    return attempts
+
+
+def _check_name(field: str, name: str) -> None:
+    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise ProtocolError(f"{field} {name[:MAX_NAME]!r}: write 1 to {MAX_NAME} printable characters")
+
+
+def _told(decision: Decision, *, by_this: bool = False) -> BatchDecision:
+    return BatchDecision(
+        decision.transaction, decision.attempts, decision.decided_ms, visible=decision.visible, by_this=by_this
+    )

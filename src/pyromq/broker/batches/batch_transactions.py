@@ -1,0 +1,231 @@
+"""Batch transactions: many half messages under one name, decided by one record of the ledger.
+
+    run    ──►  half runs' topic                       an attempt (a token) sends its messages in runs
+    commit ──►  ledger, queue 0                        the commit point, once for a name: these tokens win
+    then   ──►  messages to their queues + note        by the broker itself, slice by slice
+           ──►  losers, and those nobody decides on, are forgotten
+
+The broker never asks anybody: the ledger answers. How far it is with all this is kept as offsets of a group, as
+transactions of single messages keep theirs; they reach the disk after what they speak of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyromq.broker.batches.batch_publishing import Publications
+from pyromq.broker.batches.decisions import ENTRIES, NOTES, Decision, Ledger
+from pyromq.broker.batches.half_runs import HalfRuns, Run, run_of, run_properties
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
+from pyromq.errors import BatchDecided, StoreCorrupt
+from pyromq.message import StoredMessage, decode_properties, encode_properties
+from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
+from pyromq.record import Labels, decode_labels
+from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
+from pyromq.store.consume_queue import FILLER_SIZE
+from pyromq.store.message_store import MessageStore, QueueEntry
+
+logger = logging.getLogger(__name__)
+
+GROUP = "CID_RMQ_SYS_HALF_RUNS"
+LOOK_SECONDS = 60.0  # at most between two looks for what has timed out
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Queue offsets before which nothing is needed any more."""
+
+    runs: int = 0
+    entries: int = 0
+    notes: int = 0
+
+
+class BatchTransactions:
+    """Those of one broker. `on_work` is called when `step` has something to do."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        offsets: Offsets,
+        *,
+        statistics: Statistics,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self.on_work: Callable[[], None] = lambda: None
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._config = config
+        self._clock = clock
+        self._ledger = Ledger(store, topics, config=config, clock=clock)
+        self._runs = HalfRuns(clock)
+        self._publications = Publications(store, topics, self._ledger, statistics=statistics, config=config)
+        self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
+        self._next_look = 0.0
+        self._noted = _Progress()
+        self._snapshot: tuple[_Progress, int] | None = None  # and where the log ended then
+        self.find = self._ledger.find
+
+    # -- opening
+
+    def load(self) -> None:
+        """Make the tables from the log: what is undecided, what is decided and not visible yet."""
+        self._ledger.load(self._bounded(LEDGER_TOPIC, ENTRIES))
+        visible: dict[str, LedgerNote] = {}
+        rolled_back: dict[tuple[str, str], int] = {}
+        scan_from = 0
+        for record, note in self._ledger.notes(self._bounded(LEDGER_TOPIC, NOTES)):
+            self._notes.append((record.queue_offset, note.half_queue_offset))
+            scan_from = record.log_offset
+            for token in note.tokens or ():
+                rolled_back[note.transaction, token] = note.half_queue_offset
+            if note.tokens is None:
+                visible[note.transaction] = note
+        self._load_runs(rolled_back)
+        self._load_publications(visible, scan_from)
+        self._noted = self._progress()
+
+    def _load_runs(self, rolled_back: dict[tuple[str, str], int]) -> None:
+        first, now = self._bounded(HALF_RUN_TOPIC), self._clock.now_ms()
+        for offset in range(first, self._store.max_offset(HALF_RUN_TOPIC, 0)):
+            for entry in self._store.entries(HALF_RUN_TOPIC, 0, offset, 1):
+                labels = self._labels_at(entry)
+                run = labels and run_of(offset, entry.log_offset, decode_properties(labels.property_text))
+                if labels is None or run is None:
+                    logger.error("the record at %d is no run of half messages, and left out", entry.log_offset)
+                elif offset >= rolled_back.get((run.transaction, run.token), 0):
+                    self._runs.add(run, age_seconds=max(0.0, (now - labels.store_ms) / 1000))
+
+    def _labels_at(self, entry: QueueEntry) -> Labels | None:
+        view = None if entry.size == FILLER_SIZE else self._store.record_at(entry.log_offset)
+        try:
+            return None if view is None else decode_labels(view, 0)
+        except StoreCorrupt:
+            return None
+
+    def _load_publications(self, visible: dict[str, LedgerNote], scan_from: int) -> None:
+        for decision in self._ledger.all():
+            runs, done = self._runs.settle(decision.transaction, decision.winners), 0
+            if (note := visible.get(decision.transaction)) is not None:
+                runs = [run for run in runs if run.queue_offset >= note.half_queue_offset]
+                if runs and runs[0].queue_offset == note.half_queue_offset:
+                    done = note.messages
+                    if done >= runs[0].messages:
+                        runs, done = runs[1:], 0
+            if runs and not self._publications:
+                scan_from = max(scan_from, decision.log_offset)
+            self._publications.add(decision, runs, done=done)
+        self._publications.skip_visible(scan_from)
+
+    def _bounded(self, topic: str, queue_id: int = 0) -> int:
+        stored = self._offsets.find(GROUP, topic, queue_id) or 0
+        return min(max(stored, self._store.min_offset(topic, queue_id)), self._store.max_offset(topic, queue_id))
+
+    # -- what clients ask
+
+    def take(self, message: StoredMessage, run: Run, *, group: str, ledger: str | None) -> None:
+        """Store a run, `message` being its batch for topic and queue; nothing happens for one that is here already.
+
+        Raises `BatchDecided` for a transaction that has its decision, and what refuses an append.
+        """
+        if self._ledger.find(run.transaction) is not None:
+            raise BatchDecided(f"transaction {run.transaction!r} is decided; attempt {run.token!r} comes too late")
+        if self._runs.has(run.transaction, run.token, run.number):
+            return
+        self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # with settings, so that tools can read it
+        message.property_text = encode_properties(run_properties(run, message, group=group, ledger=ledger))
+        message.topic, message.queue_id = HALF_RUN_TOPIC, 0
+        self._store.append(message)
+        self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset))
+
+    def commit(self, transaction: str, attempts: list[BatchAttempt]) -> tuple[Decision, bool]:
+        """Return the decision, and whether this call made it: the first one counts.
+
+        Raises `BatchIncomplete` where messages of an attempt are missing, and what refuses an append.
+        """
+        if (decision := self._ledger.find(transaction)) is not None:
+            return decision, False
+        self._runs.check_complete(transaction, attempts)
+        decision = self._ledger.decide(transaction, attempts)
+        self._publications.add(decision, self._runs.settle(transaction, decision.winners))
+        self.on_work()
+        return decision, True
+
+    def roll_back(self, transaction: str, tokens: list[str]) -> None:
+        """Forget what attempts have sent; without tokens all attempts'. Decided ones stay as they are."""
+        known = self._runs.drop(transaction, tokens)
+        if known:
+            end = self._store.max_offset(HALF_RUN_TOPIC, 0)
+            note = self._ledger.note(LedgerNote(transaction, end, tokens=known))
+            self._store.append(note)
+            self._notes.append((note.queue_offset, end))
+
+    def undecided(self, most: int) -> UndecidedBatches:
+        """Return the oldest ones that nobody has decided on, and how many there are."""
+        return UndecidedBatches(self._runs.listed(most), len(self._runs))
+
+    # -- work
+
+    def step(self) -> float:
+        """Make a slice of what is decided visible, look for what timed out; return in how many seconds to go on.
+
+        Raises `StoreNotWritable`; the rest is done later.
+        """
+        now = self._clock.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + min(LOOK_SECONDS, self._config.half_run_timeout_ms / 2000)
+            self._time_out()
+            self._ledger.expire()
+        if self._publications:
+            needed = self._publications.first_needed(0)
+            self._notes.append((self._publications.publish(), needed))
+        return 0.0 if self._publications else self._next_look - now
+
+    def _time_out(self) -> None:
+        for transaction, tokens in self._runs.silent(self._config.half_run_timeout_ms):
+            logger.warning("batch transaction %s: nobody decided in time, rolled back", transaction)
+            self.roll_back(transaction, tokens)
+
+    # -- progress on disk
+
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first run not known to be settled by what is on disk.
+
+        Decisions on it and notes lie behind it. Decisions already visible do not count: a full disk may take them.
+        """
+        first = max(self._noted.runs, self._store.min_offset(HALF_RUN_TOPIC, 0))
+        entries = self._store.entries(HALF_RUN_TOPIC, 0, first, 1)
+        return entries[0].log_offset if entries else self._store.max_log_offset
+
+    def note_progress(self, *, closed: bool = False) -> None:
+        """Tell the table of offsets what is not needed any more, as far as that is on disk for certain.
+
+        `closed`: all is on disk.
+        """
+        ready = (self._progress(), 0) if closed else self._snapshot
+        if ready is not None and ready[1] > self._store.flushed_to:
+            return
+        if ready is not None and ready[0] != self._noted:
+            self._noted = ready[0]
+            self._offsets.commit(GROUP, HALF_RUN_TOPIC, 0, self._noted.runs)
+            self._offsets.commit(GROUP, LEDGER_TOPIC, ENTRIES, self._noted.entries)
+            self._offsets.commit(GROUP, LEDGER_TOPIC, NOTES, self._noted.notes)
+        self._snapshot = (self._progress(), self._store.max_log_offset)
+
+    def _progress(self) -> _Progress:
+        end = self._store.max_offset(HALF_RUN_TOPIC, 0)
+        runs = min(self._runs.first_needed(end), self._publications.first_needed(end))
+        while self._notes and self._notes[0][1] < runs:
+            self._notes.popleft()
+        notes = self._notes[0][0] if self._notes else self._store.max_offset(LEDGER_TOPIC, NOTES)
+        return _Progress(runs, self._ledger.first_needed, notes)

@@ -1,0 +1,1 @@
+"""What consumers ask: messages, offsets, locks, and another try for what failed."""

@@ -1,0 +1,88 @@
+"""Answers what consumers ask beside pulling: stored offsets, bounds of queues, offsets by time, who else is there."""
+
+from __future__ import annotations
+
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.topics import Topics
+from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
+from pyromq.remoting.bodies import ConsumerIds, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    ConsumerList,
+    EarliestStoreTime,
+    EarliestStoreTimeResponse,
+    MaxOffset,
+    MinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from pyromq.store.message_store import MessageStore
+
+
+class Consuming:
+    """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
+
+    def __init__(self, store: MessageStore, topics: Topics, *, offsets: Offsets, connections: Connections) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._connections = connections
+
+    @answers(QueryConsumerOffset)
+    def offset(self, header: QueryConsumerOffset, call: Call) -> Reply:
+        """The stored offset; without one 0, as long as the queue's first message is there and not far behind.
+
+        `setZeroIfNotFound` is RocketMQ 5's. Source: RocketMQ 5, ConsumerManageProcessor.queryConsumerOffset.
+        """
+        offset = self._offsets.find(header.consumer_group, header.topic, header.queue_id)
+        if offset is None:
+            if header.zero_if_not_found is False or not self._begins_nearby(header.topic, header.queue_id):
+                raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+            offset = 0
+        return Reply(OffsetResponse(offset=offset))
+
+    def _begins_nearby(self, topic: str, queue_id: int) -> bool:
+        if self._store.min_offset(topic, queue_id) > 0:
+            return False
+        first = self._store.entries(topic, queue_id, 0, 1)
+        return not first or not self._store.is_cold(first[0].log_offset)
+
+    @answers(UpdateConsumerOffset)
+    def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:
+        """Store an offset, of a topic that is there: one made later by its name would be consumed from there on.
+
+        As RocketMQ 5 does; 4.9.8 stores offsets of unknown topics. Its clients do not wait for the answer.
+        """
+        if self._topics.find(header.topic) is None:
+            raise TopicNotFound(f"topic[{header.topic}] not exist, its offsets are not stored")
+        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return Reply()
+
+    @answers(MaxOffset)
+    def max_offset(self, header: MaxOffset, call: Call) -> Reply:
+        return Reply(OffsetResponse(offset=self._store.max_offset(header.topic, header.queue_id)))
+
+    @answers(MinOffset)
+    def min_offset(self, header: MinOffset, call: Call) -> Reply:
+        return Reply(OffsetResponse(offset=self._store.min_offset(header.topic, header.queue_id)))
+
+    @answers(SearchOffset)
+    def offset_by_time(self, header: SearchOffset, call: Call) -> Reply:
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return Reply(OffsetResponse(offset=offset))
+
+    @answers(EarliestStoreTime)
+    def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply:
+        timestamp = self._store.earliest_store_time(header.topic, header.queue_id)
+        return Reply(EarliestStoreTimeResponse(timestamp=timestamp))
+
+    @answers(ConsumerList)
+    def members(self, header: ConsumerList, call: Call) -> Reply:
+        group = self._connections.consumers(header.consumer_group)
+        if group is None:
+            raise BrokerError(f"no consumer for this group, {header.consumer_group}")
+        return Reply(body=encode_body(ConsumerIds(client_ids=[member.client_id for member in group.members])))

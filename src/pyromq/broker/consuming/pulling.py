@@ -1,0 +1,191 @@
+"""Answers pulls: from the store at once, or when a message arrives, or when the caller's patience ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.consuming.cold_pulls import ColdReads
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import FAQ, Topics
+from pyromq.errors import (
+    BrokerError,
+    GroupNotFound,
+    NoPermission,
+    ResponseCode,
+    SubscriptionNotFound,
+    SubscriptionNotLatest,
+    TopicNotFound,
+)
+from pyromq.filter.tags import parse_tags
+from pyromq.remoting.codes import Permission, PullFlag
+from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import PullMessage, PullMessageResponse
+from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
+
+_CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    # An empty or missing queue has nothing at 0 yet; any other offset there is wrong, see _template.
+    ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+}
+
+
+def _answer(status: ReadStatus, code: ResponseCode) -> ReplyTemplate:
+    variables = ("next_offset", "min_offset", "max_offset")
+    if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream makes the queues of a topic when they are asked for
+        status = ReadStatus.NO_MESSAGE_IN_QUEUE
+    return ReplyTemplate(PullMessageResponse, variables, code=code, remark=status.name, suggested_broker_id=0)
+
+
+_ANSWERS = {status: _answer(status, code) for status, code in _CODES.items()}
+_MOVED_ANSWERS = {
+    status: _answer(status, ResponseCode.PULL_OFFSET_MOVED)
+    for status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
+}
+
+Accepts = Callable[[int], bool] | None
+
+
+class Pulling:
+    """Reads queues for consumers; parks pulls that find nothing and may wait."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        *,
+        connections: Connections,
+        offsets: Offsets,
+        long_polls: LongPolls,
+        cold_reads: ColdReads,
+        statistics: Statistics,
+        config: BrokerConfig,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._connections = connections
+        self._offsets = offsets
+        self._long_polls = long_polls
+        self._cold_reads = cold_reads
+        self._statistics = statistics
+        self._config = config
+
+    @answers(PullMessage)
+    def pull(self, header: PullMessage, call: Call) -> Answered | Future[Answered]:
+        self._check(header, call)
+        flags = header.sys_flag
+        accepts = self._subscription(header)
+        if flags & PullFlag.COMMIT_OFFSET:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        found = self._find(header, accepts)
+        reply = self._reply(header, found)
+        if found.is_past and found.records and not self._store.disk.is_loaded(found.records):
+            return self._cold_reads.when_loaded(found.records, partial(self._proven, header, found, reply, accepts))
+        if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
+            return self._park(header, accepts, call)
+        return reply
+
+    def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, accepts: Accepts) -> FilledReply:
+        """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
+        place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
+        if not found.is_doubted or self._store.prove(*place, tags=accepts is not None):
+            return reply
+        values = (header.queue_offset, found.min_offset, found.max_offset)
+        return FilledReply(_ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)
+
+    def _check(self, header: PullMessage, call: Call) -> None:
+        if not self._config.permission & Permission.READ:
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] pulling message is forbidden")
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            raise GroupNotFound(f"subscription group [{header.consumer_group}] does not exist, {FAQ}")
+        if not group.consume_enabled:
+            raise NoPermission(f"subscription group no permission, {header.consumer_group}")
+        topic = self._topics.find(header.topic)
+        if topic is None:
+            raise TopicNotFound(f"topic[{header.topic}] not exist, apply first please! {FAQ}")
+        if not topic.permission & Permission.READ:
+            raise NoPermission(f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise BrokerError(
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{call.peer.address}]"
+            )
+
+    def _subscription(self, header: PullMessage) -> Accepts:
+        """Return the test of tags codes: from the request itself, or as the group's heartbeats have told."""
+        if header.sys_flag & PullFlag.SUBSCRIPTION:
+            self._check_expression_type(header.expression_type)
+            return parse_tags(header.subscription).accepts_code
+        consumers = self._connections.consumers(header.consumer_group)
+        if consumers is None:
+            raise SubscriptionNotFound(f"the consumer's group info not exist{FAQ}")
+        group = self._groups.find(header.consumer_group)
+        if group is not None and not group.broadcast_enabled and consumers.message_model == "BROADCASTING":
+            raise NoPermission(f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
+        subscription = consumers.subscriptions.get(header.topic)
+        if subscription is None:
+            raise SubscriptionNotFound(f"the consumer's subscription not exist{FAQ}")
+        if subscription.version < header.subscription_version:
+            raise SubscriptionNotLatest("the consumer's subscription not latest")
+        self._check_expression_type(subscription.expression_type)
+        return parse_tags(subscription.expression).accepts_code
+
+    def _check_expression_type(self, expression_type: str | None) -> None:
+        if expression_type not in (None, "", "TAG"):
+            raise BrokerError(f"The broker does not support consumer to filter message by {expression_type}")
+
+    def _find(self, header: PullMessage, accepts: Accepts) -> ReadResult:
+        return self._store.read(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_count,
+            max_bytes=header.max_bytes,
+            accepts=accepts,
+        )
+
+    def _reply(self, header: PullMessage, found: ReadResult) -> FilledReply:
+        values = (found.next_offset, found.min_offset, found.max_offset)
+        if found.status is ReadStatus.FOUND:
+            self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
+            return FilledReply(_ANSWERS[ReadStatus.FOUND], values, found.records, found.size)
+        self._statistics.count_get_miss()
+        return FilledReply(_template(found.status, header.queue_offset), values)
+
+    def _park(self, header: PullMessage, accepts: Accepts, call: Call) -> Future[Answered]:
+        suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms
+        poll = LongPoll(
+            header.topic,
+            header.queue_id,
+            accepts,
+            partial(self._read_again, header, accepts, call),
+            Future(),
+            call.peer,
+        )
+        return self._long_polls.park(poll, suspend_ms / 1000)
+
+    def _read_again(self, header: PullMessage, accepts: Accepts, call: Call) -> FilledReply:
+        """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
+        self._check(header, call)
+        return self._reply(header, self._find(header, accepts))
+
+
+def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:
+    return (asked_offset and _MOVED_ANSWERS.get(status)) or _ANSWERS[status]

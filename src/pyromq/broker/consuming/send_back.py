@@ -1,0 +1,138 @@
+"""Answers consumers that could not handle a message: it comes again later, and in the end is a dead letter.
+
+Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.delays.delay_levels import DelayLevels
+from pyromq.broker.flushed import when_flushed
+from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import FAQ, Topics
+from pyromq.errors import BrokerError, GroupNotFound, MessageRefused, NoPermission, StoreError
+from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, encode_properties
+from pyromq.names import dead_letter_topic, retry_topic
+from pyromq.record import MAX_PROPERTIES_SIZE
+from pyromq.remoting.bodies import GroupConfig
+from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT_SUBSCRIPTION, Permission
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import SendMessageBack
+from pyromq.store.message_store import MessageStore
+
+FIRST_LEVEL = 3  # delay level of the first retry, 10 s; each further one waits a level longer
+MAX_REASON = 1_000  # characters kept of what a listener says about its failure
+_NO_SEPARATORS = str.maketrans({NAME_VALUE: " ", PAIRS: " "})
+
+
+class Retrying:
+    """Stores copies of messages for another try."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        *,
+        delay_levels: DelayLevels,
+        statistics: Statistics,
+        config: BrokerConfig,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._delay_levels = delay_levels
+        self._statistics = statistics
+        self._config = config
+
+    @answers(SendMessageBack)
+    def send_back(self, header: SendMessageBack, call: Call) -> Reply | Future[Reply]:
+        """Store the message again for the group. Without retry queues a group wants no retries: nothing happens.
+
+        Unlike upstream's, the answer waits for the disk as one to a send does: the consumer goes on behind the message.
+        """
+        group = self._group(header)
+        if group.retry_queues <= 0:
+            return Reply()
+        self._check_retry_topic(header, group)
+        message = self._store.message_at(header.offset, check_crc=False)  # it goes back as it came
+        if message is None:
+            raise BrokerError(f"look message by offset failed, {header.offset}")
+        if message.reconsume_times >= _max_times(header, call, group) or header.delay_level < 0:
+            level = 0
+            topic = self._topics.for_group_retry(dead_letter_topic(group.name), 1).name
+            queue_id = 0
+        else:
+            level = header.delay_level or FIRST_LEVEL + message.reconsume_times
+            topic = retry_topic(group.name)
+            queue_id = random.randrange(group.retry_queues)
+        properties = _properties(header, message, level)
+        self._append(_copy(message, topic, queue_id), properties)
+        self._statistics.count_send_back(properties[Property.RETRY_TOPIC], group.name)
+        return when_flushed(self._store, Reply())
+
+    def _group(self, header: SendMessageBack) -> GroupConfig:
+        group = self._groups.find(header.group)
+        if group is None:
+            raise GroupNotFound(f"subscription group not exist, {header.group} {FAQ}")
+        if not self._config.permission & Permission.WRITE:
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending message is forbidden")
+        return group
+
+    def _check_retry_topic(self, header: SendMessageBack, group: GroupConfig) -> None:
+        sys_flag = UNIT_SUBSCRIPTION if header.unit_mode else 0
+        topic = self._topics.for_group_retry(retry_topic(group.name), group.retry_queues, sys_flag=sys_flag)
+        if not topic.permission & Permission.WRITE:
+            raise NoPermission(f"the topic[{topic.name}] sending message is forbidden")
+
+    def _append(self, message: StoredMessage, properties: dict[str, str]) -> None:
+        """Store the copy, or a delayed one. Whatever goes wrong is told as code 1, as consumers expect."""
+        try:
+            message.property_text = encode_properties(properties)
+            self._delay_levels.divert(message, properties)
+            self._store.append(message)
+        except MessageRefused as error:
+            raise BrokerError(f"MESSAGE_ILLEGAL: {error}") from error
+        except StoreError as error:
+            self._statistics.count_put_failed()
+            raise BrokerError(f"SERVICE_NOT_AVAILABLE: {error}") from error
+        self._statistics.count_put(message.topic, 1, message.size)
+
+
+def _max_times(header: SendMessageBack, call: Call, group: GroupConfig) -> int:
+    """Return after how many tries a message is a dead letter: as the consumer says, else as the group's settings."""
+    if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
+        return header.max_reconsume_times
+    return group.retry_max_times
+
+
+def _properties(header: SendMessageBack, message: StoredMessage, level: int) -> dict[str, str]:
+    """Return the copy's properties: the message's own, where it comes from, and how long it waits."""
+    properties = dict(message.properties)
+    properties.setdefault(Property.RETRY_TOPIC, message.topic)
+    properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.offset_message_id)
+    properties[Property.WAIT] = "false"
+    properties[Property.DELAY] = str(level)
+    room = len(message.property_text) < MAX_PROPERTIES_SIZE // 8  # so far from the limit that no reason reaches it
+    if header.reason and room and (reason := header.reason.translate(_NO_SEPARATORS).strip()):
+        properties[Property.RETRY_REASON] = reason[:MAX_REASON]
+    return properties
+
+
+def _copy(message: StoredMessage, topic: str, queue_id: int) -> StoredMessage:
+    return StoredMessage(
+        topic,
+        message.stored_body,
+        "",
+        queue_id,
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        message.born_address,
+        message.reconsume_times + 1,
+    )

@@ -1,0 +1,1 @@
+"""Messages that wait: for a delay level, or for a time of their own."""

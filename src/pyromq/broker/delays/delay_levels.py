@@ -1,0 +1,275 @@
+"""Messages that wait: parked in the schedule topic, a queue per delay level, and delivered from there when due.
+
+Every level is a queue in order of arrival and of due time, since all its messages wait equally long. Its entries hold
+the due time where others hold the hash of the tags. How far each level is delivered is in `config/delayOffset.json`.
+Does not know who wakes it: `deliver` says when it wants to run next, `on_parked` tells that this has changed.
+Source: RocketMQ 4.9.8, ScheduleMessageService and CommitLog.asyncPutMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from pyromq.broker.delays.delivered_levels import delivered_since
+from pyromq.broker.statistics import Statistics
+from pyromq.clock import Clock
+from pyromq.errors import MessageRefused
+from pyromq.message import Property, StoredMessage, SysFlag, encode_properties
+from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
+from pyromq.remoting.bodies import DelayOffsetTable, decode_body
+from pyromq.store.json_file import JsonFile
+from pyromq.store.message_store import MessageStore, QueueEntry
+
+logger = logging.getLogger(__name__)
+
+CONSUMER = "SCHEDULE_CONSUMER"  # under this name statistics count what is read from the levels
+BATCH_MESSAGES = 100  # delivered by one write, after which others get their turn; it takes about 2 ms
+BATCH_BYTES = 1 << 20
+LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
+REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
+
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(slots=True)
+class _Level:
+    """One level: `offset` is the queue offset of the next message to deliver.
+
+    After the clock was set back, entries before `held_before` are due at `held_until` (monotonic) at the latest.
+    """
+
+    queue_id: int
+    delay_ms: int
+    offset: int = 0
+    held_before: int = 0
+    held_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Offsets of one moment, and where the log ended then: when that is on disk, all they count as delivered is."""
+
+    offsets: dict[int, int]
+    log_end: int
+
+
+class DelayLevels:
+    """The levels of one broker. `load` after the store is open, before anything else."""
+
+    def __init__(self, store: MessageStore, file: JsonFile, *, statistics: Statistics, clock: Clock) -> None:
+        self.on_parked: Callable[[], None] = lambda: None
+        self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
+        self._store = store
+        self._file = file
+        self._statistics = statistics
+        self._clock = clock
+        self._levels = [_Level(number, delay) for number, delay in enumerate(store.config.delay_levels_ms)]
+        self._turn = 0  # the level that is looked at next, so that a full one does not keep the others waiting
+        self._saved = _Snapshot({}, 0)
+        self._snapshot: _Snapshot | None = None
+
+    def load(self) -> None:
+        """Read the offsets from disk, and find in the log what was delivered since.
+
+        Those outside of their queues are put right.
+        """
+        stored = self._file.read(partial(decode_body, DelayOffsetTable))
+        offsets = stored.offsets if stored is not None else {}
+        # A shorter table may have come: what waits in the queues of the old one is delivered all the same.
+        last = max(self._store.queue_ids(SCHEDULE_TOPIC), default=-1)
+        self._levels += [_Level(number, _NO_LIMIT) for number in range(len(self._levels), last + 1)]
+        for level in self._levels:
+            begin, end = self._bounds(level)
+            level.offset = min(max(offsets.get(level.queue_id + 1, 0), begin), end)
+        log_end = 0 if stored is None else stored.log_end or 0
+        self._saved = _Snapshot(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
+        self._find_delivered()
+
+    def _find_delivered(self) -> None:
+        """Take up what was delivered after the last note: a crash came before the next one."""
+        waiting = {level.queue_id: level.offset for level in self._levels if level.offset < self._bounds(level)[1]}
+        firsts = (self._entry(self._levels[queue_id], offset) for queue_id, offset in waiting.items())
+        first = min((entry.log_offset for entry in firsts if entry is not None), default=0)
+        found = delivered_since(self._store, waiting, max(self._saved.log_end, first))
+        for queue_id, offset in found.items():
+            if offset > self._levels[queue_id].offset:
+                logger.info("level %d is delivered up to %d, as the log tells", queue_id + 1, offset)
+                self._levels[queue_id].offset = offset
+
+    def offsets(self) -> dict[int, int]:
+        """Return by level the queue offset of the next message to deliver, as request 45 answers and the file holds."""
+        return {level.queue_id + 1: level.offset for level in self._levels if level.offset}
+
+    def divert(self, message: StoredMessage, properties: Mapping[str, str]) -> bool:
+        """Make a message that is about to be appended wait if its properties ask for it; tell whether they do.
+
+        Raises `MessageRefused` for a delay level that is no number.
+        """
+        level = _asked_level(properties)
+        if level <= 0 or message.sys_flag & SysFlag.ROLLBACK in (SysFlag.HALF, SysFlag.ROLLBACK):
+            return False
+        level = min(level, len(self._store.config.delay_levels_ms))
+        parked = {
+            **properties,
+            Property.DELAY: str(level),
+            Property.REAL_TOPIC: message.topic,
+            Property.REAL_QUEUE_ID: str(message.queue_id),
+        }
+        message.property_text = encode_properties(parked)
+        message.topic = SCHEDULE_TOPIC
+        message.queue_id = level - 1
+        if self._levels[level - 1].offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
+            self.on_parked()  # the first one of its level; behind others it is due after them
+        return True
+
+    def deliver(self) -> float | None:
+        """Deliver a batch of the next level that is due; return in how many seconds there is more to do.
+
+        None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
+        """
+        waits = []
+        for _ in range(len(self._levels)):
+            level = self._levels[self._turn]
+            self._turn = (self._turn + 1) % len(self._levels)
+            begin, end = self._bounds(level)
+            level.offset = max(level.offset, begin)  # what was before is not in the log any more
+            if level.offset >= end:
+                continue
+            wait = self._wait_seconds(level, level.offset)
+            if wait <= 0:
+                self._deliver_batch(level)
+                return 0.0
+            waits.append(min(wait, LONGEST_WAIT))
+        return min(waits, default=None)
+
+    def _wait_seconds(self, level: _Level, offset: int) -> float:
+        """Return in how many seconds the message at a queue offset is due; 0 or less: it is.
+
+        A message due later than its level's delay from now was stored before the clock was set back. It waits that
+        delay once more, at most: never too short, and not the hours by which the clock was wrong.
+        """
+        entry = self._entry(level, offset)
+        wait = 0.0 if entry is None else (entry.tags_code - self._clock.now_ms()) / 1000
+        if wait * 1000 > level.delay_ms and offset >= level.held_before:
+            level.held_before = self._bounds(level)[1]
+            level.held_until = self._clock.monotonic() + level.delay_ms / 1000
+        if offset < level.held_before:
+            wait = min(wait, level.held_until - self._clock.monotonic())
+        return wait
+
+    def _deliver_batch(self, level: _Level) -> None:
+        messages, offsets, size = [], [], 0
+        offset, end = level.offset, min(level.offset + BATCH_MESSAGES, self._bounds(level)[1])
+        while offset < end and size < BATCH_BYTES and self._wait_seconds(level, offset) <= 0:
+            if (message := self._read(level, offset)) is not None:
+                size += len(message.stored_body)
+                messages.append(message)
+                offsets.append(offset)
+            offset += 1
+        try:
+            if messages:
+                self._store.append_batch(messages)
+        except MessageRefused:  # too much for one write, or one that fits nowhere
+            self._deliver_singly(level, messages, offsets)
+        level.offset = offset
+        self._count(messages)
+
+    def _deliver_singly(self, level: _Level, messages: list[StoredMessage], offsets: list[int]) -> None:
+        for message, offset in zip(messages, offsets, strict=True):
+            level.offset = offset
+            try:
+                self._store.append(message)
+            except MessageRefused as error:
+                logger.warning("level %d, message %d is left out: %s", level.queue_id + 1, offset, error)
+
+    def _read(self, level: _Level, offset: int) -> StoredMessage | None:
+        """Return the message as it goes to its real queue; None, and a line in the log, where there is none to go."""
+        parked = self._store.message(SCHEDULE_TOPIC, level.queue_id, offset)
+        if parked is None:
+            logger.warning("level %d, message %d is not in the log any more", level.queue_id + 1, offset)
+            return None
+        topic = parked.properties.get(Property.REAL_TOPIC)
+        queue_id = parked.properties.get(Property.REAL_QUEUE_ID, "")
+        if not topic or topic == HALF_TOPIC or not queue_id.isdecimal():
+            logger.error("level %d, message %d is left out: topic %r", level.queue_id + 1, offset, topic)
+            return None
+        return StoredMessage(
+            topic,
+            parked.stored_body,
+            parked.property_text,
+            self.queue_for(topic, int(queue_id)),
+            parked.flag,
+            parked.sys_flag,
+            parked.born_ms,
+            parked.born_address,
+            parked.reconsume_times,
+        )
+
+    def _count(self, messages: list[StoredMessage]) -> None:
+        for message in messages:
+            self._statistics.count_put(message.topic, 1, message.size)
+        self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, len(messages), sum(message.size for message in messages))
+
+    def _entry(self, level: _Level, offset: int) -> QueueEntry | None:
+        entries = self._store.entries(SCHEDULE_TOPIC, level.queue_id, offset, 1)
+        return entries[0] if entries else None
+
+    def _bounds(self, level: _Level) -> tuple[int, int]:
+        store = self._store
+        return store.min_offset(SCHEDULE_TOPIC, level.queue_id), store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+
+    # -- progress on disk
+
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first record not known to be delivered by what is on disk: no older one is needed."""
+        needed = self._store.max_log_offset
+        for level in self._levels:
+            begin, _ = self._bounds(level)
+            entry = self._entry(level, max(self._saved.offsets.get(level.queue_id + 1, 0), begin))
+            if entry is not None:
+                needed = min(needed, entry.log_offset)
+        return needed
+
+    def unsaved(self) -> Callable[[], None] | None:
+        """Return what writes the progress that may be written by now, in any thread; None if there is nothing new.
+
+        Messages delivered must be on disk before the offset behind them is: a power cut may repeat them, not lose them.
+        """
+        ready = self._snapshot
+        if ready is not None and ready.log_end > self._store.flushed_to:
+            return None
+        now = _Snapshot(self.offsets(), self._store.max_log_offset)
+        self._snapshot = now if self._is_news(now) else None
+        if ready is None or not self._is_news(ready):
+            return None
+        return lambda: self._save(ready)
+
+    def _is_news(self, snapshot: _Snapshot) -> bool:
+        """Whether it differs from what is on disk, or spares a start after a crash reading much of the log."""
+        if snapshot.offsets != self._saved.offsets:
+            return True
+        waits = any(level.offset < self._bounds(level)[1] for level in self._levels)
+        return waits and snapshot.log_end - self._saved.log_end > REFRESH_BYTES
+
+    def persist(self) -> None:
+        """Write the progress to disk. Called when the store is closed: all is flushed."""
+        if (offsets := self.offsets()) != self._saved.offsets:
+            self._save(_Snapshot(offsets, self._store.max_log_offset))
+
+    def _save(self, snapshot: _Snapshot) -> None:
+        self._file.save(msgspec.json.encode(DelayOffsetTable(snapshot.offsets, snapshot.log_end)))
+        self._saved = snapshot
+
+
+def _asked_level(properties: Mapping[str, str]) -> int:
+    text = properties.get(Property.DELAY, "0")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise MessageRefused(f"property DELAY is {text!r}; it must be a delay level, a whole number") from error

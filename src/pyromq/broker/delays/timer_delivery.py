@@ -1,0 +1,230 @@
+"""Messages that wait for a time of their own: parked in the timer topic, delivered when due.
+
+A parked message is in the commit log, and confirmed, like any other. What leaves does so in order of due time, then
+of arrival, and never before its time by the machine's clock. Where messages wait is `filed_timers`' matter; here are
+the due times near now. It does not know who wakes it: `step` says when it wants to run next, `on_parked` when it has
+to earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.delays.timer_records import LATEST_MS, Ticket, cancel_of, delivery_of, park, unique_key_of, wished_ms
+from pyromq.broker.delays.timer_table import FiledTimers
+from pyromq.broker.statistics import Statistics
+from pyromq.clock import Clock
+from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
+from pyromq.message import StoredMessage, SysFlag
+from pyromq.remoting.recall_handle import RecallHandle, encode_handle
+from pyromq.store.due_times import DueTime, DueTimes
+from pyromq.store.message_store import MessageStore
+from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
+
+logger = logging.getLogger(__name__)
+
+LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
+LIST_MS = 100  # how long a due time that is near may stay unread, unless it has come
+WRITE_PAUSE_SECONDS = 0.02  # between two slices of writing: accepting comes first
+AHEAD_MS = 120_000  # how long before its hour a bucket's due times are read
+ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour are read
+
+# Each of these takes about 3 ms, after which others get their turn.
+DELIVERED_MESSAGES = 100
+DELIVERED_BYTES = 1 << 20
+READ_ENTRIES = 4_000
+
+
+class _Delivery(NamedTuple):
+    """One message on its way out."""
+
+    time: DueTime
+    bucket: TimerBucket
+    message: StoredMessage
+
+
+class Timers:
+    """The waiting messages of one broker. `load` after the store is open, before anything else."""
+
+    def __init__(
+        self, store: MessageStore, folder: Path, *, statistics: Statistics, config: BrokerConfig, clock: Clock
+    ) -> None:
+        self.on_parked: Callable[[float], None] = lambda seconds: None
+        self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
+        self.filed = FiledTimers(store, folder)
+        self._store = store
+        self._statistics = statistics
+        self._config = config
+        self._clock = clock
+        self._times = DueTimes()
+        self._urgent_ms = LATEST_MS  # of a message that is due before then, `on_parked` has to be told
+        self.load = self.filed.load
+        self.parked = self.filed.parked
+        self.persist = self.filed.persist
+
+    # -- taking in
+
+    def divert(self, message: StoredMessage) -> Ticket | None:
+        """Make a message that is about to be appended wait if its properties ask for it; None: it does not wait.
+
+        One whose time has come does not. When it is appended, `parked` should be told, in order. Raises
+        `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be filed.
+        """
+        now, text = self._clock.now_ms(), message.property_text
+        due = wished_ms(text, now)
+        if due is None or due <= now or message.sys_flag & SysFlag.HALF:  # half messages and rolled back ones
+            return None
+        limit = self._config.timer_max_delay_seconds
+        if due - now > limit * 1000:
+            raise MessageRefused(
+                f"the message would wait {-(-(due - now) // 1000)} s; the limit is {limit} s, broker setting"
+                " timerMaxDelaySec"
+            )
+        if self.filed.refusal is not None:
+            raise StoreNotWritable(self.filed.refusal)
+        if due < self._urgent_ms:
+            self._urgent_ms = min(due, now + LIST_MS)
+            self.on_parked((self._urgent_ms - now) / 1000)
+        topic, key = message.topic, unique_key_of(text)
+        park(message, due)
+        return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
+
+    def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
+        """Cancel what waits for the handle's time under its key; the record that says so is stored then.
+
+        Raises `RecallRefused` where nothing waits there, `StoreNotWritable`.
+        """
+        self.filed.catch_up()
+        if not self.filed.waiting(handle.topic, handle.due_ms, handle.unique_key.encode()):
+            raise RecallRefused(
+                f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was delivered,"
+                " or cancelled before"
+            )
+        self._store.append(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
+        self.filed.catch_up()
+
+    def unsaved(self) -> Callable[[], None] | None:
+        """Return what writes progress that may be written by now, in any thread; None if there is nothing new."""
+        return self.filed.unsaved(lambda: self.on_parked(0.0))
+
+    # -- delivering
+
+    def step(self) -> float | None:
+        """Read ahead, deliver and write, a few milliseconds long; return in how many seconds there is more to do.
+
+        None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
+        """
+        now = self._clock.now_ms()
+        filed = self.filed
+        self._urgent_ms = LATEST_MS
+        self._look_ahead(now)
+        is_written = filed.write()
+        if not filed.follow():  # what is still to be filed may be due before all others
+            return 0.0
+        known_before = self._read_ahead(now)
+        if self._deliver(min(now, known_before - 1)) or filed.unread:
+            return 0.0
+        if not filed.buckets and is_written:
+            return None
+        self._urgent_ms = (filed.near + 1) * HOUR_MS
+        first = self._times.first()
+        wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
+        return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
+
+    def _look_ahead(self, now_ms: int) -> None:
+        """Let the buckets whose hour comes closer be read; none is let go when the clock is set back."""
+        filed = self.filed
+        hour = (now_ms + AHEAD_MS) // HOUR_MS
+        if hour > filed.near:
+            filed.unread |= {each for each in filed.buckets if filed.near < each <= hour}
+            filed.near = hour
+
+    def _read_ahead(self, now_ms: int) -> int:
+        """Read some due times; return the time (ms) before which all are in memory.
+
+        After a long stop the overdue hours are read one by one, as they are delivered.
+        """
+        unread = self.filed.unread
+        if not unread:
+            return self.filed.near * HOUR_MS + HOUR_MS
+        hour = min(unread)
+        if hour >= now_ms // HOUR_MS or len(self._times) < ENOUGH_IN_MEMORY:
+            bucket = self.filed.buckets.get(hour)
+            if bucket is None or self._list(bucket):
+                unread.discard(hour)
+        return min(unread, default=self.filed.near + 1) * HOUR_MS
+
+    def _list(self, bucket: TimerBucket) -> bool:
+        """Read due times of one bucket; True if none is left."""
+        for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES):
+            if due_ms // HOUR_MS != bucket.hour:  # only damage says so
+                due_ms = self.filed.due_of_damaged(bucket, number)
+            self._times.add(due_ms, number)
+        bucket.listed = min(bucket.listed + READ_ENTRIES, bucket.count)
+        return bucket.listed == bucket.count
+
+    def _deliver(self, until_ms: int) -> bool:
+        """Deliver a batch of what is due by then; False if nothing is."""
+        deliveries: list[_Delivery] = []
+        size = taken = 0
+        while taken < DELIVERED_MESSAGES and size < DELIVERED_BYTES:
+            time = self._times.first()
+            if time is None or time.due_ms > until_ms:
+                break
+            self._times.pop()
+            taken += 1
+            if (delivery := self._open(time)) is not None:
+                size += len(delivery.message.stored_body)
+                deliveries.append(delivery)
+        try:
+            if deliveries:
+                self._append(deliveries)
+        except StoreNotWritable:
+            for delivery in deliveries:
+                if not delivery.bucket.is_finished(delivery.time.number):
+                    self._times.add(*delivery.time)
+            raise
+        return taken > 0
+
+    def _open(self, time: DueTime) -> _Delivery | None:
+        """Return the message of a due time; None, and a line in the log if it is broken, where there is none to go."""
+        try:
+            found = self.filed.open(*time)
+            if found is None:
+                return None
+            bucket, parked = found
+            message = delivery_of(parked)
+            message.queue_id = self.queue_for(message.topic, message.queue_id)
+            return _Delivery(time, bucket, message)
+        except (StoreCorrupt, MessageRefused) as error:
+            logger.warning("timer %d of those due at %d is left out: %s", time.number, time.due_ms, error)
+            return None
+
+    def _append(self, deliveries: list[_Delivery]) -> None:
+        try:
+            self._store.append_batch([delivery.message for delivery in deliveries])
+        except MessageRefused:  # too much for one write, or one that fits nowhere
+            for delivery in deliveries:
+                self._append_one(delivery)
+            return
+        for delivery in deliveries:
+            self._delivered(delivery)
+
+    def _append_one(self, delivery: _Delivery) -> None:
+        try:
+            self._store.append(delivery.message)
+        except MessageRefused as error:
+            logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
+            self.filed.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
+            return
+        self._delivered(delivery)
+
+    def _delivered(self, delivery: _Delivery) -> None:
+        message = delivery.message
+        self._statistics.count_put(message.topic, 1, message.size)
+        self.filed.finish(delivery.bucket, delivery.time.number, message.topic)

@@ -1,0 +1,374 @@
+"""The messages that wait for their time, filed by hour.
+
+Each is filed when it is in the log. After a crash those since the last checkpoint are filed again, from the timer
+topic; cancels are part of it, so both keep their order, and what the log shows delivered since then is noted. It
+knows nothing of the time: what is due when is `timers`' matter.
+Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and recovery are our own.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from zlib import crc32
+
+from pyromq.broker.delays.timer_records import Ticket, delivered_from, read_parked
+from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.message import Property, StoredMessage
+from pyromq.names import TIMER_TOPIC
+from pyromq.record import Buffer, decode, log_offset_of
+from pyromq.store.message_store import MessageStore
+from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
+from pyromq.store.timer_files import Snapshot, TimerFiles
+from pyromq.store.timer_proof import MISFIT, fits, sound
+
+logger = logging.getLogger(__name__)
+
+# Each of these takes about 3 ms, after which others get their turn.
+FOLLOWED_RECORDS = 1_000
+CHECKED_RECORDS = 4_000
+WRITTEN_RECORDS = 4_000
+
+FILED_AT_ONCE = 256  # messages: doing the same for many at a time takes two thirds as long
+FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
+UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
+QUIET = 10_000  # messages between two checkpoints: up to so many, records are copied at once
+COPY_BYTES = 256 << 20  # of log, after which they are copied however many come
+REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
+
+_Parked = tuple[int, int, int, Ticket]  # queue offset, log offset and size of a record in the timer topic
+
+
+class FiledTimers:
+    """One writer. `near` is the last hour whose due times somebody keeps; `unread` the hours of which some are new."""
+
+    def __init__(self, store: MessageStore, folder: Path) -> None:
+        self.near = -1
+        self.unread: set[int] = set()
+        self.refusal: str | None = None  # why no more messages can be filed
+        self._store = store
+        self._files = TimerFiles(folder, self._from_log, disk=store.disk)
+        self.buckets = self._files.buckets  # by hour, counted from 1970
+        self.moved = 0  # queue offset, in the timer topic, of the next message to file
+        self._recent: list[_Parked] = []  # not filed yet
+        self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint
+        self._loaded = False
+        self._news = False  # since the last snapshot
+        self._snapshot: Snapshot | None = None
+        self._latest = self._files.saved  # of the snapshots
+        self._is_writing = False
+        self._moved_before = 0  # at the last checkpoint
+
+    @property
+    def pending(self) -> dict[str, int]:
+        """How many messages wait, by topic."""
+        self._file_recent()
+        return dict(self._files.pending)
+
+    # -- filing
+
+    def load(self) -> None:
+        """Find what is filed; `follow` brings it up to date. Raises `StoreCorrupt`."""
+        known = self._files.load()
+        self._latest = saved = self._files.saved
+        store = self._store
+        first, end = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
+        self.moved = min(max(saved.moved, first), end)
+        if known and self.moved != saved.moved:
+            logger.error("timers are filed up to %d; the log has those from %d to %d", saved.moved, first, end)
+        start = max(saved.log_end, store.min_log_offset)
+        if (self.buckets or self.moved < end) and start < store.max_log_offset:
+            self._unchecked = self._stored_before(start, store.max_log_offset)
+        self._moved_before = self.moved
+        self._loaded = True
+
+    def _stored_before(self, start: int, end: int) -> Iterator[memoryview]:
+        for record in self._store.records_from(start):
+            yield record
+            start += len(record)
+            if start >= end:
+                return
+
+    def parked(self, message: StoredMessage, ticket: Ticket) -> None:
+        """Take a message that is in the timer topic now. Called for every one, so many are filed in one go."""
+        self._recent.append((message.queue_offset, message.log_offset, message.size, ticket))
+        if len(self._recent) >= FILED_AT_ONCE:
+            self._file_recent()
+
+    def _file_recent(self) -> None:
+        recent, self._recent = self._recent, []
+        if not recent:
+            return
+        if recent[0][0] == self.moved and recent[-1][0] == self.moved + len(recent) - 1:
+            self._file(recent)
+            self.moved += len(recent)
+            self._news = True
+        else:  # they are filed when those before them are
+            self._move(FOLLOWED_MEANWHILE * len(recent))
+
+    def _file(self, parked: list[_Parked]) -> None:
+        files, find_bucket, topic_hash, near = self._files, self.buckets.get, _topic_hash, self.near
+        for queue_offset, log_offset, size, (_, due_ms, key_hash, topic) in parked:
+            hour = due_ms // HOUR_MS
+            bucket = find_bucket(hour) or files.make(hour, queue_offset)
+            bucket.add(due_ms, key_hash, topic_hash(topic), log_offset, size)
+            files.changed[bucket] = None
+            if hour <= near:
+                self.unread.add(hour)
+        files.count([ticket[3] for _, _, _, ticket in parked])
+
+    def follow(self) -> bool:
+        """Do some of what is left to do after a crash; True if nothing is."""
+        return self._move(FOLLOWED_RECORDS) and self._check()
+
+    def catch_up(self) -> None:
+        """Do all that is left to do. For questions, which are rare; usually there is nothing."""
+        while not self.follow():
+            pass
+
+    def _move(self, count: int) -> bool:
+        """File up to so many messages from the timer topic; True if none is left."""
+        self._file_recent()
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        if self.moved < end:
+            records = self._store.records(TIMER_TOPIC, 0, self.moved, count)
+            for queue_offset, (_, record) in enumerate(records, self.moved):
+                self._take(record, queue_offset)
+            self.moved = self.moved + len(records) if records else end
+            self._news = True
+        return self.moved >= end
+
+    def _take(self, record: memoryview | None, queue_offset: int) -> None:
+        try:
+            if record is None:
+                raise ValueError("it is not in the log any more")
+            log_offset, due_ms, topic, unique_key, is_cancel = read_parked(record)
+            topic_name = topic.decode()
+        except ValueError as error:
+            logger.warning("timer %d is left out: %s", queue_offset, error)
+            return
+        if is_cancel:
+            for bucket, number in self.waiting(topic_name, due_ms, unique_key):
+                self._files.finish(bucket, number, topic_name)
+            return
+        self._file([(queue_offset, log_offset, len(record), (b"", due_ms, crc32(unique_key), topic_name))])
+
+    def _check(self) -> bool:
+        """Note what the log shows delivered since the checkpoint."""
+        if self._unchecked is None:
+            return True
+        records = list(islice(self._unchecked, CHECKED_RECORDS))
+        for record in records:
+            try:
+                if (log_offset := delivered_from(record)) is not None:
+                    self._note_delivered(record, log_offset)
+            except (StoreCorrupt, struct.error) as error:
+                logger.warning("the record at log offset %d is damaged: %s", log_offset_of(record), error)
+        if not records:
+            self._unchecked = None
+        return not records
+
+    def _note_delivered(self, record: memoryview, log_offset: int) -> None:
+        message = decode(record)
+        due = message.properties.get(Property.TIMER_OUT_MS, "")
+        bucket = self.buckets.get(int(due) // HOUR_MS) if due.isdecimal() else None
+        number = bucket.number_at(log_offset) if bucket is not None else None
+        if bucket is not None and number is not None:
+            self.finish(bucket, number, message.topic)
+
+    # -- what is filed
+
+    def waiting(self, topic: str, due_ms: int, unique_key: bytes) -> list[tuple[TimerBucket, int]]:
+        """Return the messages that wait for that time under that key: several, if sending one was repeated."""
+        bucket = self.buckets.get(due_ms // HOUR_MS)
+        if bucket is None:
+            return []
+        meant = []
+        for number in bucket.waiting(due_ms, crc32(unique_key)):
+            try:
+                properties = self.message(bucket, number).properties
+            except StoreCorrupt as error:
+                logger.warning("timer %d of those due at %d cannot be cancelled: %s", number, due_ms, error)
+                continue
+            key = properties.get(Property.UNIQUE_KEY, "")
+            if key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic:
+                meant.append((bucket, number))
+        self.rest(bucket)
+        return meant
+
+    def open(self, due_ms: int, number: int) -> tuple[TimerBucket, StoredMessage] | None:
+        """Return bucket and message of what waits for that time; None for one that does not wait any more.
+
+        Raises `StoreCorrupt` where it can be had nowhere.
+        """
+        bucket = self.buckets.get(due_ms // HOUR_MS)
+        # Another bucket may have taken the hour since, with other messages under the same numbers.
+        if bucket is None or number >= bucket.count or bucket.is_finished(number):
+            return None
+        entry_ms = bucket.entry(number).due_ms
+        is_meant = entry_ms == due_ms or entry_ms // HOUR_MS != bucket.hour
+        return (bucket, self.message(bucket, number)) if is_meant else None
+
+    def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
+        """Return when a message is due whose entry says another hour; the end of its hour if its record is gone."""
+        try:
+            due = self.message(bucket, number).properties.get(Property.TIMER_OUT_MS, "")
+        except StoreCorrupt as error:
+            logger.warning("timer %d of those due in hour %d: %s", number, bucket.hour, error)
+            due = ""
+        latest = (bucket.hour + 1) * HOUR_MS - 1
+        return int(due) if due.isdecimal() and int(due) <= latest else latest
+
+    def message(self, bucket: TimerBucket, number: int) -> StoredMessage:
+        """Return a message as it is parked: from the bucket's file, from the log where that does not have it whole.
+
+        Raises `StoreCorrupt`, naming file and byte, where it can be had nowhere.
+        """
+        entry, misfit = bucket.entry(number), None
+        place = f"{bucket.files[1].path} byte {entry.position}"
+        faults = []
+        for record_of in (bucket.record, self._record_in_log):
+            try:
+                if (record := record_of(entry)) is None:
+                    continue
+                message = sound(record, entry)
+            except StoreCorrupt as error:
+                faults.append(str(error))
+                continue
+            if fits(message, entry):
+                if faults:
+                    logger.warning("%s: the record is damaged (%s); that of the log is taken", place, faults[0])
+                return message
+            misfit = misfit or message
+        if misfit is not None:  # most probably it is the entry that is damaged
+            logger.warning("%s byte %d: %s", bucket.files[0].path, number * ENTRY_BYTES, MISFIT)
+            return misfit
+        why = "; ".join(faults) or "it was not copied"
+        raise StoreCorrupt(
+            f"{place}: the record is damaged, and the log does not have it any more ({why}); restore the file from a"
+            " backup"
+        )
+
+    def _record_in_log(self, entry: TimerEntry) -> Buffer | None:
+        return self._store.record_at(entry.log_offset)
+
+    def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
+        """Note that a message does not wait any more."""
+        self._files.finish(bucket, number, topic)
+        self._news = True
+
+    def rest(self, bucket: TimerBucket) -> None:
+        """Keep nothing in memory, and no file open, of a bucket whose time is far."""
+        if bucket.hour > self.near:
+            bucket.release()
+
+    # -- on disk
+
+    def write(self) -> bool:
+        """Write some of what there is to write now; True if nothing is left.
+
+        While the disk refuses, what is accepted already stays in memory and in the log, and no more comes.
+        """
+        self._file_recent()
+        if not self._is_writing:
+            if self.refusal is None and self._files.unwritten <= UNWRITTEN_BYTES:
+                return True
+            self._begin_round(copy=False)
+        try:
+            if not self._files.write_some(WRITTEN_RECORDS, keep=self.near):
+                return False
+        except StoreNotWritable as error:
+            if self.refusal is None:
+                logger.warning("%s; no more messages with a time of delivery are taken", error)
+            self.refusal = str(error)
+            return True
+        self.refusal = None
+        self._is_writing = False
+        if self._snapshot is None:
+            self._snapshot = self._taken()
+            if not self._files.is_written:  # what came meanwhile belongs to the snapshot
+                self._begin_round(copy=False)
+        return not self._is_writing
+
+    def _begin_round(self, *, copy: bool) -> None:
+        if self._snapshot is None:  # else it speaks of them
+            # Of hours before those in memory nothing more will come, unless the clock is set back: then a new bucket.
+            self._files.drop_finished(self.near)
+        self._files.begin_round(copy=copy)
+        self._is_writing = True
+
+    def _from_log(self, log_offsets: list[int], sizes: list[int]) -> list[Buffer]:
+        """Return records to copy; zeros, which nobody takes for one, for what the log has lost."""
+        return [
+            found or bytes(size) for found, size in zip(self._store.copies_of(log_offsets, sizes), sizes, strict=True)
+        ]
+
+    def _taken(self) -> Snapshot:
+        """Return the snapshot of this moment."""
+        end = self._store.max_log_offset if self._unchecked is None else self._files.saved.log_end
+        self._news = False
+        unmoved = self._store.entries(TIMER_TOPIC, 0, self.moved, 1)
+        needed = [end, *(entry.log_offset for entry in unmoved)]
+        if (uncopied := self._files.needed_from) is not None:
+            needed.append(uncopied)
+        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=min(needed))
+        self._latest = snapshot.checkpoint
+        return snapshot
+
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first record that a restart would need: retention must not go beyond it."""
+        saved = self._files.saved
+        is_unsaved = self._has_news or saved is not self._latest or self._unchecked is not None
+        return saved.needed_from if is_unsaved or saved.uncopied else self._store.max_log_offset
+
+    @property
+    def _has_news(self) -> bool:
+        stale = self._store.max_log_offset - self._files.saved.log_end > REFRESH_BYTES
+        unmoved = self.moved < self._store.max_offset(TIMER_TOPIC, 0)
+        return self._news or unmoved or (stale and bool(self.buckets))
+
+    def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
+        """Return what saves the last snapshot, in any thread, once the log it speaks of is on disk; else None.
+
+        Without a snapshot `write` has to take one first, where there is news: `on_wanted` is called.
+        """
+        if self._is_writing:
+            return None
+        snapshot = self._snapshot
+        if snapshot is None:
+            self._file_recent()
+            if (copy := self._is_time_to_copy()) or self._has_news:
+                self._begin_round(copy=copy)
+                on_wanted()
+            return None
+        if snapshot.checkpoint.log_end > self._store.flushed_to:
+            return None
+        self._snapshot = None
+        return partial(self._files.save, snapshot, self._files.unsynced())
+
+    def _is_time_to_copy(self) -> bool:
+        """Whether there is something to copy, and either little else to do or much of the log kept for it."""
+        came, self._moved_before = self.moved - self._moved_before, self.moved
+        needed = self._files.needed_from
+        return needed is not None and (came <= QUIET or self._store.max_log_offset - needed > COPY_BYTES)
+
+    def persist(self) -> None:
+        """Save everything. Called when the store is closed: all of it is on disk. Raises `StoreNotWritable`."""
+        if not self._loaded:
+            return
+        self._file_recent()
+        if self.buckets or self.moved != self._files.saved.moved:
+            self._files.drop_finished(self.near)
+            self._files.write_entries()
+            self._files.save(self._taken(), self._files.unsynced())
+        self._files.release()
+
+
+@lru_cache(maxsize=8192)
+def _topic_hash(topic: str) -> int:
+    return crc32(topic.encode())

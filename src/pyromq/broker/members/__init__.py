@@ -1,0 +1,1 @@
+"""Who is connected: producers, and the members of consumer groups."""

@@ -1,0 +1,1 @@
+"""Messages that wait for their producer's decision, as RocketMQ has them."""

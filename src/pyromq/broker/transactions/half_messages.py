@@ -1,0 +1,313 @@
+"""Half messages: stored where no consumer sees them until their producer decides; the undecided ones as a table.
+
+The half topic holds the messages, the op topic the queue offsets of the half messages that are done with; offsets of
+the group CID_RMQ_SYS_TRANS say how far both have been worked through. A half message about to be checked is written
+again behind the others, so that the queue can be worked through although the oldest one stays undecided: the copy takes
+over, and whoever speaks of an earlier copy means the latest.
+
+Every outcome is appended in one write with its op record: the final message, the copy, the message given up. A crash
+can part them only at the end of the log; `mend` puts that right, so what has been decided is never decided again.
+Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl and TransactionalMessageBridge.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
+from pyromq.errors import MessageRefused
+from pyromq.message import Property, StoredMessage, SysFlag, encode_properties
+from pyromq.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
+from pyromq.store.message_store import MessageStore
+
+GROUP = "CID_RMQ_SYS_TRANS"
+DONE = f"{Property.TAGS}\x01d\x02{Property.WAIT}\x01true"  # properties of an op record
+TRANSACTION_BITS = SysFlag.ROLLBACK
+# What checks add to the properties; a half message without room for it could not be checked.
+ADDED_BY_CHECKS = f"\x02{Property.TRANSACTION_CHECK_TIMES}\x01{1 << 31}"
+
+
+class Origin(NamedTuple):
+    """What all copies of one half message have in common."""
+
+    unique_key: str
+    born_ms: int
+    born_address: bytes
+    body_crc: int
+
+
+class Half(msgspec.Struct, frozen=True, gc=False):
+    """An undecided half message: its latest copy, and what the checks need to know of it."""
+
+    queue_offset: int
+    log_offset: int
+    group: str
+    born_ms: int
+    checks: int  # how often its producer has been asked
+    immune_ms: int | None  # its own time without checks
+    origin: Origin | None  # None for one without a unique key: its copies cannot be told from others
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Queue offsets that both topics have been worked through to."""
+
+    half: int = 0
+    op: int = 0
+
+
+class HalfMessages:
+    """The undecided half messages of one broker, in order of their queue offset."""
+
+    def __init__(self, store: MessageStore, topics: Topics, offsets: Offsets, clock: Clock) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clock = clock
+        self._open: dict[int, Half] = {}
+        self._latest: dict[Origin, int] = {}  # queue offset of the latest copy
+        # Queue offsets of earlier copies of which no op record says that they are done with: the message was sent
+        # twice, or a crash came between a copy and its op record.
+        self._earlier: dict[Origin, list[int]] = {}
+        self._seen = 0  # the half queue is taken up to here
+        # Of each op record from `_first_op` on the highest queue offset it names.
+        self._ops: deque[int] = deque()
+        self._first_op = 0
+        self._noted = _Progress()
+        self._snapshot: tuple[_Progress, int] | None = None  # and where the log ended then
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # -- opening
+
+    def load(self) -> None:
+        """Find the undecided ones: read both queues from where they have been worked through to."""
+        done = self._load_ops()
+        self._seen = self._bounded(HALF_TOPIC)
+        self._follow(done)
+        self._noted = self._progress()
+
+    def mend(self) -> None:
+        """Settle what a crash left half settled. Called once, after `load`, when records can be appended."""
+        for half in list(self._open.values()):
+            if self._is_committed(half):
+                self.settle(half)
+
+    def _load_ops(self) -> set[int]:
+        """Return the queue offsets that the op records name."""
+        done: set[int] = set()
+        self._first_op = self._bounded(OP_TOPIC)
+        for offset in range(self._first_op, self._store.max_offset(OP_TOPIC, 0)):
+            record = self._read(OP_TOPIC, 0, offset)
+            # RocketMQ 5 names several offsets in one record, each with a comma behind it.
+            words = record.stored_body.split(b",") if record is not None else []
+            named = [int(word) for word in words if word.isdigit()]
+            self._ops.append(max(named, default=-1))
+            done.update(named)
+        return done
+
+    def _bounded(self, topic: str) -> int:
+        stored = self._offsets.find(GROUP, topic, 0) or 0
+        return min(max(stored, self._store.min_offset(topic, 0)), self._store.max_offset(topic, 0))
+
+    def _is_committed(self, half: Half) -> bool:
+        """Whether the final message is the last of its queue: the crash came before the op record."""
+        record = self._store.message_at(half.log_offset)
+        if record is None or not names_real_queue(record):
+            return False
+        waiting = [(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)]  # a delayed one is there
+        lasts = (self._read(*queue, last=True) for queue in (real_queue(record), *waiting))
+        return any(
+            last is not None
+            and last.sys_flag & TRANSACTION_BITS == SysFlag.COMMIT
+            and last.prepared_offset == half.log_offset
+            for last in lasts
+        )
+
+    # -- the table
+
+    def undecided(self) -> list[int]:
+        """Return the queue offsets of all undecided ones, oldest first."""
+        self._follow()
+        return list(self._open)
+
+    def at(self, queue_offset: int) -> Half | None:
+        """Return the undecided one with that queue offset; None if it is decided, or has a later copy."""
+        return self._open.get(queue_offset)
+
+    def find(self, record: StoredMessage) -> Half | None:
+        """Return the undecided one of which `record`, from the half topic, is a copy; None if it is decided."""
+        self._follow()
+        half = self._open.get(record.queue_offset)
+        if half is None and (origin := origin_of(record)) is not None:
+            half = self._open.get(self._latest.get(origin, -1))
+        return half
+
+    def _follow(self, done: set[int] | frozenset[int] = frozenset()) -> None:
+        """Take up what was appended to the half queue since the last time, but for those done with."""
+        end = self._store.max_offset(HALF_TOPIC, 0)
+        while self._seen < end:
+            if self._seen not in done and (record := self._read(HALF_TOPIC, 0, self._seen)) is not None:
+                self._take_up(record)
+            self._seen += 1
+
+    def _take_up(self, record: StoredMessage) -> None:
+        half = _half(record)
+        if half.origin is not None:
+            if (earlier := self._open.pop(self._latest.get(half.origin, -1), None)) is not None:
+                self._earlier.setdefault(half.origin, []).append(earlier.queue_offset)
+            self._latest[half.origin] = half.queue_offset
+        self._open[half.queue_offset] = half
+
+    def _forget(self, half: Half) -> None:
+        self._open.pop(half.queue_offset, None)
+        if half.origin is not None and self._latest.get(half.origin) == half.queue_offset:
+            del self._latest[half.origin]
+            self._earlier.pop(half.origin, None)
+
+    # -- writing
+
+    def prepare(self, message: StoredMessage, properties: Mapping[str, str]) -> None:
+        """Turn a message about to be appended into a half one."""
+        self._topics.for_group_retry(HALF_TOPIC, 1)  # with settings, so that tools can read it
+        kept = {
+            **properties,
+            Property.REAL_TOPIC: message.topic,
+            Property.REAL_QUEUE_ID: str(message.queue_id),
+        }
+        message.property_text = encode_properties(kept)
+        message.sys_flag &= ~TRANSACTION_BITS  # with them a record would be in no queue
+        message.topic = HALF_TOPIC
+        message.queue_id = 0
+
+    def settle(self, half: Half, *outcome: StoredMessage) -> None:
+        """Append the outcome, if there is one to see, and that the half message is done with; all or nothing.
+
+        Raises `MessageRefused`, `StoreNotWritable`.
+        """
+        done = [*(self._earlier.get(half.origin, ()) if half.origin else ()), half.queue_offset]
+        *ops_before, op = [self._op_record(queue_offset) for queue_offset in done]
+        # The earlier copies first: where a crash takes the end, the latest must not be decided without them.
+        records = [*ops_before, *outcome, op]
+        try:
+            self._store.append_batch(records)
+        except MessageRefused:  # too much for one write, or the outcome fits no record and is refused again
+            for record in records:
+                self._store.append(record)
+        self._ops.extend(done)
+        self._forget(half)
+
+    def renew(self, half: Half, record: StoredMessage) -> StoredMessage:
+        """Write the half message `record` again as one that was checked once more; return the copy."""
+        copy = half_copy(record, checks=half.checks + 1)
+        self.settle(half, copy)
+        return copy
+
+    def _op_record(self, queue_offset: int) -> StoredMessage:
+        return StoredMessage(
+            OP_TOPIC,
+            b"%d" % queue_offset,
+            DONE,
+            born_ms=self._clock.now_ms(),
+            born_address=self._store.store_address,
+        )
+
+    def _read(self, topic: str, queue_id: int, queue_offset: int = 0, *, last: bool = False) -> StoredMessage | None:
+        """Return one message of a queue, at an offset or the last; None if there is none."""
+        if last:
+            queue_offset = self._store.max_offset(topic, queue_id) - 1
+        return self._store.message(topic, queue_id, queue_offset)
+
+    # -- progress on disk
+
+    @property
+    def log_needed_from(self) -> int:
+        """Log offset of the first half message not known to be decided by what is on disk: no older one is needed."""
+        first = self._store.entries(HALF_TOPIC, 0, max(self._noted.half, self._store.min_offset(HALF_TOPIC, 0)), 1)
+        return first[0].log_offset if first else self._store.max_log_offset
+
+    def note_progress(self, *, closed: bool = False) -> None:
+        """Tell the table of offsets how far both queues are worked through, as far as that is on disk for certain.
+
+        A power cut must not take a decision with it and leave the note that it was made. `closed`: all is on disk.
+        """
+        ready = (self._progress(), 0) if closed else self._snapshot
+        if ready is not None and ready[1] > self._store.flushed_to:
+            return
+        if ready is not None and ready[0] != self._noted:
+            self._noted = ready[0]
+            self._offsets.commit(GROUP, HALF_TOPIC, 0, self._noted.half)
+            self._offsets.commit(GROUP, OP_TOPIC, 0, self._noted.op)
+        self._snapshot = (self._progress(), self._store.max_log_offset)
+
+    def _progress(self) -> _Progress:
+        half = next(iter(self._open), self._seen)
+        while self._ops and self._ops[0] < half:
+            self._ops.popleft()
+            self._first_op += 1
+        return _Progress(half, self._first_op)
+
+
+def names_real_queue(record: StoredMessage) -> bool:
+    """Whether a half message says where it is meant for; damaged ones may not."""
+    properties = record.properties
+    return Property.REAL_TOPIC in properties and properties.get(Property.REAL_QUEUE_ID, "").isdecimal()
+
+
+def real_queue(record: StoredMessage) -> tuple[str, int]:
+    """Return topic and queue id that a half message is meant for. Raises `MessageRefused` for one that names none."""
+    if not names_real_queue(record):
+        raise MessageRefused(f"the half message at {record.log_offset} has no topic and queue to go to")
+    return record.properties[Property.REAL_TOPIC], int(record.properties[Property.REAL_QUEUE_ID])
+
+
+def origin_of(record: StoredMessage) -> Origin | None:
+    """Return what the copies of a half message have in common; None for one without a unique key."""
+    key = record.properties.get(Property.UNIQUE_KEY)
+    return Origin(key, record.born_ms, record.born_address, record.body_crc) if key else None
+
+
+def half_copy(record: StoredMessage, *, checks: int, topic: str = HALF_TOPIC) -> StoredMessage:
+    """Return a half message to be appended again, as one that was checked so often."""
+    properties = {**record.properties, Property.TRANSACTION_CHECK_TIMES: str(checks)}
+    return StoredMessage(
+        topic,
+        record.stored_body,
+        encode_properties(properties),
+        0,
+        record.flag,
+        record.sys_flag,
+        record.born_ms,
+        record.born_address,
+        record.reconsume_times,
+    )
+
+
+def _half(record: StoredMessage) -> Half:
+    properties = record.properties
+    immune = _number(properties.get(Property.CHECK_IMMUNITY_SECONDS, ""))
+    return Half(
+        record.queue_offset,
+        record.log_offset,
+        sys.intern(properties.get(Property.PRODUCER_GROUP, "")),
+        record.born_ms,
+        _number(properties.get(Property.TRANSACTION_CHECK_TIMES, "")) or 0,
+        None if immune is None or immune < 0 else immune * 1000,
+        origin_of(record),
+    )
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None

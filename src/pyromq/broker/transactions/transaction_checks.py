@@ -1,0 +1,123 @@
+"""Asks producers what became of half messages that stay undecided, and gives up on those nobody decides.
+
+A round a minute looks at each message that was undecided when it began. A message is asked about when it is older than
+its time of immunity; any member of its producer group may answer. Messages of a group without members wait.
+Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl.check and AbstractTransactionalMessageCheckListener.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from itertools import count
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.topics import Topics
+from pyromq.broker.transactions.half_messages import Half, HalfMessages, half_copy, names_real_queue, real_queue
+from pyromq.clock import Clock
+from pyromq.errors import MessageRefused
+from pyromq.message import Property, StoredMessage
+from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
+from pyromq.record import encode
+from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.headers import CheckTransaction
+from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+SLICE = 50  # messages looked at before others get their turn: about 3 ms
+LONGEST_MS = 72 * 3_600_000  # undecided for longer: given up (fileReservedTime, when upstream's log has lost it)
+
+
+class TransactionChecks:
+    """The rounds of one broker. `step` says when it wants to run next."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        half_messages: HalfMessages,
+        *,
+        topics: Topics,
+        connections: Connections,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._half_messages = half_messages
+        self._topics = topics
+        self._connections = connections
+        self._config = config
+        self._clock = clock
+        self._round: deque[int] = deque()  # queue offsets still to look at
+        self._next_round = clock.monotonic() + config.transaction_check_interval_ms / 1000
+        self._asked = count()
+
+    def step(self) -> float:
+        """Look at some messages of the round; return in how many seconds there is more to do."""
+        now = self._clock.monotonic()
+        if not self._round and now >= self._next_round:
+            self._next_round = now + self._config.transaction_check_interval_ms / 1000
+            self._round.extend(self._half_messages.undecided())
+        for _ in range(min(SLICE, len(self._round))):
+            half = self._half_messages.at(self._round[0])
+            if half is not None:
+                self._try(half)
+            self._round.popleft()  # only now: what could not be stored is looked at again
+        return 0.0 if self._round else max(0.0, self._next_round - now)
+
+    def _try(self, half: Half) -> None:
+        try:
+            self._look_at(half)
+        except MessageRefused as error:
+            logger.warning("the half message at %d cannot be checked: %s", half.log_offset, error)
+
+    def _look_at(self, half: Half) -> None:
+        age_ms = self._clock.now_ms() - half.born_ms
+        immune_ms = self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms
+        if half.checks >= self._config.transaction_check_max or age_ms > LONGEST_MS:
+            self._give_up(half)
+        elif age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead, its age says nothing
+            producer = self._producer(half.group)
+            if producer is not None:
+                self._ask(half, producer)
+
+    def _producer(self, group: str) -> Exchange | None:
+        """Return the connection of a member, another one each time."""
+        members = self._connections.producers(group)
+        return members[next(self._asked) % len(members)].exchange if members else None
+
+    def _ask(self, half: Half, producer: Exchange) -> None:
+        record = self._store.message_at(half.log_offset)
+        if record is None:
+            self._half_messages.settle(half)  # not in the log any more: there is nothing to decide
+            return
+        if not names_real_queue(record):
+            raise MessageRefused("it has no topic and queue to go to")
+        copy = self._half_messages.renew(half, record)
+        unique_key = copy.properties.get(Property.UNIQUE_KEY)
+        header = CheckTransaction(
+            half_queue_offset=copy.queue_offset,
+            log_offset=copy.log_offset,
+            message_id=unique_key,
+            transaction_id=unique_key,
+            offset_message_id=copy.offset_message_id,
+        )
+        copy.topic, copy.queue_id = real_queue(copy)
+        producer.notify(header, encode(copy))
+
+    def _give_up(self, half: Half) -> None:
+        """Put the message where an administrator finds it."""
+        record = self._store.message_at(half.log_offset)
+        outcome: list[StoredMessage] = []
+        if record is not None:
+            topic = self._topics.for_group_retry(TRANSACTION_GIVE_UP_TOPIC, 1).name
+            outcome.append(half_copy(record, checks=half.checks, topic=topic))
+        self._half_messages.settle(half, *outcome)
+        logger.warning(
+            "nobody of group %s decided on the half message born at %d: given up after %d checks, see topic %s",
+            half.group,
+            half.born_ms,
+            half.checks,
+            TRANSACTION_GIVE_UP_TOPIC,
+        )

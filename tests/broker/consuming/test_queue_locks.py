@@ -1,0 +1,210 @@
+"""Queue locks: who gets them, who keeps them, when they may be taken over, and what the end of a connection does."""
+
+import pytest
+
+from pyromq.broker.consuming.queue_locks import GRACE_SECONDS, QueueLocks
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.headers import LockQueues, UnlockQueues
+from pyromq.testing import FakeClock
+
+FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def locks(clock):
+    return QueueLocks(clock)
+
+
+@pytest.fixture
+def connect(clock):
+    return lambda: Exchange(
+        Dispatcher(), clock, address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda work, *args: work(*args)
+    )
+
+
+def test_a_free_queue_is_granted_and_then_refused_to_others(locks):
+    assert locks.lock("g", "me", [FIRST, SECOND]) == [FIRST, SECOND]
+    assert locks.lock("g", "you", [FIRST]) == []
+    assert locks.lock("g", "me", [FIRST]) == [FIRST]
+
+
+def test_groups_do_not_disturb_each_other(locks):
+    locks.lock("g", "me", [FIRST])
+    assert locks.lock("other", "you", [FIRST]) == [FIRST]
+
+
+async def test_a_silent_owner_loses_its_lock_after_more_than_a_minute(locks, clock):
+    locks.lock("g", "me", [FIRST])
+    await clock.advance(60)
+    assert locks.lock("g", "you", [FIRST]) == []
+    await clock.advance(0.001)
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+
+
+async def test_asking_again_keeps_the_lock(locks, clock):
+    locks.lock("g", "me", [FIRST])
+    await clock.advance(50)
+    locks.lock("g", "me", [FIRST])
+    await clock.advance(50)
+    assert locks.lock("g", "you", [FIRST]) == []
+
+
+def test_only_the_owner_unlocks(locks):
+    locks.lock("g", "me", [FIRST])
+    locks.unlock("g", "you", [FIRST])
+    assert locks.lock("g", "you", [FIRST]) == []
+    locks.unlock("g", "me", [FIRST, SECOND])
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+
+
+# -- telling those who were refused
+
+
+def told(exchange):
+    """How often this connection was told to share anew."""
+    return b"".join(map(bytes, exchange.take_output())).count(b'"code":40,')
+
+
+async def test_a_refused_member_is_told_once_when_the_queue_is_given_back(locks, connect):
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST, SECOND], asker=mine)
+    locks.lock("g", "you", [FIRST, SECOND], asker=yours)
+    locks.unlock("g", "me", [FIRST])
+    assert locks.tell_refused() == pytest.approx(60, abs=0.1)  # when the second one may be free
+    assert (told(yours), told(mine)) == (1, 0)
+    locks.tell_refused()
+    assert told(yours) == 0
+
+
+async def test_a_refused_member_is_told_when_the_lock_of_a_dead_one_has_ended(locks, connect, clock):
+    wakes = []
+    locks.on_free = wakes.append
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
+    locks.lock("g", "you", [FIRST], asker=yours)
+    mine.close("killed")
+    await clock.advance(wakes[-1])
+    assert locks.tell_refused() is None
+    assert told(yours) == 1
+
+
+async def test_a_refused_client_hears_of_the_freed_queue_at_once(broker, caller_to):
+    def asked(client_id):
+        queues = [WireQueue(topic="orders", broker_name="broker-a", queue_id=0)]
+        return encode_body(QueueLock(group="g", client_id=client_id, queues=queues))
+
+    holder, other = await caller_to(broker), await caller_to(broker)
+    await holder.ask(LockQueues(), asked("holder"))
+    await other.ask(LockQueues(), asked("other"))
+    await holder.ask(UnlockQueues(), asked("holder"))
+    assert await other.notices.get() == "g"
+
+
+# -- tied to a connection
+
+
+async def test_a_tied_lock_ends_with_its_connection(locks, connect, clock):
+    mine = connect()
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
+    locks.lock("other", "me", [SECOND], asker=mine, tied=True)
+    mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+    assert locks.lock("other", "you", [SECOND]) == [SECOND]
+
+
+async def test_a_holder_that_comes_back_at_once_keeps_its_lock(locks, connect, clock):
+    mine, again = connect(), connect()
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
+    mine.close("cut")
+    await clock.advance(GRACE_SECONDS - 0.01)
+    assert locks.lock("g", "you", [FIRST]) == []
+    assert locks.lock("g", "me", [FIRST], asker=again, tied=True) == [FIRST]
+    await clock.advance(30)
+    assert locks.lock("g", "you", [FIRST]) == []
+
+
+async def test_a_lock_that_is_not_tied_outlives_the_connection(locks, connect, clock):
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
+    locks.lock("g", "java", [SECOND])
+    mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
+    assert locks.lock("g", "you", [FIRST, SECOND], asker=yours, tied=True) == [FIRST]
+
+
+async def test_a_lock_asked_for_again_over_another_connection_is_tied_to_that_one(locks, connect, clock):
+    old, new = connect(), connect()
+    locks.lock("g", "me", [FIRST], asker=old, tied=True)
+    locks.lock("g", "me", [FIRST], asker=new, tied=True)
+    old.close("replaced")
+    await clock.advance(GRACE_SECONDS + 0.01)
+    assert locks.lock("g", "you", [FIRST]) == []
+    new.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+
+
+async def test_a_lock_asked_for_again_without_the_tie_is_free_of_it(locks, connect, clock):
+    mine = connect()
+    locks.lock("g", "me", [FIRST], asker=mine, tied=True)
+    locks.lock("g", "me", [FIRST])
+    mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
+    assert locks.lock("g", "you", [FIRST]) == []
+
+
+async def test_the_end_of_a_connection_frees_nothing_that_others_took_over(locks, connect, clock):
+    mine, yours = connect(), connect()
+    locks.lock("g", "me", [FIRST, SECOND], asker=mine, tied=True)
+    locks.unlock("g", "me", [FIRST])
+    locks.lock("g", "you", [FIRST], asker=yours, tied=True)
+    mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
+    assert locks.lock("g", "they", [FIRST, SECOND]) == [SECOND]
+
+
+async def test_a_tied_lock_also_ends_after_a_minute_of_silence(locks, connect, clock):
+    locks.lock("g", "me", [FIRST], asker=connect(), tied=True)
+    await clock.advance(60.5)
+    assert locks.lock("g", "you", [FIRST]) == [FIRST]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+async def test_over_the_wire_the_holder_chooses(broker, caller_to, tied, clock):
+    def asked(client_id):
+        queues = [WireQueue(topic="orders", broker_name="broker-a", queue_id=0)]
+        return encode_body(QueueLock(group="g", client_id=client_id, queues=queues, tied_to_connection=tied))
+
+    killed, other = await caller_to(broker), await caller_to(broker)
+    await killed.ask(LockQueues(), asked("killed"))
+    await killed.beat("killed", group="g")
+    await other.beat("other", group="g")
+    await other.notices.get()  # it has joined
+    await killed.channel.close()
+    assert await other.notices.get() == "g"
+    await clock.advance(GRACE_SECONDS + 0.01)
+    locked = decode_body(LockedQueues, (await other.ask(LockQueues(), asked("other"))).body)
+    assert len(locked.queues) == tied
+
+
+async def test_a_refused_client_that_asks_for_the_tie_is_told_who_holds_the_lock(broker, caller_to, clock):
+    def asked(client_id, tied):
+        queues = [WireQueue(topic="orders", broker_name="broker-a", queue_id=0)]
+        return encode_body(QueueLock(group="g", client_id=client_id, queues=queues, tied_to_connection=tied))
+
+    caller = await caller_to(broker)
+    await caller.ask(LockQueues(), asked("holder", True))
+    await clock.advance(3)
+    response = await caller.ask(LockQueues(), asked("other", True))
+    (refused,) = decode_body(LockedQueues, response.body).refused
+    assert (refused.queue.queue, refused.client_id, refused.age_ms) == (FIRST, "holder", 3000)
+    assert b"refused" not in (await caller.ask(LockQueues(), asked("java", False))).body

@@ -1,0 +1,121 @@
+"""Damage in the files of messages that wait for a time: what the log still has is delivered, the rest is named."""
+
+from random import Random
+
+import pytest
+from tests.broker.delays.test_timer_recovery import Run
+
+from pyromq.broker.delays.timer_answers import Recalling
+from pyromq.remoting.bodies import TimerList, decode_body
+from pyromq.remoting.headers import ListTimers
+
+HOUR_MS = 3_600_000
+COUNT = 60
+
+
+@pytest.fixture
+def waiting(config):
+    """The settings of a stopped store in which messages wait, all of them copied; when it was stopped."""
+    run = Run(config)
+    now = run.clock.now_ms()
+    for number in range(COUNT):
+        run.park(now + HOUR_MS + number, f"K{number:02}")
+    run.work()
+    run.save()
+    run.stop()
+    return config, now
+
+
+def file_of(config, suffix):
+    (path,) = (config.data / "timers").glob(f"*.{suffix}")
+    return path
+
+
+def change(path, position, content):
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def flip(path, position, bit):
+    change(path, position, bytes([path.read_bytes()[position] ^ 1 << bit]))
+
+
+def delivered(config, now):
+    run = Run(config, now)
+    run.clock.jump(2 * 3600)
+    run.work()
+    keys = run.keys()
+    run.crash()
+    return keys
+
+
+def listed(run):
+    reply = Recalling(run.store, run.timers, None, config=run.config, clock=run.clock).list(
+        ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None
+    )
+    return [timer.message_id for timer in decode_body(TimerList, reply.body).timers]
+
+
+KEYS = [f"K{number:02}" for number in range(COUNT)]
+
+
+def test_zeros_in_records_cost_nothing_while_the_log_has_them(waiting):
+    config, now = waiting
+    change(file_of(config, "records"), 4096, bytes(4096))
+    assert delivered(config, now) == KEYS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_bit_in_records_costs_nothing_while_the_log_has_them(waiting, seed):
+    config, now = waiting
+    random, path = Random(seed), file_of(config, "records")
+    flip(path, random.randrange(path.stat().st_size), random.randrange(8))
+    run = Run(config, now)
+    assert listed(run) == KEYS
+    run.crash()
+    assert delivered(config, now) == KEYS
+
+
+def test_what_nobody_has_any_more_is_named_and_costs_the_others_nothing(waiting, caplog):
+    config, now = waiting
+    path = file_of(config, "records")
+    run = Run(config, now)
+    entry = next(iter(run.timers.filed.buckets.values())).entry(7)
+    change(path, entry.position + 88, b"\xff")
+    change(min((config.data / "commitlog").iterdir()), entry.log_offset + 88, b"\xff")
+    others = [key for key in KEYS if key != "K07"]
+    assert listed(run) == others
+    run.clock.jump(2 * 3600)
+    run.work()
+    assert run.keys() == others
+    run.crash()
+    assert caplog.text.count(f"{path} byte {entry.position}: the record is damaged") >= 2
+
+
+def test_a_number_that_cannot_be_in_done_is_named_and_costs_nothing(waiting, caplog):
+    config, now = waiting
+    run = Run(config, now)
+    run.cancel(now + HOUR_MS, "K00")
+    run.cancel(now + HOUR_MS + 1, "K01")
+    run.stop()
+    change(file_of(config, "done"), 0, b"\xff")
+    assert delivered(config, now) == [key for key in KEYS if key != "K01"]
+    assert f"{file_of(config, 'done')} is damaged: there is no message" in caplog.text
+
+
+@pytest.mark.parametrize("bit", [24, 30, 40, 62])
+def test_a_due_time_of_another_hour_is_that_of_the_record(waiting, caplog, bit):
+    config, now = waiting
+    path = file_of(config, "entries")
+    flip(path, 36 * 7 + 7 - bit // 8, bit % 8)
+    assert delivered(config, now) == KEYS
+    assert f"{path} byte {36 * 7}: its entry is not that of its record" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_flipped_bit_in_the_checkpoint_costs_nothing(waiting, seed):
+    config, now = waiting
+    random, path = Random(seed), config.data / "timers" / "checkpoint.json"
+    flip(path, random.randrange(path.stat().st_size), random.randrange(8))
+    assert delivered(config, now) == KEYS

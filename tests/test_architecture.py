@@ -52,10 +52,12 @@ ENVIRONMENT = {"environ", "getenv", "putenv"}
 
 # Exceptions, each with its reason.
 LONG_FILES = {
-    "pyromq.client.admin": "one short method per question of an operator; they share nothing that could move out",
-    "pyromq.client.portal": "threads that take turns with one loop: each part has to know the others' states",
+    "pyromq.client.admin.admin": "one short method per question of an operator; they share nothing that could move out",
+    "pyromq.client.blocking.portal": "threads that take turns with one loop: each part has to know the others' states",
 }
-LONG_FUNCTIONS = {"pyromq.client.consumer.__init__": "the list of a push consumer's parts, as they are put together"}
+LONG_FUNCTIONS = {
+    "pyromq.client.consumer.push.push_consumer.__init__": "the list of a push consumer's parts, as they are put together"
+}
 
 
 @cache
@@ -145,7 +147,7 @@ def test_only_the_command_line_reads_the_environment_but_for_where_name_servers_
         or (isinstance(node, ast.ImportFrom) and node.module == "os" and {a.name for a in node.names} & ENVIRONMENT)
         for line in [_path(name).read_text().splitlines()[node.lineno - 1]]
     ]
-    assert uses == [("pyromq.client.name_servers", 'return os.environ.get(VARIABLE, "").strip() or DEFAULT')]
+    assert uses == [("pyromq.client.cluster.name_servers", 'return os.environ.get(VARIABLE, "").strip() or DEFAULT')]
 
 
 def test_imports_make_no_circle():

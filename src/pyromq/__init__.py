@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pyromq.client.admin import AsyncAdmin as AsyncAdmin
-    from pyromq.client.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
-    from pyromq.client.blocking import Admin as Admin
-    from pyromq.client.blocking import Producer as Producer
-    from pyromq.client.blocking_batch_transactions import BatchTransactions as BatchTransactions
-    from pyromq.client.blocking_consumer import Consumer as Consumer
-    from pyromq.client.blocking_pull_consumer import PullConsumer as PullConsumer
-    from pyromq.client.blocking_transactions import TransactionProducer as TransactionProducer
+    from pyromq.client.admin.admin import AsyncAdmin as AsyncAdmin
+    from pyromq.client.blocking.batch_transactions import BatchTransactions as BatchTransactions
+    from pyromq.client.blocking.clients import Admin as Admin
+    from pyromq.client.blocking.clients import Producer as Producer
+    from pyromq.client.blocking.pull_consumer import PullConsumer as PullConsumer
+    from pyromq.client.blocking.push_consumer import Consumer as Consumer
+    from pyromq.client.blocking.transactions import TransactionProducer as TransactionProducer
     from pyromq.client.config import ConsumeFrom as ConsumeFrom
     from pyromq.client.config import ConsumerConfig as ConsumerConfig
     from pyromq.client.config import Damaged as Damaged
     from pyromq.client.config import ProducerConfig as ProducerConfig
-    from pyromq.client.consumer import AsyncConsumer as AsyncConsumer
-    from pyromq.client.damage import DamagedMessage as DamagedMessage
-    from pyromq.client.damage import MessageDamaged as MessageDamaged
-    from pyromq.client.listener import Ack as Ack
-    from pyromq.client.listener import GiveUp as GiveUp
-    from pyromq.client.listener import RetryLater as RetryLater
-    from pyromq.client.producer import AsyncProducer as AsyncProducer
-    from pyromq.client.pull_consumer import AsyncPullConsumer as AsyncPullConsumer
-    from pyromq.client.pulling import PullResult as PullResult
-    from pyromq.client.pulling import PullStatus as PullStatus
-    from pyromq.client.transactions import AsyncTransactionProducer as AsyncTransactionProducer
-    from pyromq.client.transactions import Decision as Decision
-    from pyromq.client.transactions import Transaction as Transaction
-    from pyromq.client.transactions import TransactionResult as TransactionResult
+    from pyromq.client.consumer.damage import DamagedMessage as DamagedMessage
+    from pyromq.client.consumer.damage import MessageDamaged as MessageDamaged
+    from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer as AsyncPullConsumer
+    from pyromq.client.consumer.pulling import PullResult as PullResult
+    from pyromq.client.consumer.pulling import PullStatus as PullStatus
+    from pyromq.client.consumer.push.listener import Ack as Ack
+    from pyromq.client.consumer.push.listener import GiveUp as GiveUp
+    from pyromq.client.consumer.push.listener import RetryLater as RetryLater
+    from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
+    from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
+    from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
+    from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
+    from pyromq.client.producer.transaction_producer import Decision as Decision
+    from pyromq.client.producer.transaction_producer import Transaction as Transaction
+    from pyromq.client.producer.transaction_producer import TransactionResult as TransactionResult
     from pyromq.errors import BatchDecided as BatchDecided
     from pyromq.errors import BatchIncomplete as BatchIncomplete
     from pyromq.errors import BrokerError as BrokerError
@@ -63,21 +63,26 @@ if TYPE_CHECKING:
     from pyromq.remoting.hooks import RemotingRequest as RemotingRequest
 
 _MODULES = {
-    "pyromq.client.admin": ("AsyncAdmin",),
-    "pyromq.client.batch_transactions": ("AsyncBatchTransactions",),
-    "pyromq.client.blocking": ("Admin", "Producer"),
-    "pyromq.client.blocking_batch_transactions": ("BatchTransactions",),
-    "pyromq.client.blocking_consumer": ("Consumer",),
-    "pyromq.client.blocking_pull_consumer": ("PullConsumer",),
-    "pyromq.client.blocking_transactions": ("TransactionProducer",),
+    "pyromq.client.admin.admin": ("AsyncAdmin",),
+    "pyromq.client.producer.batch_transactions": ("AsyncBatchTransactions",),
+    "pyromq.client.blocking.clients": ("Admin", "Producer"),
+    "pyromq.client.blocking.batch_transactions": ("BatchTransactions",),
+    "pyromq.client.blocking.push_consumer": ("Consumer",),
+    "pyromq.client.blocking.pull_consumer": ("PullConsumer",),
+    "pyromq.client.blocking.transactions": ("TransactionProducer",),
     "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "Damaged", "ProducerConfig"),
-    "pyromq.client.consumer": ("AsyncConsumer",),
-    "pyromq.client.damage": ("DamagedMessage", "MessageDamaged"),
-    "pyromq.client.listener": ("Ack", "GiveUp", "RetryLater"),
-    "pyromq.client.producer": ("AsyncProducer",),
-    "pyromq.client.pull_consumer": ("AsyncPullConsumer",),
-    "pyromq.client.pulling": ("PullResult", "PullStatus"),
-    "pyromq.client.transactions": ("AsyncTransactionProducer", "Decision", "Transaction", "TransactionResult"),
+    "pyromq.client.consumer.push.push_consumer": ("AsyncConsumer",),
+    "pyromq.client.consumer.damage": ("DamagedMessage", "MessageDamaged"),
+    "pyromq.client.consumer.push.listener": ("Ack", "GiveUp", "RetryLater"),
+    "pyromq.client.producer.producer": ("AsyncProducer",),
+    "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
+    "pyromq.client.consumer.pulling": ("PullResult", "PullStatus"),
+    "pyromq.client.producer.transaction_producer": (
+        "AsyncTransactionProducer",
+        "Decision",
+        "Transaction",
+        "TransactionResult",
+    ),
     "pyromq.errors": (
         "BatchDecided",
         "BatchIncomplete",

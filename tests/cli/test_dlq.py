@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from pyromq.client.consumer import AsyncConsumer
-from pyromq.client.listener import GiveUp
+from pyromq.client.consumer.push.listener import GiveUp
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import Message
 
 

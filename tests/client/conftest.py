@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer import AsyncConsumer
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import Message
 from pyromq.net.channel import connect
 from pyromq.net.server import Server

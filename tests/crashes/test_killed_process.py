@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pytest
 
 from pyromq import AsyncPullConsumer, AsyncTransactionProducer, Decision, Message, MQError, ProducerConfig
-from pyromq.client.admin import AsyncAdmin
-from pyromq.client.delayed_messages import AsyncDelayedMessages
-from pyromq.client.half_messages import AsyncHalfMessages
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.delayed_messages import AsyncDelayedMessages
+from pyromq.client.admin.undecided_transactions import AsyncHalfMessages
 from pyromq.errors import RecallRefused
 
 from ..interop.program import Program, free_port

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from pyromq import AsyncConsumer, AsyncProducer, ConsumeFrom, ConsumerConfig, GiveUp, Message, StoredMessage
-from pyromq.client.dead_letters import AsyncDeadLetters, DeadLetter, Fate
+from pyromq.client.admin.dead_letters import AsyncDeadLetters, DeadLetter, Fate
 
 from .servers import GenuineServers
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyromq import Admin, Message, Producer
-from pyromq.client.queue_reader import QueueReader
+from pyromq.client.consumer.queue_reader import QueueReader
 from pyromq.spark.options import STREAM, read_options
 from pyromq.spark.stream_planning import Limits, StreamPlanning
 from pyromq.testing import FakeClock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyromq import MessageQueue
-from pyromq.client.local_offsets import OffsetFile
+from pyromq.client.consumer.push.local_offset_store import OffsetFile
 
 from .java import Driver
 

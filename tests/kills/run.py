@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyromq import AsyncConsumer, AsyncProducer, Message, MQError, ProducerConfig
-from pyromq.client.admin import AsyncAdmin
+from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.message import StoredMessage
 
 from ..interop.program import Program, free_port

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pyromq import AsyncProducer, Message, NoNameServer, ProducerConfig
-from pyromq.client.diagnosis import diagnose
+from pyromq.client.admin.diagnosis import diagnose
 from pyromq.clock import SystemClock
 from pyromq.errors import AnotherServer, ConnectionLost
 from pyromq.net.channel import connect

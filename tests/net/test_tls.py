@@ -9,7 +9,7 @@ import pytest
 from pyromq import ConnectionConfig, Message, ProducerConfig, TlsConfig
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.client.producer import AsyncProducer
+from pyromq.client.producer.producer import AsyncProducer
 from pyromq.errors import Unavailable, UsageError
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
-from pyromq.client.consumer import AsyncConsumer
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import StoredMessage
 
 from .observer import Observer

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from pyromq.client.batch_transactions import AsyncBatchTransactions
+from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
 from pyromq.spark.source import RocketMQDataSource
 from pyromq.spark.writer import RocketMQStreamWriter
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pyromq import Message
-from pyromq.client.queue_reader import QueueReader
+from pyromq.client.consumer.queue_reader import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.spark.clients import patiently
 from pyromq.spark.offsets import plan_ranges

@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
 from pyromq import Admin, Message, Producer
-from pyromq.client.consumer import AsyncConsumer
-from pyromq.client.listener import GiveUp
+from pyromq.client.consumer.push.listener import GiveUp
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.checkpoint import describe, read_checkpoint, reset_to

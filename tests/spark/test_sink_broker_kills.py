@@ -8,7 +8,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from pyromq.client.batch_transactions import AttemptResult
+from pyromq.client.producer.batch_transactions import AttemptResult
 from pyromq.clock import SystemClock
 from pyromq.spark.sink_clients import sink_client
 from pyromq.spark.sink_options import sink_options

@@ -22,10 +22,10 @@ from pyromq.cli.closed_pipe import OutputWatch
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, local_time, namesrv_option
 from pyromq.cli.times import END, Start, read_start, read_time
-from pyromq.client.blocking_pull_consumer import PullConsumer
+from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
-from pyromq.client.damage import DamagedMessage, MessageDamaged
-from pyromq.client.pulling import PullResult
+from pyromq.client.consumer.damage import DamagedMessage, MessageDamaged
+from pyromq.client.consumer.pulling import PullResult
 from pyromq.errors import UsageError
 from pyromq.filter.tags import subscribed_tags
 from pyromq.message import MessageQueue, StoredMessage

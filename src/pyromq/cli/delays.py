@@ -11,7 +11,7 @@ import click
 
 from pyromq.cli.render import as_json, local_time, namesrv_option, one_line, output_option, show_rows
 from pyromq.cli.times import read_moment
-from pyromq.client.delayed_messages import AsyncDelayedMessages, DelayedMessage
+from pyromq.client.admin.delayed_messages import AsyncDelayedMessages, DelayedMessage
 from pyromq.errors import MQError
 
 _FOR_PROGRAMS = ("recall_handle", "topic")  # the handle is too long for a table; all rows have one topic

@@ -14,7 +14,7 @@ import click
 from pyromq.cli.consume import as_record
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
-from pyromq.client.dead_letters import (
+from pyromq.client.admin.dead_letters import (
     AsyncDeadLetters,
     DeadLetter,
     DeadLetterFilter,

@@ -18,7 +18,7 @@ from pyromq.cli.properties import (
     read_properties,
     shared_name_server_settings,
 )
-from pyromq.client.name_servers import parse_addresses
+from pyromq.client.cluster.name_servers import parse_addresses
 from pyromq.errors import UsageError
 from pyromq.nameserver.config import NameServerConfig
 

@@ -17,7 +17,7 @@ from pyromq.cli.render import (
     show_record,
     show_rows,
 )
-from pyromq.client.admin import QueueStatus, altered
+from pyromq.client.admin.admin import QueueStatus, altered
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.names import check_topic, is_system_topic
 from pyromq.plural import counted

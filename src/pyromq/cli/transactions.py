@@ -13,9 +13,9 @@ import click
 
 from pyromq.cli.consume import as_record
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
-from pyromq.client.batch_transactions import AsyncBatchTransactions
-from pyromq.client.half_messages import AsyncHalfMessages, HalfMessage
-from pyromq.client.transactions import Decision
+from pyromq.client.admin.undecided_transactions import AsyncHalfMessages, HalfMessage
+from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
+from pyromq.client.producer.transaction_producer import Decision
 from pyromq.errors import MQError, QueryNotFound
 
 OPERATOR = "pyromq-transaction"  # the group in whose name brokers are asked

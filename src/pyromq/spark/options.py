@@ -13,7 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from pyromq.client.name_servers import default_namesrv
+from pyromq.client.cluster.name_servers import default_namesrv
 from pyromq.errors import UsageError
 from pyromq.filter.tags import subscribed_tags
 from pyromq.spark import option_values as values

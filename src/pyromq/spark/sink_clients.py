@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
-from pyromq.client.blocking_batch_transactions import BatchTransactions
+from pyromq.client.blocking.batch_transactions import BatchTransactions
 from pyromq.spark.sink_options import SinkOptions
 
 # A client is here by the ledger it was asked for, and by the one it has found: driver and tasks share it.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pyromq.client.name_servers import default_namesrv
+from pyromq.client.cluster.name_servers import default_namesrv
 from pyromq.errors import UsageError
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyromq.client.queue_choice import queue_for_key
+from pyromq.client.producer.queue_selection import queue_for_key
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.sink_columns import Messages

@@ -11,9 +11,9 @@ from itertools import count
 import numpy as np
 import pyarrow as pa
 
-from pyromq.client.batch_transactions import AttemptResult
-from pyromq.client.blocking_batch_transactions import Attempt, BatchTransactions, Stream
-from pyromq.client.runs import Acknowledged
+from pyromq.client.blocking.batch_transactions import Attempt, BatchTransactions, Stream
+from pyromq.client.producer.batch_transactions import AttemptResult
+from pyromq.client.producer.run_producer import Acknowledged
 from pyromq.errors import BatchDecided, MessageRefused
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds

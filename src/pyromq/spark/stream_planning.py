@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyromq.client.pulling import PullResult
+from pyromq.client.consumer.pulling import PullResult
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
 from pyromq.message import MessageQueue

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyromq.client.batch_transactions import AttemptResult, BatchOutcome
-from pyromq.client.blocking_batch_transactions import BatchTransactions
+from pyromq.client.blocking.batch_transactions import BatchTransactions
+from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import MQError, Unavailable, UsageError
 from pyromq.spark.clients import RESTART_SECONDS, patiently
 from pyromq.spark.sink_clients import sink_client

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
-from pyromq.client.blocking import Admin, Producer
-from pyromq.client.blocking_consumer import Consumer
-from pyromq.client.blocking_pull_consumer import PullConsumer
+from pyromq.client.blocking.clients import Admin, Producer
+from pyromq.client.blocking.pull_consumer import PullConsumer
+from pyromq.client.blocking.push_consumer import Consumer
 from pyromq.errors import NotRunning
 from pyromq.testing.cluster import Cluster
 from pyromq.testing.link import Link

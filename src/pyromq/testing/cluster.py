@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.client.admin import AsyncAdmin
-from pyromq.client.consumer import AsyncConsumer
-from pyromq.client.producer import AsyncProducer
-from pyromq.client.pull_consumer import AsyncPullConsumer
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer

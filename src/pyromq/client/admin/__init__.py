@@ -1,0 +1,1 @@
+"""The admin client: questions and changes of operators."""

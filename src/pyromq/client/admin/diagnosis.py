@@ -1,0 +1,137 @@
+"""Why does sending or consuming not work? Checks step by step, from the name server to a topic's brokers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.name_servers import addresses_of
+from pyromq.client.cluster.routes import read_route
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import AnotherServer, MQError, TopicNotFound, Unavailable
+from pyromq.names import AUTO_CREATE_TOPIC, check_topic
+from pyromq.plural import counted
+from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
+from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
+
+TIMEOUT = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what was looked at, whether it is as it should be, what was seen, and what to do about it."""
+
+    name: str
+    ok: bool
+    text: str
+    advice: str = ""
+
+
+async def diagnose(
+    namesrv: str | None = None, topic: str | None = None, *, clock: Clock | None = None
+) -> list[Finding]:
+    """Return what was checked, in order; what comes after a wrong name server is left out."""
+    return [finding async for finding in _check_all(namesrv, topic, clock or SystemClock())]
+
+
+async def _check_all(namesrv: str | None, topic: str | None, clock: Clock) -> AsyncIterator[Finding]:
+    for address in addresses_of(namesrv):
+        membership = Membership(address, clock)
+        try:
+            finding, table = await _check_name_server(membership, address)
+            yield finding
+            if table is not None:
+                async for finding in _check_brokers(membership, address, table):
+                    yield finding
+                if topic is not None:
+                    async for finding in _check_topic(membership, topic):
+                        yield finding
+        finally:
+            await membership.close()
+
+
+async def _check_name_server(membership: Membership, address: str) -> tuple[Finding, ClusterTable | None]:
+    name = f"name server {address}"
+    try:
+        await membership.start()
+        response = await membership.name_servers.ask(Cluster())
+        table = decode_body(ClusterTable, response.check().body)
+    except Unavailable as error:
+        reason = error.__cause__ or error
+        if isinstance(reason, AnotherServer):
+            return Finding(name, False, f"is none: {reason}", "a name server listens on 9876 by default"), None
+        advice = "start one with `pyromq serve`, or give its address with --namesrv (environment: NAMESRV_ADDR)"
+        return Finding(name, False, f"does not answer: {reason}", advice), None
+    except MQError as error:
+        advice = "this looks like a broker's port; a name server listens on 9876 by default"
+        return Finding(name, False, f"answers, but not as a name server: {error}", advice), None
+    return Finding(name, True, f"answers; {len(table.brokers)} broker(s) registered"), table
+
+
+async def _check_brokers(membership: Membership, name_server: str, table: ClusterTable) -> AsyncIterator[Finding]:
+    if not table.brokers:
+        advice = f"start one with `pyromq serve broker --namesrv {name_server}`, or correct its namesrvAddr setting"
+        yield Finding("brokers", False, "no broker is registered", advice)
+    for broker_name, broker in sorted(table.brokers.items()):
+        for broker_id, address in sorted(broker.addresses.items()):
+            yield await _check_broker(membership, f"broker {broker_name} (id {broker_id})", address)
+
+
+async def _check_broker(membership: Membership, name: str, address: str) -> Finding:
+    try:
+        response = (await membership.ask(address, BrokerState(), timeout=TIMEOUT)).check()
+        figures = decode_body(KeyValues, response.body).table
+    except Unavailable as error:
+        host = address.rpartition(":")[0]
+        advice = (
+            f"the broker tells clients to use {host}; if that is no address for this machine, start the broker with "
+            "--broker-ip ADDRESS (setting brokerIP1); else look whether it runs and whether a firewall is between"
+        )
+        return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
+    except MQError as error:
+        return Finding(name, False, f"answers at {address}, but: {error}", "look into the broker's log")
+    if refusal := figures.get("sendRefusal"):  # brokers of ours tell
+        return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
+    return Finding(name, True, f"answers at {address}")
+
+
+async def _check_topic(membership: Membership, topic: str) -> AsyncIterator[Finding]:
+    name = f"topic {topic}"
+    try:
+        check_topic(topic)
+    except MQError as error:
+        yield Finding(name, False, str(error), "choose another name")
+        return
+    try:
+        body = await _route(membership, topic)
+    except TopicNotFound:
+        yield await _check_auto_creation(membership, topic)
+        return
+    route = read_route(topic, body)
+    if not route.readable or not route.writable:
+        missing = "read" if not route.readable else "written"
+        advice = f"change it with `pyromq topic alter {topic} --permission rw`, or start its broker"
+        if route.readable:
+            brokers = ", ".join(broker.broker_name for broker in body.brokers)
+            advice += f"; were they taken out by `pyromq cluster wipe` ({brokers}), `pyromq cluster unwipe` undoes it"
+        yield Finding(name, False, f"has no queue that can be {missing}: permission, or no master", advice)
+    else:
+        yield Finding(
+            name, True, f"has {counted(len(route.writable), 'queue')} to write, {len(route.readable)} to read"
+        )
+
+
+async def _check_auto_creation(membership: Membership, topic: str) -> Finding:
+    name = f"topic {topic}"
+    try:
+        await _route(membership, AUTO_CREATE_TOPIC)
+    except TopicNotFound:
+        advice = f"create it with `pyromq topic create {topic}`, or set autoCreateTopicEnable=true at a broker"
+        return Finding(name, False, "does not exist, and no broker creates topics by itself", advice)
+    return Finding(name, True, "does not exist yet; the first message will create it")
+
+
+async def _route(membership: Membership, topic: str) -> TopicRoute:
+    response = await membership.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
+    return decode_body(TopicRoute, response.check().body)

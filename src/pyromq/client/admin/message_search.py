@@ -1,0 +1,90 @@
+"""Finding single messages in a cluster: by offset id, by unique id, by key."""
+
+from __future__ import annotations
+
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.errors import BrokerError, QueryNotFound, Unavailable
+from pyromq.message import StoredMessage
+from pyromq.message_id import parse_offset_id
+from pyromq.record import decode, decode_all
+from pyromq.remoting.headers import QueryMessage, ViewMessage
+
+MAX_PER_BROKER = 64  # what a broker gives at most. Source: MessageStoreConfig.maxMsgsNumBatch
+FOR_EVER_MS = (1 << 63) - 1
+
+
+async def find_by_offset_id(membership: Membership, message_id: str, *, timeout: float) -> StoredMessage:
+    """Return the message a broker's id points at. Raises `QueryNotFound`, `UsageError`, `Unavailable`."""
+    place = parse_offset_id(message_id)
+    hint = "if it is the producer's unique id, give its topic too"
+    try:
+        response = await membership.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
+        return decode(response.check().body)
+    except Unavailable as error:
+        raise Unavailable(f"message id {message_id} points at broker {place.address}: {error}; {hint}") from error
+    except BrokerError as error:
+        raise QueryNotFound(f"no message has id {message_id}: {error}; {hint}") from error
+
+
+async def find_by_unique_id(
+    membership: Membership, topic: str, message_id: str, *, timeout: float
+) -> StoredMessage | None:
+    """Return the message with a producer's id, the first stored if a retry stored it twice; None if there is none."""
+    copies = await find_copies(membership, topic, message_id, timeout=timeout)
+    return min(copies, key=lambda message: message.store_ms, default=None)
+
+
+async def find_copies(membership: Membership, topic: str, message_id: str, *, timeout: float) -> list[StoredMessage]:
+    """Return all messages of a topic with a producer's id, as retries store it several times; 64 of each broker."""
+    question = QueryMessage(
+        topic=topic,
+        key=message_id,
+        max_count=MAX_PER_BROKER,
+        begin_ms=0,
+        end_ms=FOR_EVER_MS,
+        by_unique_key=True,
+    )
+    found = await _ask_brokers(membership, question, timeout=timeout)
+    return [message for message in found if message.message_id == message_id]
+
+
+async def find_by_key(
+    membership: Membership,
+    topic: str,
+    key: str,
+    *,
+    max_count: int,
+    between: tuple[int, int | None],
+    timeout: float,
+) -> list[StoredMessage]:
+    """Return the messages that carry a key, stored `between` two times (ms; None: no end), newest first."""
+    begin_ms, end_ms = between
+    question = QueryMessage(
+        topic=topic,
+        key=key,
+        max_count=min(max_count, MAX_PER_BROKER),
+        begin_ms=begin_ms,
+        end_ms=FOR_EVER_MS if end_ms is None else end_ms,
+    )
+    found = await _ask_brokers(membership, question, timeout=timeout)
+    # The index knows hashes of keys only.
+    matching = [message for message in found if key in message.keys or key == message.message_id]
+    return sorted(matching, key=lambda message: (message.store_ms, message.log_offset), reverse=True)
+
+
+async def _ask_brokers(membership: Membership, question: QueryMessage, *, timeout: float) -> list[StoredMessage]:
+    found = []
+    route = await membership.route(question.topic)
+    for broker_name in sorted(route.addresses):
+        address = route.replica(broker_name)
+        if address is None:
+            continue
+        response = await membership.ask(address, question, timeout=timeout)
+        try:
+            messages = decode_all(response.check().body)
+        except QueryNotFound:
+            continue
+        for message in messages:
+            message.broker_name = broker_name
+        found += messages
+    return found

@@ -1,0 +1,1 @@
+"""The blocking clients: the async ones behind a portal."""

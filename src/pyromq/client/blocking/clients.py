@@ -1,0 +1,354 @@
+"""The blocking clients: the async ones behind a `Portal`. No behaviour of their own.
+
+Each client has its own event loop, which the calling threads turn; a client may be shared by threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyromq.client.admin.admin import AsyncAdmin, QueueProgress, QueueStatus
+from pyromq.client.admin.diagnosis import Finding, diagnose
+from pyromq.client.admin.group_state import GroupState
+from pyromq.client.blocking.portal import Outcome, Portal
+from pyromq.client.config import ProducerConfig
+from pyromq.client.lifespan import Lifespan
+from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
+from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.queue_selection import OrderingKey
+from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
+from pyromq.remoting.bodies import (
+    ClusterTable,
+    ConsumerConnection,
+    GroupConfig,
+    ProducerConnection,
+    TopicConfig,
+    TopicRoute,
+)
+from pyromq.remoting.headers import DeleteExpiredLogResponse
+
+
+class Producer(Lifespan):
+    """Sends messages; blocking, for programs without an event loop. Threads may share one.
+
+        with Producer("orders-service") as producer:
+            result = producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
+
+    Arguments, units and errors are those of `AsyncProducer`. Called inside a running event loop, every method raises
+    `UsageError`. A producer made before `fork` is the parent's: in the child it raises `NotRunning`.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
+        self._async = AsyncProducer(group, namesrv, config=config)
+        self._portal = Portal(self.close)
+
+    def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        self._portal.start(self._async.start)
+
+    def close(self) -> None:
+        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
+        self._portal.close(self._async.close)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send a message and return where it went; see `AsyncProducer.send`."""
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        self._make_room()
+        return self._portal.run(self._async.begin, message, choose, timeout, at_once=True)
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> Outcome[SendResult]:
+        """Send without waiting for the answer; the `concurrent.futures.Future` gets it.
+
+        Messages sent in a row travel together. Blocks only while `max_in_flight` messages have no answer yet.
+        """
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        self._make_room()
+        self._async.check_open()  # told now, also where the loop is another thread's at the moment
+        return self._portal.submit(self._async.begin_soon, message, choose, timeout)
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic in one request; see `AsyncProducer.send_batch`."""
+        return self._portal.run(
+            self._async.send_batch, listed(messages), queue=queue, ordering_key=ordering_key, timeout=timeout
+        )
+
+    def send_one_way(
+        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
+    ) -> None:
+        """Write a message to a broker's connection; nobody says whether it was stored."""
+        self._portal.run(self._async.send_one_way, message, queue=queue, ordering_key=ordering_key)
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> StoredMessage:
+        """Send a message and return a consumer's reply; see `AsyncProducer.request`."""
+        return self._portal.run(
+            self._async.request, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
+        )
+
+    def cancel(self, recall_handle: str) -> str:
+        """Cancel a message that waits for its time and return its id; see `AsyncProducer.cancel`."""
+        return self._portal.run(self._async.cancel, recall_handle)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of a topic can be sent to now."""
+        return self._portal.run(self._async.queues, topic)
+
+    def flush(self) -> None:
+        """Wait until every message sent so far has its answer or has failed."""
+        self._portal.run(self._async.flush)
+
+    def _make_room(self) -> None:
+        if self._async.in_flight >= self._async.config.max_in_flight:
+            self._portal.run(self._async.room)
+
+
+class Admin(Lifespan):
+    """Administers a cluster; blocking, for programs without an event loop.
+
+        with Admin() as admin:
+            admin.create_topic("orders", queues=8)
+
+    Arguments, units and errors are those of `AsyncAdmin`.
+    """
+
+    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0) -> None:
+        self._async = AsyncAdmin(namesrv, timeout=timeout)
+        self._portal = Portal(self.close)
+
+    @staticmethod
+    def diagnose(namesrv: str | None = None, topic: str | None = None) -> list[Finding]:
+        """Check step by step why sending or consuming does not work; needs no started client."""
+        portal = Portal(lambda: None)
+        portal.start(_nothing)
+        try:
+            return portal.run(diagnose, namesrv, topic)
+        finally:
+            portal.close(_nothing)
+
+    def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        self._portal.start(self._async.start)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._portal.close(self._async.close)
+
+    def create_topic(
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str = "rw",
+        order: bool = False,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Create a topic, or replace its settings; see `AsyncAdmin.create_topic`."""
+        self._portal.run(
+            self._async.create_topic,
+            name,
+            queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            order=order,
+            cluster=cluster,
+            broker=broker,
+        )
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str | None = None,
+        order: bool | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Change of a topic's settings what is given; see `AsyncAdmin.alter_topic`."""
+        self._portal.run(
+            self._async.alter_topic,
+            name,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            order=order,
+            cluster=cluster,
+            broker=broker,
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its queues at every broker that has it, and at the name servers."""
+        self._portal.run(self._async.delete_topic, name)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, reserved ones included, in order."""
+        return self._portal.run(self._async.topics)
+
+    def topic_route(self, name: str) -> TopicRoute:
+        """Return which brokers hold a topic, asked now. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.topic_route, name)
+
+    def topic_status(self, name: str) -> list[QueueStatus]:
+        """Return the bounds of every queue of a topic, in order. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.topic_status, name)
+
+    def topic_config(self, name: str) -> TopicConfig:
+        """Return a topic's settings as the first of its brokers has them. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.topic_config, name)
+
+    def topic_configs(
+        self, name: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, TopicConfig]:
+        """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        return self._portal.run(self._async.topic_configs, name, cluster=cluster, broker=broker)
+
+    def create_group(self, config: GroupConfig) -> None:
+        """Create a consumer group, or replace its settings, at every master."""
+        self._portal.run(self._async.create_group, config)
+
+    def alter_group(
+        self,
+        name: str,
+        *,
+        retries: int | None = None,
+        retry_queues: int | None = None,
+        enabled: bool | None = None,
+        broadcast: bool | None = None,
+    ) -> None:
+        """Change of a group's settings what is given, at every master; see `AsyncAdmin.alter_group`."""
+        self._portal.run(
+            self._async.alter_group,
+            name,
+            retries=retries,
+            retry_queues=retry_queues,
+            enabled=enabled,
+            broadcast=broadcast,
+        )
+
+    def delete_group(self, name: str) -> None:
+        """Delete a consumer group with its offsets, retry topic and dead-letter topic at every master."""
+        self._portal.run(self._async.delete_group, name)
+
+    def groups(self) -> list[GroupConfig]:
+        """Return the settings of all consumer groups, by name."""
+        return self._portal.run(self._async.groups)
+
+    def group_configs(self, name: str) -> dict[str, GroupConfig]:
+        """Return a group's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        return self._portal.run(self._async.group_configs, name)
+
+    def group_progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
+        """Return how far a group is in each queue it has consumed from, in order; [] where nothing is known."""
+        return self._portal.run(self._async.group_progress, group, topic)
+
+    def consumer_connection(self, group: str) -> ConsumerConnection:
+        """Return a group's members and subscriptions. Raises `ConsumerNotOnline` when it has no member."""
+        return self._portal.run(self._async.consumer_connection, group)
+
+    def group_state(self, group: str) -> GroupState:
+        """Return a group's members, what each of them wants, and who has locked which queue."""
+        return self._portal.run(self._async.group_state, group)
+
+    def producer_connection(self, group: str, topic: str) -> ProducerConnection:
+        """Return the clients of a producer group at the brokers of a topic. Raises `BrokerError` when there is none."""
+        return self._portal.run(self._async.producer_connection, group, topic)
+
+    def reset_offset(self, group: str, topic: str, timestamp_ms: int | None) -> dict[MessageQueue, int]:
+        """Let a group go on at a time (ms since 1970; None: the end) and return the new offset of each queue."""
+        return self._portal.run(self._async.reset_offset, group, topic, timestamp_ms)
+
+    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store where a group goes on in one queue. Members that are online do not notice."""
+        self._portal.run(self._async.commit_offset, group, queue, offset)
+
+    def cluster(self) -> ClusterTable:
+        """Return all registered brokers by name, and the broker names of each cluster."""
+        return self._portal.run(self._async.cluster)
+
+    def broker_runtime(self, address: str) -> dict[str, str]:
+        """Return the runtime figures of the broker at `host:port`."""
+        return self._portal.run(self._async.broker_runtime, address)
+
+    def broker_config(self, address: str) -> dict[str, str]:
+        """Return the settings of the broker at `host:port`, by the names of RocketMQ's configuration files."""
+        return self._portal.run(self._async.broker_config, address)
+
+    def expire_log(self, address: str, *, older_than_hours: int | None = None) -> DeleteExpiredLogResponse:
+        """Let the broker at `host:port` delete expired messages at once; None: what its settings call expired.
+
+        The answer says how many log files go now, and from which log offset on none goes; Java brokers say neither.
+        """
+        return self._portal.run(self._async.expire_log, address, older_than_hours=older_than_hours)
+
+    def wipe_write_permission(self, broker: str) -> int:
+        """Take a broker, by name, out of producers' routes; return how many topics changed."""
+        return self._portal.run(self._async.wipe_write_permission, broker)
+
+    def add_write_permission(self, broker: str) -> int:
+        """Put a broker, by name, back into producers' routes; return how many topics changed."""
+        return self._portal.run(self._async.add_write_permission, broker)
+
+    def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Store a value at every name server."""
+        self._portal.run(self._async.put_kv, namespace, key, value)
+
+    def kv(self, namespace: str, key: str) -> str | None:
+        """Return a stored value; None if there is none."""
+        return self._portal.run(self._async.kv, namespace, key)
+
+    def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete a value at every name server."""
+        self._portal.run(self._async.delete_kv, namespace, key)
+
+    def kv_namespace(self, namespace: str) -> dict[str, str]:
+        """Return all values of a namespace; {} if there are none."""
+        return self._portal.run(self._async.kv_namespace, namespace)
+
+    def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
+        """Return one message: by the broker's offset id, or with `topic` by either id. Raises `QueryNotFound`."""
+        return self._portal.run(self._async.view, message_id, topic)
+
+    def query_by_key(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int | None = None
+    ) -> list[StoredMessage]:
+        """Return the messages of a topic that carry a key, newest first; see `AsyncAdmin.query_by_key`."""
+        return self._portal.run(self._async.query_by_key, topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+
+
+async def _nothing() -> None:
+    pass

@@ -1,0 +1,134 @@
+"""The blocking push consumer: the async one behind a `Portal`, whose keeper turns the loop while nobody calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TypeVar, overload
+
+from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.sigint import sigterm_calls
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.push.listener import Listener
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.client.lifespan import Lifespan
+from pyromq.message import MessageQueue, StoredMessage
+
+L = TypeVar("L", bound=Listener)
+
+
+class Consumer(Lifespan):
+    """Consumes topics as a member of a group; for programs without an event loop.
+
+        with Consumer("billing") as consumer:
+            @consumer.subscribe("orders", tags="paid || refunded")
+            def work(messages):
+                ...
+            consumer.wait()
+
+    Arguments, listeners, units and errors are those of `AsyncConsumer`. Plain listeners run in threads, `async` ones on
+    the consumer's own event loop. Called inside a running event loop, methods raise `UsageError`.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
+        self._async = AsyncConsumer(group, namesrv, config=config)
+        self._portal = Portal(self.close)
+        self._started = False
+        self._terminated = False  # SIGTERM came, maybe before the start was over
+
+    def start(self) -> None:
+        """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
+        self._portal.start(self._async.start)
+        self._started = True
+
+    def close(self) -> None:
+        """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
+        self._portal.close(self._async.close)
+
+    def run(self, *, signals: bool = True) -> None:
+        """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
+
+        SIGTERM is left alone without `signals`, and where the program handles or ignores it itself.
+        """
+        with sigterm_calls(self._terminate) if signals else nullcontext(), self:
+            try:
+                if not self._terminated:
+                    self.wait()
+            except KeyboardInterrupt:
+                pass  # the usual end of a program that consumes
+
+    def wait(self) -> None:
+        """Wait until somebody calls `stop` or `close`; raises what ended the consumer, see `AsyncConsumer.wait`.
+
+        Ctrl-C raises `KeyboardInterrupt`.
+        """
+        if (failure := self._portal.run(self._async.ended)) is not None:
+            raise failure  # here: raised in the loop, it would end whoever turns it
+
+    def stop(self) -> None:
+        """Let `wait` return; for listeners and other threads. Closing is left to who waits."""
+        self._async.stop()
+
+    @overload
+    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*") -> None: ...
+    @overload
+    def subscribe(self, topic: str, listener: None = None, *, tags: str = "*") -> Callable[[L], L]: ...
+    def subscribe(self, topic: str, listener: Listener | None = None, *, tags: str = "*") -> Callable[[L], L] | None:
+        """Give the topic's messages with these tags (`*`, `a`, `a || b`) to a listener, before or after the start.
+
+        Without a listener, returns a decorator for one. A topic has one listener: the latest.
+        """
+        if listener is not None:
+            self._subscribe(topic, listener, tags)
+            return None
+
+        def decorate(function: L) -> L:
+            self._subscribe(topic, function, tags)
+            return function
+
+        return decorate
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume the topic no more; its queues are given away with their offsets stored, soon."""
+        if self._started:
+            self._portal.call(self._async.unsubscribe, topic)
+        else:
+            self._async.unsubscribe(topic)
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group, known once started."""
+        return self._async.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues this member consumes now, in order; those of the retry topic are left out."""
+        return self._async.assignment
+
+    @property
+    def damaged_count(self) -> int:
+        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        return self._async.damaged_count
+
+    def reply(self, request: StoredMessage, body: bytes) -> None:
+        """Answer a message sent with a producer's `request`, from a listener; see `AsyncConsumer.reply`."""
+        self._portal.run(self._async.reply, request, body)
+
+    def pause(self) -> None:
+        """Pull nothing until `resume`, and keep the queues; messages fetched already are still consumed."""
+        self._portal.call(self._async.pause)
+
+    def resume(self) -> None:
+        """Pull again, and share the queues anew."""
+        self._portal.call(self._async.resume)
+
+    def _terminate(self) -> None:
+        self._terminated = True
+        if self._started:
+            self.stop()
+
+    def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
+        if self._started:
+            self._portal.call(self._async.subscribe, topic, listener, tags=tags)
+        else:
+            self._async.subscribe(topic, listener, tags=tags)

@@ -1,0 +1,76 @@
+"""The blocking transaction producer: the async one behind a `Portal`; the application's work runs in its own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyromq.client.blocking.clients import Producer
+from pyromq.client.blocking.portal import Portal
+from pyromq.client.config import ProducerConfig
+from pyromq.client.consumer.application_code import called
+from pyromq.client.producer.transaction_producer import (
+    AsyncTransactionProducer,
+    Check,
+    Decision,
+    Execute,
+    Transaction,
+    TransactionResult,
+    decision_of,
+    unsafe,
+)
+from pyromq.message import Message, SendStatus
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can depend on work of the application; for programs without an event loop.
+
+        def check(message):                        # asked when a decision was lost: look into durable state
+            return Decision.COMMIT if orders.exists(message.message_id) else Decision.ROLLBACK
+
+        with TransactionProducer("orders", check=check) as producer:
+            with producer.transaction(Message("orders", b"...")) as transaction:
+                orders.insert(transaction.transaction_id, ...)
+
+    Arguments, units and errors are those of `AsyncTransactionProducer`. `check` runs in a thread of its own, also
+    while nobody calls; what is executed in a transaction runs in the calling thread.
+    """
+
+    _async: AsyncTransactionProducer
+
+    def __init__(
+        self, group: str, namesrv: str | None = None, *, check: Check, config: ProducerConfig | None = None
+    ) -> None:
+        self._async = AsyncTransactionProducer(group, namesrv, check=check, config=config)
+        self._portal = Portal(self.close)
+
+    def send_in_transaction(
+        self, message: Message, execute: Execute, *, timeout: float | None = None
+    ) -> TransactionResult:
+        """Send a half message, run `execute(message)`, a plain function, and commit or roll back what it returns.
+
+        See `AsyncTransactionProducer.send_in_transaction`.
+        """
+        sent = self._portal.run(self._async.send_half, message, timeout=timeout)
+        decision = Decision.ROLLBACK
+        if sent.status is SendStatus.OK:
+            subject = f"transaction {sent.message_id}"
+            returned, failure = called(execute, message)
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure  # the caller's own end; the broker will ask
+            decision = decision_of(returned, failure, subject)
+        return self._portal.run(self._async.end, sent, decision)
+
+    @contextmanager
+    def transaction(self, message: Message, *, timeout: float | None = None) -> Iterator[Transaction]:
+        """Send a half message; commit when the block is left, unless `rollback` or `leave_open` was called in it.
+
+        See `AsyncTransactionProducer.transaction`.
+        """
+        sent = self._portal.run(self._async.send_half, message, timeout=timeout)
+        if sent.status is not SendStatus.OK:
+            self._portal.run(self._async.end, sent, Decision.ROLLBACK)
+            raise unsafe(sent)
+        transaction = Transaction(sent)
+        yield transaction  # when the block raises nothing is decided: the broker will ask
+        self._portal.run(self._async.end, sent, transaction.decision)

@@ -1,0 +1,1 @@
+"""A client's place in the cluster: name servers, connections, routes, heartbeats."""

@@ -1,0 +1,278 @@
+"""One client's place in the cluster: its id, its name servers, its connections, the routes it knows, its heartbeats.
+
+Producers, consumers and admins each have one and ask brokers through it. Sends no messages and pulls none itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from pyromq.client.cluster.name_servers import NameServers, addresses_of
+from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, route_for_new_topic
+from pyromq.client.cluster.shared_connections import Instance, Member, join, leave
+from pyromq.clock import Clock
+from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
+from pyromq.message import MessageQueue
+from pyromq.net.channel import Channel
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.pool import Pool
+from pyromq.net.tasks import Tasks, every
+from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
+from pyromq.remoting.command import Response
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, UnregisterClient
+from pyromq.remoting.json_quirks import decode_body, encode_body
+
+logger = logging.getLogger(__name__)
+
+API_SECONDS = 3.0  # for heartbeats and routes. Source: ClientConfig.mqClientApiTimeout
+FIRST_PAUSE = 0.02  # before a broker that could not be reached is tried again; doubles up to
+LONGEST_PAUSE = 0.5
+REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its route
+
+
+class Membership:
+    """Between `start` and `close` a client can ask for routes and connections here.
+
+    `announce` gives what heartbeats say, or None for a client that needs none; `answerers` have the answers to
+    what brokers ask. `instance` is part of the client id, and clients of the same one share connections; None gives an
+    id that no other client has.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None,
+        clock: Clock,
+        *,
+        announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
+        answerers: Sequence[object] = (),
+        instance: str | None = None,
+        heartbeat_seconds: float = 30.0,
+        route_refresh_seconds: float = 30.0,
+        connections: ConnectionConfig = PLAIN,
+    ) -> None:
+        self.routes = Routes()
+        self.client_id = ""
+        self.ip = "127.0.0.1"
+        self.tasks = Tasks()
+        self.running = False
+        self.on_route_change: list[Callable[[str], None]] = []  # told the topic whose route is new or other
+        self.on_connection_lost: list[Callable[[str], None]] = []  # told the address of a broker
+        self._addresses = addresses_of(namesrv)
+        self._clock = clock
+        self._announce = announce
+        self._instance = instance
+        self._heartbeat_seconds = heartbeat_seconds
+        self._route_refresh_seconds = route_refresh_seconds
+        self._member = Member(lambda: announce(self.client_id), Dispatcher(*answerers))
+        self._shared: Instance | None = None
+        self._connections = connections
+        self._pool = Pool(self._member.dispatcher, clock, connections)
+        self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
+        self._fetching: dict[str, asyncio.Lock] = {}
+        self._fetched: dict[str, float] = {}
+        self._greeted: dict[str, Channel] = {}
+        self._silent: set[str] = set()
+        self._everywhere = False
+
+    async def start(self) -> None:
+        """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
+        if self._instance is not None:
+            self._shared = join((tuple(self._addresses), self._instance), self._member, self._clock, self._connections)
+            self._pool = self._shared.pool
+            self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
+        try:
+            channel = await self.name_servers.connect()
+        except BaseException:
+            await self._close_pool()
+            raise
+        self.ip = channel.local_address[0]
+        # Without a name, different for each client of a process, as Java's own instance names are.
+        self.client_id = f"{self.ip}@{self._instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
+        self.running = True
+        self.tasks.start(every(self._heartbeat_seconds, self.heartbeat, self._clock), name="heartbeat")
+        self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
+
+    async def close(self) -> None:
+        """Stop the loops, leave the groups at every broker greeted, close the connections."""
+        self.running = False
+        await self.tasks.stop()
+        for channel in self._greeted.values():
+            if not channel.closed:
+                self._unregister(channel)
+        self._greeted.clear()
+        await self._close_pool()
+
+    async def _close_pool(self) -> None:
+        if self._shared is None:
+            await self._pool.close()
+        else:
+            await leave(self._shared, self._member)
+
+    def check_running(self) -> None:
+        """Raise `NotRunning` outside `start` ... `close`."""
+        if not self.running:
+            raise NotRunning("the client is not running: start it with `with` or start(); a closed one stays closed")
+
+    def open_channel(self, address: str) -> Channel | None:
+        """Return the connection to a broker if it is open now."""
+        return self._pool.open_channel(address)
+
+    async def channel(self, address: str) -> Channel:
+        """Return the connection to a broker; a new one begins with a heartbeat. Raises `Unavailable`."""
+        channel = await self._pool.channel(address)
+        if self._greeted.get(address) is not channel:
+            self._greeted[address] = channel
+            self._silent.discard(address)
+            channel.exchange.on_close.append(lambda _: self._lost(address))
+            if (body := self._announce(self.client_id)) is not None:
+                channel.notify(Heartbeat(), encode_body(body))
+        return channel
+
+    async def route(self, topic: str) -> Route:
+        """Return the known route of a topic, else ask for it. Raises `TopicNotFound` and `NoNameServer`."""
+        return self.routes.find(topic) or await self._fetch_once(topic, self._fetch)
+
+    async def route_for_sending(self, topic: str, template_topic: str, wished_queues: int) -> Route:
+        """Return the topic's route, or for an unknown topic where its first message may go."""
+        fetch = partial(self._fetch_or_template, template_topic=template_topic, wished_queues=wished_queues)
+        return self.routes.find(topic) or await self._fetch_once(topic, fetch)
+
+    async def refresh(self, topic: str) -> None:
+        """Ask for a topic's route again; what was known stays when there is no answer or the topic is gone."""
+        if self._clock.monotonic() - self._fetched.get(topic, -REFRESH_PAUSE) < REFRESH_PAUSE:
+            return
+        self._fetched[topic] = self._clock.monotonic()
+        try:
+            await self._fetch(topic)
+        except (Unavailable, TopicNotFound) as error:
+            logger.debug("route of %s stays as it was: %s", topic, error)
+
+    async def refresh_all(self) -> None:
+        for topic in self.routes.topics:
+            await self.refresh(topic)
+
+    async def ask(self, address: str, header: Header, body: bytes = b"", *, timeout: float = API_SECONDS) -> Response:
+        """Ask the broker at an address; return its answer whatever the code. Raises `Unavailable`. Seconds."""
+        self.check_running()
+        try:
+            async with asyncio.timeout(timeout):
+                channel = await self.channel(address)
+                return await channel.call(header, body, timeout=timeout)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{address} did not answer within {timeout:g} s") from error
+
+    async def ask_queue(
+        self, queue: MessageQueue, header: Header, *, timeout: float, broker_id: int = MASTER
+    ) -> Response:
+        """Ask a broker that has the queue; tries until `timeout` (seconds), so that a restarted broker is found.
+
+        Only for questions that may be asked twice. Returns the answer whatever its code.
+        """
+        deadline = self._clock.monotonic() + timeout
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                route = await self.route(queue.topic)
+                address = route.replica(queue.broker_name, broker_id)
+                if address is None:
+                    raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
+                return await self.ask(address, header, timeout=max(0.001, deadline - self._clock.monotonic()))
+            except Unavailable:
+                if self._clock.monotonic() + pause >= deadline:
+                    raise
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                await self.refresh(queue.topic)
+
+    async def masters(self) -> dict[str, str]:
+        """Return the addresses of all masters by broker name, as a name server knows them now."""
+        response = await self.name_servers.ask(Cluster())
+        brokers = decode_body(ClusterTable, response.check().body).brokers
+        return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
+
+    def join_everywhere(self) -> None:
+        """Be heard at every master, also without a route that leads there; the first time soon."""
+        self._everywhere = True
+        self.tasks.start(self.heartbeat(), name="first heartbeat")
+
+    async def heartbeat(self) -> None:
+        """Tell every broker of the known routes who is here; masters only where nothing is consumed."""
+        body = self._announce(self.client_id)
+        if body is None or not (body.consumers or body.producers):
+            return
+        addresses = self.routes.broker_addresses(masters_only=not body.consumers)
+        if self._everywhere:
+            with suppress(MQError):  # no name server answers now
+                addresses.update((await self.masters()).values())
+        await asyncio.gather(*(self._beat(address, encode_body(body)) for address in addresses))
+
+    def _lost(self, address: str) -> None:
+        if self.running:
+            for tell in self.on_connection_lost:
+                tell(address)
+
+    async def _beat(self, address: str, body: bytes) -> None:
+        try:
+            channel = await self.channel(address)
+            (await channel.call(Heartbeat(), body, timeout=API_SECONDS)).check()
+        except MQError as error:
+            if self.running and address not in self._silent:  # said once, until it answers again; not while leaving
+                logger.warning("no heartbeat to broker %s: %s", address, error)
+            self._silent.add(address)
+        else:
+            self._silent.discard(address)
+
+    async def _fetch_once(self, topic: str, fetch: Callable[[str], Awaitable[None]]) -> Route:
+        """Let callers that wait for the same route share one question."""
+        async with self._fetching.setdefault(topic, asyncio.Lock()):
+            if (route := self.routes.find(topic)) is None:
+                await fetch(topic)
+                route = self.routes.find(topic)
+        self._fetching.pop(topic, None)
+        assert route is not None, "fetching learns the route or raises"
+        return route
+
+    async def _fetch(self, topic: str) -> None:
+        try:
+            body = await self._ask_route(topic)
+        except TopicNotFound:
+            self.routes.miss(topic)
+            raise
+        if self.routes.learn(read_route(topic, body)):
+            logger.debug("route of %s: %s", topic, body)
+            for tell in self.on_route_change:
+                tell(topic)
+
+    async def _fetch_or_template(self, topic: str, *, template_topic: str, wished_queues: int) -> None:
+        try:
+            await self._fetch(topic)
+        except TopicNotFound:
+            try:
+                template = await self._ask_route(template_topic)
+            except TopicNotFound as error:
+                raise TopicNotFound(
+                    f"topic {topic!r} does not exist, and no broker creates topics by itself; create it first "
+                    f"(`pyromq topic create {topic}`)"
+                ) from error
+            self.routes.learn(route_for_new_topic(topic, template, wished_queues))
+
+    async def _ask_route(self, topic: str) -> TopicRoute:
+        response = await self.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
+        return decode_body(TopicRoute, response.check().body)
+
+    def _unregister(self, channel: Channel) -> None:
+        body = self._announce(self.client_id)
+        if body is None:
+            return
+        for producer in body.producers:
+            channel.notify(UnregisterClient(client_id=self.client_id, producer_group=producer.group))
+        for consumer in body.consumers:
+            channel.notify(UnregisterClient(client_id=self.client_id, consumer_group=consumer.group))

@@ -1,0 +1,1 @@
+"""Consuming: what push and pull consumers share."""

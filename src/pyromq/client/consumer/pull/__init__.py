@@ -1,0 +1,1 @@
+"""The pull consumer: the application asks for messages."""

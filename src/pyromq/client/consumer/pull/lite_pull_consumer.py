@@ -1,0 +1,399 @@
+"""The async pull consumer: the application asks for messages and says how far it is.
+
+It assigns queues itself, or subscribes and shares them with its group. For each assigned queue one task pulls ahead,
+within bounds; `poll` and iteration hand out what it brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from pyromq.client.arguments import check_queue, checked
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
+from pyromq.client.consumer.pull.positions import Positions
+from pyromq.client.consumer.pull.prefetch import Fetching
+from pyromq.client.consumer.pull.pull_status import Reporting
+from pyromq.client.consumer.pull.queue_watch import QueueListener, QueueWatch
+from pyromq.client.consumer.pull.subscribed_queues import Sharing, subscription
+from pyromq.client.consumer.pull.turns import Turns
+from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
+from pyromq.client.consumer.queue_offsets import QueueOffsets
+from pyromq.client.lifespan import AsyncLifespan
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import IllegalName, MQError, UsageError
+from pyromq.filter.tags import subscribed_tags
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import DEFAULT_CONSUMER_GROUP, check_group, check_topic
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0  # how long iteration waits before it looks again whether the consumer was closed
+
+
+@checked
+class AsyncPullConsumer(AsyncLifespan):
+    """Pulls messages when the application asks, for programs with an event loop; see also `PullConsumer`.
+
+        async with AsyncPullConsumer("billing") as consumer:
+            consumer.subscribe("orders")
+            async for message in consumer:
+                ...
+
+    After `subscribe`, the members of the group share the queues; all must subscribe to the same. With
+    `assign(await consumer.queues("orders"))` the application chooses queues itself. One consumer does one or the other,
+    and so do all of a group: who assigns counts as a member and would be left queues it does not read.
+
+    A queue begins where the group has committed, else where `ConsumerConfig.consume_from` says. Messages come at least
+    once: those not committed come again to the next member that gets the queue. With `auto_commit` each `poll` commits
+    what earlier polls handed out, and closing commits everything handed out - except, when an exception ends the
+    `async with`, what came last.
+
+    `namesrv` is as for `AsyncProducer`. Times are seconds unless a name says ms. Entering raises
+    `NoNameServer` at once when no name server can be reached; other methods raise `Unavailable` when no broker answers
+    within `ConsumerConfig.timeout`, a `BrokerError` for an answer that says no, `NotRunning` before start and after
+    close. While a broker is away, polls find nothing of its queues; pulling resumes by itself. A topic that is deleted
+    and made again is read from its new beginning; polls in between say `TopicNotFound`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ConsumerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group(group)
+        if group == DEFAULT_CONSUMER_GROUP:
+            raise IllegalName(f"consumerGroup can not equal {DEFAULT_CONSUMER_GROUP}, please specify another one.")
+        self.group = group
+        self.config = config or ConsumerConfig()
+        self._clock = clock or SystemClock()
+        self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._assigns = False  # from the first `assign` on
+        self._reporting = Reporting(
+            self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
+        )
+        self._membership = Membership(
+            namesrv,
+            self._clock,
+            announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
+            answerers=[self._reporting],
+            instance=self.config.instance,
+            connections=self.config.connections,
+            heartbeat_seconds=self.config.heartbeat_seconds,
+            route_refresh_seconds=self.config.route_refresh_seconds,
+        )
+        self._offsets = QueueOffsets(self._membership, timeout=self.config.timeout)
+        self._fetching = Fetching(group, self._membership, offsets=self._offsets, config=self.config, clock=self._clock)
+        self._watch = QueueWatch(self._membership)
+        self._turns = Turns(self._assigned, self._clock)
+        self._open: Batch | None = None  # being handed out message by message
+        self._positions = Positions(group, self._assigned, self._offsets, config=self.config, clock=self._clock)
+        self._sharing = Sharing(
+            group,
+            self._membership,
+            self.config,
+            clock=self._clock,
+            assigned=self._assigned,
+            positions=self._positions,
+            fetching=self._fetching,
+            changed=self._turns.renew,
+        )
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group, known once started."""
+        return self._membership.client_id
+
+    @property
+    def damaged_count(self) -> int:
+        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        return self._fetching.damaged_count
+
+    async def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        await self._membership.start()
+        self._reporting.started_ms = self._clock.now_ms()
+        await self._sharing.start()
+
+    async def close(self) -> None:
+        """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
+        if not self._membership.running:
+            return
+        try:
+            await self._membership.tasks.stop()  # what shares the queues among them
+            if self.config.auto_commit:
+                self._positions.finish_handed_out()
+                await self._positions.commit_finished()
+        except MQError as error:
+            logger.warning("closing: offsets of group %s are not committed: %s", self.group, error)
+        finally:
+            await self._sharing.leave()
+            await self._membership.close()
+            self._fetching.changed.set()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.hand_back_latest()
+        await super().__aexit__(kind, error, trace)
+
+    def hand_back_latest(self) -> None:
+        """Take what the latest poll, or iteration step, handed out as not consumed: closing will not commit it."""
+        self._positions.hand_back_latest()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read now, in order of broker name and queue id."""
+        check_topic(topic)
+        self._membership.check_running()
+        await self._membership.refresh(topic)
+        return list((await self._membership.route(topic)).readable)
+
+    async def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read now, and call `listener(queues)` whenever they are others.
+
+            await consumer.assign(await consumer.watch_queues("orders", consumer.assign))
+
+        The listener, plain or `async`, runs on the event loop; a topic has one: the latest. Changes are seen within
+        `ConsumerConfig.route_refresh_seconds`. Raises `TopicNotFound`.
+        """
+        check_topic(topic)
+        self._membership.check_running()
+        return await self._watch.begin(topic, listener)
+
+    def unwatch_queues(self, topic: str) -> None:
+        """End what `watch_queues` began."""
+        self._watch.end(topic)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The assigned queues, in order; after `subscribe`, those that are this member's now."""
+        return sorted(self._assigned)
+
+    def subscribe(self, topic: str, *, tags: str = "*", listener: QueueListener | None = None) -> None:
+        """Share the topic's queues with the group's other members, before or after the start; `tags` as in `assign`.
+
+        The listener, plain or `async`, is given our queues of the topic whenever they are others, before any message
+        of new ones is handed out, so that it may `seek`; the sharing waits for it. A queue that goes to another member
+        is handed out no more. The next one waits up to half a second for the application to ask for more, or without
+        `auto_commit` to commit; what is not committed by then comes again there. Call it on the event loop.
+        """
+        check_topic(topic)
+        subscribed_tags(tags)
+        if self._assigns:
+            raise UsageError(f"this consumer of group {self.group} assigns its queues; make another one to subscribe")
+        self._sharing.subscribe(topic, tags, listener)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Pull the topic no more; its queues are given away, soon."""
+        self._sharing.unsubscribe(topic)
+
+    async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+        """Pull from exactly these queues from now on; `tags` is `*` or `a || b`, for all of them.
+
+        Queues assigned before with the same tags go on where they are; others are let go, after their commit.
+        """
+        self._membership.check_running()
+        if self._sharing.used:
+            raise UsageError(f"this consumer of group {self.group} subscribes to topics; make another one to assign")
+        subscribed_tags(tags)
+        wanted = dict.fromkeys(queues)
+        for queue in wanted:
+            check_queue("one of queues", queue)
+        self._assigns = True
+        dropped = [a for queue, a in self._assigned.items() if queue not in wanted or a.tags != tags]
+        if self.config.auto_commit:
+            self._positions.finish_handed_out()
+            await self._positions.commit_finished(dropped)
+        for assigned in dropped:
+            self._drop(assigned)
+        added = [AssignedQueue(queue, tags) for queue in wanted if queue not in self._assigned]
+        self._assigned.update((assigned.queue, assigned) for assigned in added)
+        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
+        for assigned in added:
+            self._fetching.begin(assigned)
+        self._turns.renew()
+        await self._membership.heartbeat()
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at a queue offset; `UsageError` unless it is between the queue's bounds."""
+        assigned = self._find(queue)
+        least, end = await asyncio.gather(self._offsets.least(queue), self._offsets.end(queue))
+        if not least <= offset <= end:
+            raise UsageError(f"offset {offset} of {queue} is outside the queue: {least} to {end}")
+        self._go_on_at(assigned, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the first message that is still there."""
+        assigned = self._find(queue)
+        self._go_on_at(assigned, await self._offsets.least(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the next message that arrives."""
+        assigned = self._find(queue)
+        self._go_on_at(assigned, await self._offsets.end(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the message stored nearest to a time (ms since 1970)."""
+        assigned = self._find(queue)
+        self._go_on_at(assigned, await self._offsets.by_time(queue, timestamp_ms))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these assigned queues until they are resumed."""
+        for queue in queues:
+            self._find(queue).paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            self._find(queue).paused = False
+        self._fetching.room.set()
+        self._fetching.changed.set()
+
+    async def poll(self, timeout: float = 1.0) -> list[StoredMessage]:
+        """Return the next messages of one queue, in order; [] when there is none within `timeout` seconds.
+
+        Raises an answer that says no to a pull, such as `NoPermission`, once for each time it came, and
+        `MessageDamaged` with `Damaged.STOP`, again and again until the application seeks behind the message.
+        """
+        self._membership.check_running()
+        self._positions.finish_handed_out()
+        await self._positions.auto_commit()
+        batch, self._open = self._open, None
+        if batch is None or not batch.messages or batch.assigned.leaving:
+            batch = await self._next_batch(timeout)
+        return batch.hand_out_all() if batch is not None else []
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredMessage:
+        """Return the next message of any assigned queue, however long it takes; ends when the consumer is closed."""
+        message = self.next_buffered()
+        while message is None:
+            if not self._membership.running:
+                raise StopAsyncIteration
+            self._positions.finish_handed_out()
+            await self._positions.auto_commit()
+            self._open = await self._next_batch(POLL_SECONDS)
+            message = self.next_buffered()
+        return message
+
+    def next_buffered(self) -> StoredMessage | None:
+        """Return the next message of the batch that iteration is in; None when it is used up. Never waits."""
+        batch = self._open
+        if batch is None:
+            return None
+        batch.assigned.finished = batch.assigned.position
+        return batch.hand_out_one() if batch.messages and not batch.assigned.leaving else None
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers.
+
+        With `offsets`, store exactly these instead: where the group goes on in each queue, assigned here or not.
+        """
+        self._membership.check_running()
+        if offsets is None:
+            self._positions.finish_handed_out()
+            await self._positions.commit_finished()
+        else:
+            await asyncio.gather(*(self._positions.commit_at(queue, offset) for queue, offset in offsets.items()))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's stored offset of a queue; None if there is none."""
+        self._membership.check_running()
+        return await self._offsets.committed(self.group, queue)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message that will be handed out of an assigned queue."""
+        return self._find(queue).position
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", wait_seconds: float = 0.0
+    ) -> PullResult:
+        """Pull once from any queue, without touching assignment and positions.
+
+        With `wait_seconds` the broker holds the request until a message comes, at most so long. What is not what was
+        stored is in `PullResult.damaged`; none is passed over or counted.
+        """
+        self._membership.check_running()
+        request = PullRequest(max_count, tags, wait_seconds, self.config.timeout, verify=self.config.verify_checksums)
+        return await pull(self._membership, self.group, queue, offset, request=request)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that is still there."""
+        self._membership.check_running()
+        return await self._offsets.least(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        self._membership.check_running()
+        return await self._offsets.end(queue)
+
+    async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a time (ms since 1970)."""
+        self._membership.check_running()
+        return await self._offsets.by_time(queue, timestamp_ms)
+
+    def _entry(self) -> ConsumerEntry:
+        """What heartbeats say about this consumer."""
+        subscriptions = self._sharing.subscriptions()
+        if self._assigns:
+            assigned = {each.queue.topic: each.tags for each in self._assigned.values()}
+            subscriptions = [subscription(topic, tags) for topic, tags in sorted(assigned.items())]
+        return ConsumerEntry(
+            self.group, "CONSUME_ACTIVELY", consume_from=self.config.announced_start, subscriptions=subscriptions
+        )
+
+    def _find(self, queue: MessageQueue) -> AssignedQueue:
+        self._membership.check_running()
+        assigned = self._assigned.get(queue)
+        if assigned is None or assigned.leaving:
+            hint = "it is, or will be, another member's" if self._sharing.used else "assign() it first"
+            raise UsageError(f"{queue} is not assigned to this consumer; {hint}")
+        return assigned
+
+    def _go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
+        """Forget what is fetched and pull from `offset` on; an answer on its way is never looked at."""
+        if self._open is not None and self._open.assigned is assigned:
+            self._open = None
+        assigned.restart(offset)
+        assigned.committed = -1  # the application decides now: what it commits is told, whatever the broker has
+        self._fetching.begin(assigned)
+
+    def _reset(self, assigned: AssignedQueue, offset: int) -> None:
+        """An administrator moves the group: go there and store it, as all members do."""
+        self._go_on_at(assigned, offset)
+        self._membership.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
+
+    def _drop(self, assigned: AssignedQueue) -> None:
+        del self._assigned[assigned.queue]
+        self._fetching.end(assigned)
+        assigned.leave()
+
+    async def _next_batch(self, timeout: float) -> Batch | None:
+        """Wait for a batch of a queue that is not paused; queues take turns."""
+        if not (self._assigns or self._sharing.used):
+            raise UsageError(f"consumer of group {self.group} has no queues: subscribe to a topic or assign some first")
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    self._fetching.changed.clear()
+                    if (batch := self._turns.take()) is not None:
+                        self._fetching.room.set()
+                        return batch
+                    if (failure := self._fetching.take_failure()) is not None:
+                        raise failure
+                    if not self._membership.running:
+                        return None
+                    await self._fetching.changed.wait()
+        except TimeoutError:
+            return None

@@ -1,0 +1,135 @@
+"""Pulls ahead for the queues of a pull consumer: one task a queue, each within its bounds.
+
+Fills `AssignedQueue`s; which queues there are and who takes the messages is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.routes import MASTER
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.passing_over import PassingOver
+from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
+from pyromq.client.consumer.pulling import PullRequest, PullStatus, pull
+from pyromq.client.consumer.push.send_back import SendBack
+from pyromq.client.consumer.queue_offsets import QueueOffsets
+from pyromq.clock import Clock
+from pyromq.errors import MQError, TopicNotFound
+from pyromq.message import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+
+class Fetching:
+    """The fetching tasks; they end with the membership's.
+
+    `changed` is set when there is something to hand out or an error to tell; set `room` when something was handed out
+    or a queue resumed.
+    """
+
+    def __init__(
+        self, group: str, membership: Membership, *, offsets: QueueOffsets, config: ConsumerConfig, clock: Clock
+    ) -> None:
+        self.changed = asyncio.Event()
+        self.room = asyncio.Event()
+        self._group = group
+        self._membership = membership
+        self._offsets = offsets
+        self._config = config
+        self._clock = clock
+        self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._failures: dict[MessageQueue, MQError] = {}  # answers that said no, until told or until pulling works
+        given_back = SendBack(group, membership, clock, max_retries=None)
+        self._damage = PassingOver(group, config.damaged, given_back)
+        self._troubled: set[MessageQueue] = set()
+
+    @property
+    def damaged_count(self) -> int:
+        """How many damaged messages were passed over."""
+        return self._damage.count
+
+    def begin(self, assigned: AssignedQueue) -> None:
+        """Pull from the queue's `fetch_offset` on; an answer that is on its way is never looked at."""
+        self.end(assigned)
+        self._tasks[assigned.queue] = self._membership.tasks.start(
+            self._fetch_for_ever(assigned), name=f"pull {assigned.queue}"
+        )
+
+    def begin_once(self, assigned: AssignedQueue) -> None:
+        """Pull from the queue's `fetch_offset` on, unless that goes on already."""
+        if assigned.queue not in self._tasks:
+            self.begin(assigned)
+
+    def end(self, assigned: AssignedQueue) -> None:
+        """Pull no more for this queue."""
+        self._failures.pop(assigned.queue, None)
+        running = self._tasks.pop(assigned.queue, None)
+        if running is not None:
+            running.cancel()
+
+    def take_failure(self) -> MQError | None:
+        """Return, once, an answer that said no to a pull, of a queue that cannot be pulled since."""
+        return self._failures.popitem()[1] if self._failures else None
+
+    async def _fetch_for_ever(self, assigned: AssignedQueue) -> None:
+        while True:
+            while self._is_full(assigned):
+                self.room.clear()
+                await self.room.wait()
+            try:
+                await self._fetch(assigned)
+            except MQError as error:
+                if isinstance(error, TopicNotFound):
+                    assigned.begin_anew()
+                self._tell(assigned.queue, error)
+                await self._clock.sleep(self._config.retry_seconds)
+
+    def _is_full(self, assigned: AssignedQueue) -> bool:
+        config = self._config
+        return (
+            assigned.paused
+            or assigned.ready_count >= config.buffered_messages
+            or assigned.ready_bytes >= config.buffered_bytes
+        )
+
+    async def _fetch(self, assigned: AssignedQueue) -> None:
+        config = self._config
+        request = PullRequest(
+            config.pull_count,
+            assigned.tags,
+            config.long_poll_seconds,
+            config.timeout,
+            assigned.broker_id,
+            verify=config.verify_checksums,
+        )
+        result = await pull(self._membership, self._group, assigned.queue, assigned.fetch_offset, request=request)
+        if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
+            assigned.broker_id = MASTER  # a replica that is behind is not believed
+            return
+        self._failures.pop(assigned.queue, None)
+        assigned.broker_id = result.suggested_broker_id
+        assigned.pulled_ms = self._clock.now_ms()
+        if result.status is PullStatus.OFFSET_MOVED:
+            asked, latest_ms = assigned.fetch_offset, assigned.latest_ms
+            assigned.correct(await self._offsets.corrected(self._group, result, asked=asked, latest_ms=latest_ms))
+        else:
+            messages, next_offset, failure = await self._damage.sift(result)
+            if assigned.add(messages, next_offset):
+                self.changed.set()
+            if failure is not None:
+                raise failure
+        if assigned.queue in self._troubled:
+            self._troubled.discard(assigned.queue)
+            logger.info("group %s: pulling %s works again", self._group, assigned.queue)
+
+    def _tell(self, queue: MessageQueue, error: MQError) -> None:
+        """A passing trouble is logged once, until the queue works again; an answer that says no goes to the caller."""
+        if not error.retriable:
+            self._failures[queue] = error
+            self.changed.set()
+        elif queue not in self._troubled:
+            self._troubled.add(queue)
+            logger.warning("group %s: pulling %s fails, trying again: %s", self._group, queue, error)

@@ -1,0 +1,1 @@
+"""The push consumer: messages are given to listeners."""

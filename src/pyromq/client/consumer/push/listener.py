@@ -1,0 +1,132 @@
+"""What applications write for a push consumer: the listener, and the words it answers with.
+
+A listener is a function of a list of messages, plain or `async`. Returning nothing means done; raising means that the
+messages come again. Knows no queues and no brokers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from math import isnan
+
+from pyromq.client.consumer.application_code import picture_of, text_of
+from pyromq.errors import MQError, UsageError
+from pyromq.message import StoredMessage
+
+Listener = Callable[[list[StoredMessage]], object]
+
+TO_DEAD_LETTERS = -1  # the delay level that skips all retries. Source: ConsumeConcurrentlyContext
+LONGEST_REASON = 500  # characters of a failure's text that are kept with the message
+
+
+def _nobody_ends(failure: BaseException) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """How a listener is called: awaited in a task of the event loop, or in a thread.
+
+    `ends` is told, there, of a `KeyboardInterrupt` or `SystemExit` that comes out of it.
+    """
+
+    call: Listener
+    in_task: bool
+    ends: Callable[[BaseException], None] = _nobody_ends
+
+    @classmethod
+    def of(cls, listener: Listener, ends: Callable[[BaseException], None] = _nobody_ends) -> Listening:
+        """Raises `UsageError` for what cannot be called."""
+        if not callable(listener):
+            raise UsageError(f"a listener is a function of a list of messages, not {listener!r:.100}")
+        return cls(listener, _is_async(listener), ends)
+
+
+class Ack(Enum):
+    """What a listener may return instead of nothing.
+
+    The last two are for orderly consumers with `ConsumerConfig.auto_commit` off: there nothing counts as consumed
+    before `COMMIT`, and `ROLLBACK` brings everything since the last commit again.
+    """
+
+    DONE = "done"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+class RetryLater(MQError):
+    """Raised by a listener: the messages come again, as with any exception, but how is said.
+
+    `done` of the messages, from the first on, are consumed all the same. `delay_level` (1 to 18) fixes when the others
+    come again; 0 leaves it to the broker, which waits longer each time. An orderly consumer repeats in place instead,
+    after `seconds`.
+    """
+
+    def __init__(self, reason: str = "", *, done: int = 0, delay_level: int = 0, seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.done = done
+        self.delay_level = delay_level
+        self.seconds = seconds
+
+
+class GiveUp(RetryLater):
+    """Raised by a listener: the messages (but the first `done`) go to the dead letters without further attempts."""
+
+    def __init__(self, reason: str = "", *, done: int = 0) -> None:
+        super().__init__(reason, done=done, delay_level=TO_DEAD_LETTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a piece: the first `done` messages are consumed, the others come again."""
+
+    done: int
+    ack: Ack = Ack.DONE
+    reason: str = ""
+    error: BaseException | None = None  # to be logged; none where the listener asked for the retry itself
+    delay_level: int = 0
+    seconds: float | None = None
+
+
+def judge(count: int, returned: object, failure: BaseException | None) -> Verdict:
+    """Return what a listener's return value, or the exception it raised, means for `count` messages."""
+    if failure is None:
+        if returned is None:
+            return Verdict(count)
+        if isinstance(returned, Ack):
+            return Verdict(count, returned)
+        text = f"the listener returned {picture_of(returned)}; it must return nothing or an Ack, or raise"
+        return Verdict(0, reason=text, error=UsageError(text))
+    reason = reason_text(failure)
+    if isinstance(failure, RetryLater):
+        return _wished(failure, count, reason)
+    return Verdict(0, reason=reason, error=failure)
+
+
+def _wished(failure: RetryLater, count: int, reason: str) -> Verdict:
+    """What a listener asked for; a plain failure where that cannot be understood."""
+    try:
+        done, level = min(max(int(failure.done), 0), count), int(failure.delay_level)
+        seconds = None if failure.seconds is None else float(failure.seconds)
+        if seconds is not None and isnan(seconds):
+            raise ValueError("seconds is not a number")
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        return Verdict(0, reason=f"{reason} (and says it wrongly: {error})", error=failure)
+    return Verdict(done, reason=reason, delay_level=level, seconds=seconds)
+
+
+def reason_text(failure: BaseException) -> str:
+    """Return an exception as one short line that a property can hold."""
+    printable = "".join(c if c.isprintable() else " " for c in text_of(failure)[:LONGEST_REASON])
+    return printable.strip()
+
+
+def _is_async(listener: Listener) -> bool:
+    function = listener
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  its kind is asked

@@ -1,0 +1,171 @@
+"""Messages of one queue that are fetched and not yet consumed, and the offset up to which all are.
+
+Messages are kept as pieces: what the listener gets in one call. Pieces may be finished in any order; the offset that
+may be committed is always that of the first message not consumed, so that a crash repeats messages and loses none.
+Knows no threads and no brokers. Source: RocketMQ 4.9.8, ProcessQueue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from math import inf
+from typing import cast
+
+from pyromq.client.consumer.application_code import was_thrown_in
+from pyromq.client.consumer.push.listener import Listening, Verdict, judge
+from pyromq.message import MessageQueue, StoredMessage
+
+
+class Piece:
+    """Messages for one call of the listener. A thread or task runs it; everything else is done by the event loop.
+
+    `started` is the monotonic second of the latest call, None before it. `over` means that neither call nor clean-up
+    are under way; `done` that the messages are consumed, or were sent back. `abandoned`: whatever the listener may
+    still say, nobody waits for it.
+    """
+
+    __slots__ = ("abandoned", "done", "failure", "in_flight", "listener", "messages", "over", "returned", "started")
+
+    def __init__(self, in_flight: InFlight, listener: Listening, messages: list[StoredMessage]) -> None:
+        self.in_flight = in_flight
+        self.listener = listener
+        self.messages = messages
+        self.started: float | None = None
+        self.returned: object = None
+        self.failure: BaseException | None = None
+        self.over = True
+        self.done = False
+        self.abandoned = False
+
+    @property
+    def first_offset(self) -> int:
+        return self.messages[0].queue_offset
+
+    def begin(self) -> bool:
+        """Note that the listener is about to be called; false when the queue is not, or no longer, ours to consume."""
+        self.started = self.in_flight.now()
+        self.over = False  # before the look at `closed`: who closes looks at `over` afterwards
+        if self.in_flight.closed or self.started > self.in_flight.allowed_until:
+            self.over = True
+            return False
+        self.returned = self.failure = None
+        return True
+
+    def run(self) -> bool:
+        """Call a plain listener here, and keep what it returns or raises. False when it was not called."""
+        if not self.begin():
+            return False
+        try:
+            self.returned = self.listener.call(self.messages)
+        except BaseException as error:  # noqa: BLE001  a listener may raise anything; the verdict tells what it means
+            self._fail(error)
+        return True
+
+    async def run_in_task(self) -> bool:
+        """Await an async listener, and keep what it returns or raises. False when it was not called."""
+        if not self.begin():
+            return False
+        try:
+            self.returned = await cast("Awaitable[object]", self.listener.call(self.messages))
+        except BaseException as error:
+            if was_thrown_in(error):  # we are stopped
+                raise
+            self._fail(error)
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            self.listener.ends(error)
+
+    @property
+    def verdict(self) -> Verdict:
+        return judge(len(self.messages), self.returned, self.failure)
+
+
+class InFlight:
+    """The pieces of one queue, in the order fetched; offsets are queue offsets.
+
+    `next_offset` is where fetching goes on. Once `closed`, no piece starts any more; once `dropped`, what listeners
+    that still run make of their pieces counts for nothing: the queue was given away, or is consumed anew from another
+    offset. `changed` is set when messages are finished, for those that wait for room or for the end. `now` gives
+    monotonic seconds. Where order is kept: no piece starts after `allowed_until`, when the queue's lock may be
+    another's; `busy` while a turn is under way; the first `uncommitted` pieces are consumed, but not committed.
+    """
+
+    def __init__(self, queue: MessageQueue, next_offset: int, now: Callable[[], float]) -> None:
+        self.queue = queue
+        self.next_offset = next_offset
+        self.now = now
+        self.closed = False
+        self.dropped = False
+        self.allowed_until = inf
+        self.busy = False
+        self.uncommitted = 0
+        self.changed = asyncio.Event()
+        self.count = 0
+        self.size = 0
+        self.consumed_ms = 0  # wall clock of the latest end of a piece, for those who look from outside
+        self.pieces: deque[Piece] = deque()
+
+    def add(self, pieces: Iterable[Piece], next_offset: int) -> None:
+        """Take what a pull brought; without pieces there was nothing wanted on the way to `next_offset`."""
+        for piece in pieces:
+            self.count += len(piece.messages)
+            self.size += _size(piece.messages)
+            self.pieces.append(piece)
+        self.next_offset = next_offset
+
+    def drop(self) -> None:
+        """Let nothing start, and nothing count, any more."""
+        self.closed = self.dropped = True
+        self.changed.set()
+
+    async def quiet(self) -> None:
+        """Start no further piece, and wait until those begun are over."""
+        self.closed = True
+        while self.running:
+            self.changed.clear()
+            await self.changed.wait()
+
+    def finish(self, piece: Piece, done: int | None = None) -> None:
+        """The first `done` messages of a piece are consumed; by default all of them."""
+        consumed = piece.messages if done is None else piece.messages[:done]
+        self.count -= len(consumed)
+        self.size -= _size(consumed)
+        self.changed.set()
+        if len(consumed) < len(piece.messages):
+            piece.messages = piece.messages[len(consumed) :]
+            return
+        piece.done = True
+        pieces = self.pieces
+        while pieces and pieces[0].done:
+            pieces.popleft()
+
+    def replace(self, piece: Piece, messages: list[StoredMessage]) -> None:
+        """Of the piece's messages only these, at least one, are left to consume."""
+        self.count -= len(piece.messages) - len(messages)
+        self.size -= _size(piece.messages) - _size(messages)
+        piece.messages = messages
+        self.changed.set()
+
+    @property
+    def safe_offset(self) -> int:
+        """The offset to commit: of the first message that is not consumed."""
+        return self.pieces[0].first_offset if self.pieces else self.next_offset
+
+    @property
+    def span(self) -> int:
+        """How far the first and the last message kept lie apart."""
+        return self.pieces[-1].messages[-1].queue_offset - self.pieces[0].first_offset if self.pieces else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a listener, or what follows it, is at work on one of the pieces."""
+        return any(not piece.over and not piece.abandoned for piece in self.pieces)
+
+
+def _size(messages: list[StoredMessage]) -> int:
+    return sum([len(message.stored_body) for message in messages])

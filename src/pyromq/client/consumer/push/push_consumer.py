@@ -1,0 +1,399 @@
+"""The async push consumer: the group's members share the queues, and each gives its messages to listeners.
+
+This file wires and orders: rebalance says which queues are ours, a pull loop per queue fetches, consuming calls the
+listeners, offsets are stored. Each of them is in a file of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar, overload
+
+from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.allocation import averaging
+from pyromq.client.consumer.application_code import text_of
+from pyromq.client.consumer.passing_over import PassingOver
+from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
+from pyromq.client.consumer.push.consume_directly import DirectConsuming
+from pyromq.client.consumer.push.listener import Listener, Listening
+from pyromq.client.consumer.push.local_offset_store import LocalOffsets
+from pyromq.client.consumer.push.orderly import OrderlyConsuming
+from pyromq.client.consumer.push.owned_queue import OwnedQueue
+from pyromq.client.consumer.push.pull_loop import Limits, PullLoops
+from pyromq.client.consumer.push.push_status import ConsumerReporting, Consumption
+from pyromq.client.consumer.push.queue_ownership import Ownership
+from pyromq.client.consumer.push.remote_offset_store import GroupOffsets
+from pyromq.client.consumer.push.reply import Replies
+from pyromq.client.consumer.push.send_back import SendBack
+from pyromq.client.consumer.queue_locks import Locks
+from pyromq.client.consumer.rebalance import Rebalance
+from pyromq.client.lifespan import AsyncLifespan
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
+from pyromq.filter.tags import parse_tags, subscribed_tags
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic, retry_topic
+from pyromq.net.tasks import every
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription
+
+logger = logging.getLogger(__name__)
+
+L = TypeVar("L", bound=Listener)
+FOR_EVER = (1 << 31) - 1
+
+
+class State(Enum):
+    """A consumer is started once and closed once."""
+
+    NEW = "was not started yet"
+    STARTING = "is being started"
+    RUNNING = "is running"
+    FAILED = "failed to start"
+    CLOSED = "was closed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscribed:
+    """What the application wants of a topic. `version` is the wall clock's ms when it said so."""
+
+    tags: str
+    listening: Listening
+    version: int
+
+
+@checked
+class AsyncConsumer(AsyncLifespan):
+    """Consumes topics as a member of a group, for programs with an event loop; `Consumer` is the same without one.
+
+        async with AsyncConsumer("billing") as consumer:
+            @consumer.subscribe("orders", tags="paid || refunded")
+            async def work(messages):
+                ...
+            await consumer.wait()
+
+    A listener gets a list of at most `ConsumerConfig.batch` messages. A plain function runs in a thread, an `async` one
+    on the event loop, at most `concurrency` of them at once. Returning nothing means consumed. An exception means that
+    the messages come again: after a delay that grows with each of 16 further attempts, then they are dead letters,
+    which tell why in property RETRY_REASON; `RetryLater` and `GiveUp` say more. After a `SystemExit` or
+    `KeyboardInterrupt` they come again too, and `wait` raises it. Messages come at least once: more than once after a
+    crash, and when a member joins while they are worked on.
+
+    With `orderly` a queue has one listener at a time in the whole group. When its lock is lost, as in an outage longer
+    than half a second, an `async` listener is cancelled; one in a thread cannot be, and another member may begin.
+
+    All members of a group must subscribe to the same topics with the same tags. Settings, among them order and
+    broadcast, are in `ConsumerConfig`. `namesrv` is as for `AsyncProducer`. A consumer is started once:
+    `NoNameServer` is raised at once when no name server can be reached, and leaves it unusable.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ConsumerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group(group)
+        if group == DEFAULT_CONSUMER_GROUP:
+            raise IllegalName(f"consumerGroup can not equal {DEFAULT_CONSUMER_GROUP}, please specify another one.")
+        self.group = group
+        self.config = config = config or ConsumerConfig()
+        self._clock = clock = clock or SystemClock()
+        self._state = State.NEW
+        self._failure: BaseException | None = None
+        self._exit: BaseException | None = None  # what ended it, if nobody stopped it
+        self._subscriptions: dict[str, _Subscribed] = {}
+        self._loop: asyncio.AbstractEventLoop
+        self._stopped: asyncio.Event
+        self._owned: dict[MessageQueue, OwnedQueue] = {}
+        self._direct = DirectConsuming(group, clock, orderly=config.orderly)
+        consumption = Consumption(
+            group, config, self._owned, self._entry, self._listening, self._reset, self._look_again
+        )
+        self._reporting = ConsumerReporting(consumption, self._direct)
+        self._membership = Membership(
+            namesrv,
+            clock,
+            announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
+            answerers=[self._reporting],
+            instance=config.instance or ("DEFAULT" if config.broadcast else None),
+            connections=config.connections,
+            heartbeat_seconds=config.heartbeat_seconds,
+            route_refresh_seconds=config.route_refresh_seconds,
+        )
+        self._replies = Replies(self._membership, clock)
+        retries = config.max_retries
+        given_back = None if config.broadcast else SendBack(group, self._membership, clock, max_retries=retries)
+        self._damage = PassingOver(group, config.damaged, given_back)
+        self._consuming: ConcurrentConsuming | OrderlyConsuming
+        if config.orderly:
+            self._consuming = OrderlyConsuming(
+                group,
+                config,
+                clock,
+                listener=self._listening,
+                send_back=given_back,
+                max_retries=FOR_EVER if retries is None else retries,
+            )
+        else:
+            self._consuming = ConcurrentConsuming(group, config, clock, listener=self._listening, send_back=given_back)
+        self._pulls = PullLoops(
+            group,
+            self._membership,
+            config,
+            clock=clock,
+            subscription=lambda topic: (self._tags(topic), self._limits(topic)),
+            deliver=self._consuming.deliver,
+            begin_anew=lambda queue: self._reset({queue: 0}),
+            damage=self._damage,
+            stops=self._end,
+        )
+        self._ownership = Ownership(
+            group,
+            clock,
+            owned=self._owned,
+            offsets=(LocalOffsets if config.broadcast else GroupOffsets)(group, self._membership, config),
+            pulls=self._pulls,
+            consuming=self._consuming,
+            locks=None if config.broadcast else Locks(group, self._membership),
+            wake=self._wake,
+        )
+        self._rebalance = Rebalance(
+            self._owned,
+            group,
+            self._membership,
+            config,
+            clock=clock,
+            strategy=config.strategy or averaging,
+            topics=self._topics,
+            take=self._ownership.take,
+            give=self._ownership.give,
+        )
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group, known once started."""
+        return self._membership.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues this member consumes now, in order; those of the retry topic are left out."""
+        return sorted(queue for queue in self._owned if not queue.topic.startswith(RETRY_PREFIX))
+
+    @property
+    def damaged_count(self) -> int:
+        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        return self._damage.count
+
+    @overload
+    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*") -> None: ...
+    @overload
+    def subscribe(self, topic: str, listener: None = None, *, tags: str = "*") -> Callable[[L], L]: ...
+    def subscribe(self, topic: str, listener: Listener | None = None, *, tags: str = "*") -> Callable[[L], L] | None:
+        """Give the topic's messages with these tags (`*`, `a`, `a || b`) to a listener, before or after the start.
+
+        Without a listener, returns a decorator for one. A topic has one listener: the latest. Call it on the event
+        loop, once the consumer runs.
+        """
+        check_topic(topic)
+        subscribed_tags(tags)
+        if self._state in (State.FAILED, State.CLOSED):
+            raise NotRunning(f"the consumer of group {self.group} {self._state.value}; make a new one")
+        if listener is not None:
+            self._subscribe(topic, listener, tags)
+            return None
+
+        def decorate(function: L) -> L:
+            self._subscribe(topic, function, tags)
+            return function
+
+        return decorate
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume the topic no more; its queues are given away with their offsets stored, soon."""
+        if self._subscriptions.pop(topic, None) is None:
+            raise UsageError(f"topic {topic!r} is not subscribed to; these are: {sorted(self._subscriptions)}")
+        self._announce_soon()
+
+    async def start(self) -> None:
+        """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
+        if self._state is not State.NEW:
+            raise UsageError(f"the consumer of group {self.group} {self._state.value}; one is started once") from (
+                self._failure
+            )
+        self._state = State.STARTING
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            await self._membership.start()
+        except BaseException as error:
+            self._state, self._failure = State.FAILED, error
+            raise
+        self._state = State.RUNNING
+        self._reporting.started_ms = self._clock.now_ms()
+        await self._join()
+        self._membership.on_route_change.append(self._route_changed)
+        self._membership.on_connection_lost.append(self._ownership.connection_lost)
+        self._ownership.start()
+        config, start = self.config, self._membership.tasks.start
+        start(self._rebalance.run(), name=f"rebalance {self.group}")
+        start(every(config.commit_seconds, self._ownership.save, self._clock), name=f"store offsets of {self.group}")
+        rescue_seconds = max(config.consume_timeout_seconds / 30, 0.001)
+        start(every(rescue_seconds, self._ownership.rescue, self._clock), name=f"rescue messages of {self.group}")
+
+    async def _join(self) -> None:
+        """Become a member at every broker that has one of the topics."""
+        await asyncio.gather(*(self._learn(topic) for topic in self._topics()))
+        await self._membership.heartbeat()
+
+    async def _learn(self, topic: str) -> None:
+        try:
+            await self._membership.route(topic)
+        except MQError as error:
+            logger.debug("group %s: no route of %s yet: %s", self.group, topic, error)  # rebalance says so
+
+    async def close(self) -> None:
+        """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
+        if self._state is State.NEW:
+            self._state = State.CLOSED
+        if self._state is not State.RUNNING:
+            return
+        self._state = State.CLOSED
+        try:
+            await self._membership.tasks.stop()  # the rebalance among them
+            await self._ownership.leave(self.config.close_seconds)
+        finally:
+            await self._consuming.stop()
+            await self._direct.stop()
+            await self._membership.close()
+            self._stopped.set()
+
+    def stop(self) -> None:
+        """Let `wait` return; for listeners, signal handlers and other threads. Closing is left to who waits."""
+        if self._state is State.NEW:
+            raise NotRunning(f"the consumer of group {self.group} was not started yet")
+        try:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        except RuntimeError:
+            pass  # the loop is closed, and so is the consumer
+
+    async def wait(self) -> None:
+        """Wait until somebody calls `stop` or `close`.
+
+        Raises the `SystemExit` or `KeyboardInterrupt` of a listener, and `MessageDamaged` with `Damaged.STOP`.
+        """
+        if (failure := await self.ended()) is not None:
+            raise failure
+
+    async def ended(self) -> BaseException | None:
+        """Wait as `wait` does, and return what that raises; None when somebody called `stop` or `close`."""
+        if self._state is State.NEW:
+            raise NotRunning(f"the consumer of group {self.group} was not started yet")
+        await self._stopped.wait()
+        return self._exit
+
+    async def reply(self, request: StoredMessage, body: bytes) -> None:
+        """Answer a message sent with a producer's `request`: its sender has the reply when this returns.
+
+        Raises `UsageError` for a message that is no request, and a `BrokerError` or `Unavailable` when its sender is
+        gone: an exception that leaves the listener lets the request come again, so catch it where that is no use.
+        """
+        await self._replies.send(request, body)
+
+    def pause(self) -> None:
+        """Pull nothing until `resume`, and keep our share of the queues; what is fetched already is still consumed."""
+        self._pulls.pause()
+        self._rebalance.paused = True
+
+    def resume(self) -> None:
+        """Pull again, and share the queues anew."""
+        self._pulls.resume()
+        self._rebalance.paused = False
+        self._rebalance.wake()
+
+    def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
+        self._subscriptions[topic] = _Subscribed(tags, Listening.of(listener, self._end), self._clock.now_ms())
+        self._announce_soon()
+
+    def _end(self, failure: BaseException) -> None:
+        """Let `wait` raise what a listener wants the program to end with, or a damage. Called in any thread."""
+        if self._exit is None:
+            logger.warning("group %s: the consumer ends: %s", self.group, text_of(failure))
+            self._exit = failure
+        self.stop()
+
+    def _announce_soon(self) -> None:
+        if self._state is State.RUNNING:
+            self._membership.tasks.start(self._announce(), name=f"subscriptions of {self.group}")
+
+    async def _announce(self) -> None:
+        await self._join()
+        self._rebalance.wake()
+
+    def _topics(self) -> list[str]:
+        if self.config.broadcast or not self._subscriptions:
+            return sorted(self._subscriptions)
+        return [*sorted(self._subscriptions), retry_topic(self.group)]
+
+    def _tags(self, topic: str) -> str:
+        subscribed = self._subscriptions.get(topic)
+        return subscribed.tags if subscribed is not None else "*"
+
+    def _listening(self, topic: str) -> Listening:
+        subscribed = self._subscriptions.get(topic)
+        return subscribed.listening if subscribed is not None else _NOBODY
+
+    def _limits(self, topic: str) -> Limits:
+        """How much may be in flight in a queue; a topic's limit is shared by all queues. Source: messageQueueChanged"""
+        config, queues = self.config, max(1, len(self._owned))
+        count, size = config.buffered_messages, config.buffered_bytes
+        if config.topic_buffered_messages is not None:
+            count = min(count, max(1, config.topic_buffered_messages // queues))
+        if config.topic_buffered_bytes is not None:
+            size = min(size, max(1, config.topic_buffered_bytes // queues))
+        return Limits(count, size, None if config.orderly else config.buffered_span)
+
+    def _entry(self) -> ConsumerEntry:
+        """What heartbeats say about this consumer."""
+        config = self.config
+        return ConsumerEntry(
+            self.group,
+            message_model="BROADCASTING" if config.broadcast else "CLUSTERING",
+            consume_from=config.announced_start,
+            subscriptions=[self._subscription(topic) for topic in self._topics()],
+        )
+
+    def _subscription(self, topic: str) -> Subscription:
+        tags = parse_tags(self._tags(topic))
+        subscribed = self._subscriptions.get(topic)
+        version = subscribed.version if subscribed is not None else 0
+        return Subscription(
+            topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes), version=version
+        )
+
+    def _route_changed(self, topic: str) -> None:
+        if topic in self._topics():
+            self._announce_soon()  # there may be a broker that has not heard of us
+
+    def _wake(self) -> None:
+        self._rebalance.wake()
+
+    def _look_again(self) -> None:
+        self._rebalance.look_again()
+
+    def _reset(self, offsets: dict[MessageQueue, int]) -> None:
+        if self._state is State.RUNNING:
+            self._ownership.reset(offsets)
+
+
+def _refuse(messages: object) -> None:
+    raise UsageError("nobody subscribes to this topic here any more")
+
+
+_NOBODY = Listening.of(_refuse)

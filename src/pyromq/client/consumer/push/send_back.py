@@ -1,0 +1,123 @@
+"""Gives messages that could not be consumed back to the broker: it delivers them again later, or to the dead letters.
+
+The broker that stored the message is asked to do so. When that fails, a copy is sent to the group's retry topic.
+Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.sendMessageBack.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS
+from pyromq.clock import Clock
+from pyromq.errors import MQError, Unavailable
+from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag, encode_properties
+from pyromq.names import AUTO_CREATE_TOPIC, retry_topic
+from pyromq.remoting.headers import SendMessageBack, SendMessageV2
+
+logger = logging.getLogger(__name__)
+
+SEND_BACK_SECONDS = 5.0
+MAX_RETRIES = 16  # unless the group's settings say otherwise. Source: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
+FIRST_RETRY_LEVEL = 3  # 10 s; each further attempt waits one level longer
+COPY_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+
+
+class SendBack:
+    """Sends back messages of one group; at most `max_retries` further attempts, then the dead letters.
+
+    None leaves that number to the group's settings at the broker.
+    """
+
+    def __init__(self, group: str, membership: Membership, clock: Clock, *, max_retries: int | None) -> None:
+        self._group = group
+        self._membership = membership
+        self._clock = clock
+        self._max_retries = max_retries
+        self._most_retries = MAX_RETRIES if max_retries is None else max_retries  # where the broker is not asked
+
+    async def give_back(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
+        """Let the message come again after `delay_level`'s time (0: longer with each attempt; -1: never).
+
+        `queue` is where it was pulled from. True at the broker when this returns. Raises `MQError` when neither way
+        works.
+        """
+        try:
+            await self._ask_broker(message, queue, delay_level, reason)
+        except MQError as error:
+            logger.info("group %s: %s is not taken back, sending a copy: %s", self._group, message.message_id, error)
+            if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._most_retries:
+                await self.bury(message, reason)
+            else:
+                level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+                await self._send_copy(message, message.reconsume_times + 1, level, reason)
+
+    async def bury(self, message: StoredMessage, reason: str) -> None:
+        """Make the message a dead letter by a copy. Raises `MQError` when no broker takes it."""
+        await self._send_copy(message, max(message.reconsume_times, 1), TO_DEAD_LETTERS, reason)
+
+    async def _ask_broker(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
+        route = await self._membership.route(queue.topic)
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
+        order = SendMessageBack(
+            offset=message.log_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_message_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._max_retries,
+            broker_name=queue.broker_name,
+            reason=reason or None,
+        )
+        (await self._membership.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
+
+    async def _send_copy(self, message: StoredMessage, attempts: int, delay_level: int, reason: str) -> None:
+        """Send a copy that has had so many attempts to the retry topic, to wait there, or for the dead letters."""
+        topic = retry_topic(self._group)
+        route = await self._membership.route(topic)
+        if not route.writable:
+            raise Unavailable(f"no broker takes messages for topic {topic!r} now")
+        queue = random.choice(route.writable)  # any: the message's own broker is the one that did not take it back
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
+        properties = _copied_properties(message, delay_level, reason)
+        properties[Property.RECONSUME_TIME] = str(attempts)
+        properties[Property.MAX_RECONSUME_TIMES] = str(self._most_retries)
+        # A broker makes a dead letter of what has had as many attempts as this.
+        most = attempts if delay_level == TO_DEAD_LETTERS else attempts + 1
+        order = SendMessageV2(
+            producer_group=COPY_PRODUCER_GROUP,
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_count=4,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & ~(HOST_FLAGS | SysFlag.ROLLBACK),
+            born_ms=self._clock.now_ms(),
+            flag=message.flag,
+            properties=encode_properties(properties),
+            reconsume_times=attempts,
+            unit_mode=False,
+            batch=False,
+            max_reconsume_times=most,
+        )
+        response = await self._membership.ask(address, order, message.stored_body, timeout=SEND_BACK_SECONDS)
+        response.check()
+
+
+def _copied_properties(message: StoredMessage, delay_level: int, reason: str) -> dict[str, str]:
+    properties = dict(message.properties)
+    properties.pop(Property.TRANSACTION, None)
+    properties.pop(Property.DELAY, None)
+    properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
+    properties[Property.RETRY_TOPIC] = message.original_topic
+    if reason:
+        properties[Property.RETRY_REASON] = reason
+    if delay_level != TO_DEAD_LETTERS:  # a dead letter need not wait, as RocketMQ 5 has it
+        properties[Property.DELAY] = str(delay_level)
+    return properties

@@ -1,0 +1,94 @@
+"""Asks brokers for the locks of queues, so that one member at a time works on a queue. Decides nothing else.
+
+A lock is asked for as tied to the connection: a broker that knows this frees it soon after the connection is gone,
+others after 60 s without renewal. Source: RocketMQ 4.9.8, RebalanceImpl.lock, lockAll, unlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.errors import MQError, Unavailable
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
+from pyromq.remoting.headers import LockQueues, UnlockQueues
+
+logger = logging.getLogger(__name__)
+
+LOCK_REQUEST_SECONDS = 1.0
+
+
+class Locks:
+    """Locks and unlocks queues of one group for this client, one request per broker."""
+
+    def __init__(self, group: str, membership: Membership) -> None:
+        self._group = group
+        self._membership = membership
+        self._holders: dict[MessageQueue, str] = {}
+
+    async def lock(
+        self, queues: Iterable[MessageQueue], *, timeout: float = LOCK_REQUEST_SECONDS
+    ) -> dict[MessageQueue, bool]:
+        """Return which of the queues this client holds now; those of brokers that do not answer are left out."""
+        asked = await asyncio.gather(*(self._lock(of_broker, timeout) for of_broker in _by_broker(queues)))
+        return {queue: held for answer in asked for queue, held in answer.items()}
+
+    def holder(self, queue: MessageQueue) -> str:
+        """Return who had a queue's lock when it was refused, and for how long; not every broker tells."""
+        return self._holders.get(queue, "another member")
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back; what a broker does not hear of, it frees by itself."""
+        await asyncio.gather(*(self._unlock(of_broker) for of_broker in _by_broker(queues)))
+
+    async def address(self, queue: MessageQueue) -> str:
+        """Return where the queue is locked: at the master. Raises `Unavailable`."""
+        route = await self._membership.route(queue.topic)
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
+        return address
+
+    async def _lock(self, queues: list[MessageQueue], timeout: float) -> dict[MessageQueue, bool]:
+        try:
+            address = await self.address(queues[0])
+            response = await self._membership.ask(address, LockQueues(), self._body(queues), timeout=timeout)
+            locked = decode_body(LockedQueues, response.check().body)
+        except MQError as error:
+            logger.debug("group %s: no answer about the locks of %d queues: %s", self._group, len(queues), error)
+            return {}
+        for refused in locked.refused or ():
+            self._holders[refused.queue.queue] = f"{refused.client_id}, for {refused.age_ms / 1000:.1f} s"
+        held = {wire.queue for wire in locked.queues}
+        return {queue: queue in held for queue in queues}
+
+    async def _unlock(self, queues: list[MessageQueue]) -> None:
+        try:
+            address = await self.address(queues[0])
+            response = await self._membership.ask(
+                address, UnlockQueues(), self._body(queues), timeout=LOCK_REQUEST_SECONDS
+            )
+            response.check()
+        except MQError as error:
+            logger.warning("group %s: %d queues are not unlocked: %s", self._group, len(queues), error)
+
+    def _body(self, queues: list[MessageQueue]) -> bytes:
+        lock = QueueLock(
+            group=self._group,
+            client_id=self._membership.client_id,
+            queues=[WireQueue.of(queue) for queue in queues],
+            tied_to_connection=True,
+        )
+        return encode_body(lock)
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+    """One list for each broker and topic, as each topic's route tells where the broker is."""
+    lists: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        lists[queue.broker_name, queue.topic].append(queue)
+    return list(lists.values())

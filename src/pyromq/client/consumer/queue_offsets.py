@@ -1,0 +1,166 @@
+"""Questions about queue offsets: bounds, offset by time, a group's stored offset. Used by consumers and admins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
+from pyromq.errors import ResponseCode
+from pyromq.message import MessageQueue
+from pyromq.names import RETRY_PREFIX
+from pyromq.remoting.headers import (
+    MaxOffset,
+    MinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class QueueOffsets:
+    """Asks the brokers that hold the queues. Each question takes at most `timeout` seconds, retries included."""
+
+    def __init__(self, membership: Membership, *, timeout: float) -> None:
+        self._membership = membership
+        self._timeout = timeout
+        self._begun: dict[tuple[str, str, str], asyncio.Event] = {}  # by group, topic and broker name
+
+    async def least(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that is still there."""
+        return await self._ask(
+            queue, MinOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        )
+
+    async def end(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        return await self._ask(
+            queue, MaxOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        )
+
+    async def by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a time (ms since 1970)."""
+        question = SearchOffset(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
+        )
+        return await self._ask(queue, question)
+
+    async def corrected(self, group: str, result: PullResult, *, asked: int, latest_ms: int) -> int:
+        """Return where to go on after a pull at `asked`, outside the queue; `latest_ms`: of the latest message we had.
+
+        Behind its end the queue is another one, made anew or without its lost tail. A broker then offers the end, and
+        messages in between would never be consumed: those stored since the latest one we had are, or where we had
+        none (0), all of a queue that still has its first message. What is done is logged.
+        """
+        queue, offset = result.queue, result.next_offset  # what was before it, retention has removed
+        if asked > result.max_offset and latest_ms:
+            offset = min(await self.by_time(queue, latest_ms + 1), result.max_offset)
+        elif asked > result.max_offset and result.min_offset == 0:
+            offset = 0
+        logger.warning(
+            "group %s: offset %d of %s is outside the queue, which has %d to %d; going on at %d",
+            group,
+            asked,
+            queue,
+            result.min_offset,
+            result.max_offset,
+            offset,
+        )
+        return offset
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """Return where a group goes on; None if nothing is stored. A broker of 4.9 may then say 0 by itself."""
+        return await self._stored(group, queue, zero_if_not_found=False)
+
+    async def _stored(self, group: str, queue: MessageQueue, *, zero_if_not_found: bool | None) -> int | None:
+        question = QueryConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            broker_name=queue.broker_name,
+            zero_if_not_found=zero_if_not_found,
+        )
+        response = await self._membership.ask_queue(queue, question, timeout=self._timeout)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return response.check().header(OffsetResponse).offset
+
+    async def start(self, group: str, queue: MessageQueue, config: ConsumerConfig, *, keep: bool = True) -> int:
+        """Return where a group begins in a queue: at its stored offset, else where the settings say.
+
+        With `keep`, what they say is stored at once where they say it expressly: who comes later, after a crash of the
+        first member, begins there too. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
+        """
+        asked = config.consume_from is not None and not queue.topic.startswith(RETRY_PREFIX)
+        stored = await self._stored(group, queue, zero_if_not_found=False if asked else None)
+        if stored is not None:
+            return stored
+        offset = await self.start_without_stored(group, queue, config)
+        if asked and keep:
+            await self.commit(group, queue, offset)
+        return offset
+
+    async def start_without_stored(self, group: str, queue: MessageQueue, config: ConsumerConfig) -> int:
+        """Return where somebody without a stored offset begins. A retry topic is consumed from its beginning."""
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if config.consume_from is ConsumeFrom.TIME:
+            return await (self.end(queue) if is_retry else self._first_since(group, queue, config.consume_from_ms))
+        if config.consume_from is ConsumeFrom.FIRST or is_retry or self._membership.routes.is_later(queue):
+            return 0
+        return await self.end(queue)
+
+    async def _first_since(self, group: str, queue: MessageQueue, time_ms: int) -> int:
+        """Return the offset of the first message stored at a time or later; the queue's end where there is none.
+
+        Brokers answer with the nearest, which may be stored before, or be one of several of that millisecond.
+        """
+        offset, end = await asyncio.gather(self.by_time(queue, time_ms - 1), self.end(queue))
+        request = PullRequest(timeout=self._timeout, verify=False)
+        while offset < end:
+            found = await pull(self._membership, group, queue, offset, request=request)
+            for message in found.messages:
+                if message.store_ms >= time_ms:
+                    return message.queue_offset
+            if found.next_offset <= offset:
+                break
+            offset = found.next_offset
+        return end
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store where a group goes on; true at the broker when this returns.
+
+        The first one of a group and topic at a broker goes alone: of several at once a broker 4.9 can lose all but one
+        while it makes the entry that holds them. Source: RocketMQ 4.9.7, ConsumerOffsetManager.commitOffset.
+        """
+        entry = group, queue.topic, queue.broker_name
+        if (begun := self._begun.get(entry)) is not None:
+            await begun.wait()
+            await self._store(group, queue, offset)
+            return
+        begun = self._begun[entry] = asyncio.Event()
+        try:
+            await self._store(group, queue, offset)
+        except BaseException:
+            del self._begun[entry]
+            raise
+        finally:
+            begun.set()
+
+    async def _store(self, group: str, queue: MessageQueue, offset: int) -> None:
+        order = UpdateConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        (await self._membership.ask_queue(queue, order, timeout=self._timeout)).check()
+
+    async def _ask(self, queue: MessageQueue, question: MinOffset | MaxOffset | SearchOffset) -> int:
+        response = await self._membership.ask_queue(queue, question, timeout=self._timeout)
+        return response.check().header(OffsetResponse).offset

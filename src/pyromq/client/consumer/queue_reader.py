@@ -1,0 +1,285 @@
+"""Reading any queue of a cluster without being a member of a group: bounds, times, stored offsets, raw records.
+
+For programs that divide queues themselves, as Spark's driver does: brokers see requests with a group's name and no
+heartbeats, so that nobody's queues are shared anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyromq.client.blocking.portal import Portal
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.routes import Route
+from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
+from pyromq.client.consumer.queue_offsets import QueueOffsets
+from pyromq.client.lifespan import AsyncLifespan, Lifespan
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import NoPermission, TopicNotFound
+from pyromq.message import MessageQueue
+from pyromq.names import AUTO_CREATE_TOPIC, check_group, check_topic, retry_topic
+from pyromq.remoting.bodies import TopicList, TopicStats, decode_body
+from pyromq.remoting.codes import Permission
+from pyromq.remoting.headers import CreateTopic, TopicNames, TopicStatistics
+
+Bounds = tuple[int, int]  # the first offset still there, the offset of the next message
+
+MAX_RETRY_QUEUES = 1
+
+
+class AsyncQueueReader(AsyncLifespan):
+    """Reads queues in the name of `group`, for programs with an event loop; `QueueReader` is the same without one.
+
+    `timeout` is seconds for each request. With `verify_checksums` a pull's `messages` are without those whose bodies do
+    not match their checksums, which are in its `damaged`; `raw` is as it came. Methods raise `Unavailable` when nobody
+    answers within `timeout`, else what the broker answers. Entering raises `NoNameServer` at once when no name server
+    can be reached.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        verify_checksums: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self._timeout = timeout
+        self._verify = verify_checksums
+        self._membership = Membership(namesrv, clock or SystemClock())
+        self._offsets = QueueOffsets(self._membership, timeout=timeout)
+
+    async def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        await self._membership.start()
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if self._membership.running:
+            await self._membership.close()
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics, reserved ones included, in order."""
+        self._membership.check_running()
+        response = await self._membership.name_servers.ask(TopicNames())
+        return sorted(set(decode_body(TopicList, response.check().body).topics))
+
+    async def brokers(self) -> list[str]:
+        """Return the names of all brokers that the name server knows now, in order."""
+        return sorted(await self._membership.masters())
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
+        return list((await self._route(topic)).readable)
+
+    async def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
+        """Return the bounds of every queue of these topics, in order: one request a broker.
+
+        A queue whose messages have all expired begins at its end; see `live_bounds` for others. Raises
+        `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
+        """
+        found = await asyncio.gather(*(self._topic_bounds(topic) for topic in topics))
+        return dict(sorted((queue, bounds) for each in found for queue, bounds in each.items()))
+
+    async def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
+        """Return these bounds with the first message of each queue that can be read: one short pull a queue.
+
+        Brokers leave the first offset of a queue alone when all of its messages have expired, and tell the right one
+        only after messages expire again.
+        """
+        found = await asyncio.gather(*(self._live(queue, each) for queue, each in bounds.items()))
+        return dict(zip(bounds, found, strict=True))
+
+    async def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
+        """Return the first offset stored at `time_ms` or later; the queue's end where there is none.
+
+        Brokers answer with the message nearest to the time, which may be stored before it.
+        """
+        least, most = bounds
+        if least >= most:
+            return most
+        offset = max(await self._offsets.by_time(queue, time_ms), least)
+        while offset < most:
+            stored = await self.store_time_at(queue, offset)
+            if stored is None or stored >= time_ms:
+                break
+            offset += 1
+        return offset
+
+    async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
+        """Return the store time (ms) of the message at an offset; None where there is none."""
+        request = PullRequest(1, timeout=self._timeout, verify=False)  # whatever its body
+        messages = (await pull(self._membership, self.group, queue, offset, request=request)).messages
+        return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
+
+    async def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
+        """Return `store_time_at` of several places, asked at once."""
+        times = await asyncio.gather(*(self.store_time_at(queue, offset) for queue, offset in places.items()))
+        return dict(zip(places, times, strict=True))
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", max_bytes: int | None = None
+    ) -> PullResult:
+        """Pull once. A broker that gives large pulls gives up to `max_bytes` of records, others as configured."""
+        request = PullRequest(max_count, tags, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
+        return await pull(self._membership, self.group, queue, offset, request=request)
+
+    async def pull_all(
+        self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
+    ) -> list[PullResult]:
+        """Pull at once from several places: queue, offset, most messages. As `pull` else."""
+        return await asyncio.gather(
+            *(self.pull(queue, offset, count, tags=tags, max_bytes=max_bytes) for queue, offset, count in places)
+        )
+
+    async def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
+        """Return where a group goes on in these queues; None where nothing is stored."""
+        queues = list(queues)
+        found = await asyncio.gather(*(self._offsets.committed(group, queue) for queue in queues))
+        return dict(zip(queues, found, strict=True))
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None:
+        """Store where a group goes on, so that tools show how far it is; true at the brokers when this returns."""
+        await asyncio.gather(*(self._offsets.commit(group, queue, offset) for queue, offset in offsets.items()))
+
+    async def announce_group(self, group: str) -> None:
+        """See that the group's retry topic exists: RocketMQ's tools look for a group's brokers there."""
+        topic = retry_topic(group)
+        try:
+            await self._membership.route(topic)
+            return
+        except TopicNotFound:
+            pass
+        header = CreateTopic(
+            topic=topic,
+            read_queues=MAX_RETRY_QUEUES,
+            write_queues=MAX_RETRY_QUEUES,
+            permission=int(Permission.READ | Permission.WRITE),
+            default_topic=AUTO_CREATE_TOPIC,
+        )
+        for address in sorted(self._membership.routes.broker_addresses(masters_only=True)):
+            (await self._membership.ask(address, header, timeout=self._timeout)).check()
+
+    async def _route(self, topic: str) -> Route:
+        check_topic(topic)
+        self._membership.check_running()
+        await self._membership.refresh(topic)
+        return await self._membership.route(topic)
+
+    async def _topic_bounds(self, topic: str) -> dict[MessageQueue, Bounds]:
+        route = await self._route(topic)
+        if not route.readable:
+            raise NoPermission(f"topic {topic!r} has no queue that may be read; see `pyromq topic show {topic}`")
+        found: dict[MessageQueue, Bounds] = {}
+        for name in sorted({queue.broker_name for queue in route.readable}):
+            anyone = next(queue for queue in route.readable if queue.broker_name == name)
+            response = await self._membership.ask_queue(anyone, TopicStatistics(topic=topic), timeout=self._timeout)
+            stats = decode_body(TopicStats, response.check().body)
+            found |= {queue: (each.min_offset, each.max_offset) for queue, each in stats.queues.items()}
+            doubted = {queue: found[queue] for queue, each in stats.queues.items() if each.last_update_ms <= 0}
+            found |= await self.live_bounds(doubted)  # the last message is gone, so probably all are
+        return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in route.readable}
+
+    async def _ask_bounds(self, queue: MessageQueue) -> Bounds:
+        """Brokers tell in one answer of the queues that can be written; others may still be read."""
+        return await self._live(queue, (await self._offsets.least(queue), await self._offsets.end(queue)))
+
+    async def _live(self, queue: MessageQueue, bounds: Bounds) -> Bounds:
+        """Messages expire from the front on, so that what is still there can be searched by halves."""
+        least, most = bounds
+        if least >= most or await self.store_time_at(queue, least) is not None:
+            return bounds
+        low, high = least + 1, most
+        while low < high:
+            middle = (low + high) // 2
+            if await self.store_time_at(queue, middle) is None:
+                low = middle + 1
+            else:
+                high = middle
+        return low, most
+
+
+class QueueReader(Lifespan):
+    """Reads queues in the name of a group; blocking, for programs without an event loop. See `AsyncQueueReader`.
+
+    Several threads may use one.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        verify_checksums: bool = True,
+    ) -> None:
+        self._async = AsyncQueueReader(group, namesrv, timeout=timeout, verify_checksums=verify_checksums)
+        self._portal = Portal(self.close)
+
+    def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        self._portal.start(self._async.start)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._portal.close(self._async.close)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, reserved ones included, in order."""
+        return self._portal.run(self._async.topics)
+
+    def brokers(self) -> list[str]:
+        """Return the names of all brokers that the name server knows now, in order."""
+        return self._portal.run(self._async.brokers)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.queues, topic)
+
+    def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
+        """Return the bounds of every queue of these topics, in order. Raises `TopicNotFound`."""
+        return self._portal.run(self._async.bounds, topics)
+
+    def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
+        """Return these bounds with the first message of each queue that can be read: one short pull a queue."""
+        return self._portal.run(self._async.live_bounds, bounds)
+
+    def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
+        """Return the first offset stored at `time_ms` or later; the queue's end where there is none."""
+        return self._portal.run(self._async.first_since, queue, time_ms, bounds)
+
+    def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
+        """Return the store time (ms) of the message at an offset; None where there is none."""
+        return self._portal.run(self._async.store_time_at, queue, offset)
+
+    def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
+        """Return `store_time_at` of several places, asked at once."""
+        return self._portal.run(self._async.store_times, places)
+
+    def pull(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", max_bytes: int | None = None
+    ) -> PullResult:
+        """Pull once; see `AsyncQueueReader.pull`."""
+        return self._portal.run(self._async.pull, queue, offset, max_count, tags=tags, max_bytes=max_bytes)
+
+    def pull_all(
+        self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
+    ) -> list[PullResult]:
+        """Pull at once from several places: queue, offset, most messages."""
+        return self._portal.run(self._async.pull_all, places, tags=tags, max_bytes=max_bytes)
+
+    def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
+        """Return where a group goes on in these queues; None where nothing is stored."""
+        return self._portal.run(self._async.committed, queues, group)
+
+    def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None:
+        """Store where a group goes on; true at the brokers when this returns."""
+        self._portal.run(self._async.commit, offsets, group)
+
+    def announce_group(self, group: str) -> None:
+        """See that the group's retry topic exists: RocketMQ's tools look for a group's brokers there."""
+        self._portal.run(self._async.announce_group, group)

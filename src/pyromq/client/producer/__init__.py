@@ -1,0 +1,1 @@
+"""Sending: the async producers and what becomes of a message on its way."""

@@ -1,0 +1,277 @@
+"""One message, or one batch, on its way to a broker: what is sent, where it may go, what became of it.
+
+Checks and prepares messages; knows no network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyromq.client.arguments import check_queue
+from pyromq.client.config import ProducerConfig
+from pyromq.client.producer.queue_selection import OrderingKey, check_key, queue_for_key
+from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
+from pyromq.filter.tags import check_tag
+from pyromq.message import (
+    Message,
+    MessageQueue,
+    Property,
+    SendResult,
+    SendStatus,
+    SysFlag,
+    compress,
+    encode_properties,
+)
+from pyromq.message_id import UniqueIds
+from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic
+from pyromq.record import MAX_PROPERTIES_SIZE, BatchMember, encode_batch
+from pyromq.remoting.header import json_text
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
+
+# Answers that mean "stored", and how safely.
+STATUSES = {
+    int(ResponseCode.SUCCESS): SendStatus.OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+
+
+class SelectorRaised(MQError):
+    """What a selector of the application raised, whatever it was: it is the failure of its message and of no other."""
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__(f"the selector raised {type(reason).__name__}")
+        self.reason = reason
+        if isinstance(reason, StopIteration | GeneratorExit):  # these would end the coroutine that waits, as its own
+            self.reason = RuntimeError(str(self))
+            self.reason.__cause__ = reason
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """A prepared message. `fixed_queue` is set where the caller chose: retries then go to the same queue."""
+
+    topic: str
+    message_id: str
+    flag: int
+    body: bytes
+    sys_flag: int
+    property_text: bytes  # escaped for JSON
+    deadline: float
+    retry_codes: frozenset[int]
+    future: asyncio.Future[SendResult]
+    is_batch: bool = False
+    fixed_queue: MessageQueue | None = None
+    choose: QueueChooser | None = None
+    at_once: bool = False  # written when asked, not at the end of the turn
+    planned: MessageQueue | None = None  # chosen, but not connected yet
+    queue: MessageQueue | None = None  # of the latest attempt
+    started: float = 0.0
+    attempts: int = 0
+    not_ok: SendResult | None = field(default=None)  # stored, less safely than asked, by an earlier attempt
+
+
+def prepare(
+    message: Message,
+    config: ProducerConfig,
+    ids: UniqueIds,
+    *,
+    half_of: str | None = None,
+    more: Mapping[str, str] | None = None,
+) -> tuple[bytes, int, bytes]:
+    """Check a message and return its body as sent, its sysFlag and its property text escaped for JSON.
+
+    Gives the message its unique id if it has none. `half_of` names the producer group that will decide about a half
+    message; `more` are system properties of this sending. Raises `IllegalMessage` naming what cannot be sent.
+    """
+    body = message.body
+    check_message(message, config)
+    if message.message_id is None:
+        message.message_id = ids.next()
+    properties = message.all_properties()
+    sys_flag = 0
+    if half_of is not None:
+        if message.is_timed:
+            raise IllegalMessage("half messages have no time of delivery: send the message when its time has come")
+        properties.pop(Property.DELAY, None)  # a half message has no delay. Source: sendMessageInTransaction
+        properties |= {Property.TRANSACTION: "true", Property.PRODUCER_GROUP: half_of}
+        sys_flag = SysFlag.HALF
+    if more is not None:
+        properties |= more
+    text = _written(properties)
+    if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
+        raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")
+    if len(body) >= config.compress_from_bytes:
+        packed = compress(body, config.compression_level)
+        if len(packed) < len(body):  # else it might even be beyond the brokers' limit
+            return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
+    return body, sys_flag, json_text(text)
+
+
+def _written(properties: Mapping[str, str]) -> str:
+    """Return the properties' text. Raises `IllegalMessage` for half a character, which no UTF-8 can hold."""
+    text = encode_properties(properties)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = text[error.start]
+            name, value = next(pair for pair in properties.items() if half in "".join(pair))
+            raise IllegalMessage(f"property {name!r}={value!r:.80} cannot be written as UTF-8") from error
+    return text
+
+
+def check_message(message: Message, config: ProducerConfig) -> None:
+    """Raise `IllegalMessage` naming a field that cannot be sent, its value, and what may stand there.
+
+    Topic, properties and times of delivery are checked where they are used.
+    """
+    check_body(message.body, config.max_message_bytes)
+    tags = message.tags
+    if tags is not None and (type(tags) is not str or "||" in tags or tags.strip() != tags):
+        check_tag(tags)  # says why
+    if message.keys or type(message.keys) is not tuple:
+        _check_keys(message)
+    if type(message.properties) is not dict and not isinstance(message.properties, Mapping):
+        raise _wrong("properties", message.properties, "they are a dict of texts")
+    if message.flag != 0 or message.delay_level != 0:
+        _check_numbers(message, config)
+    if message.wait_stored is not True and message.wait_stored is not False:
+        raise _wrong("wait_stored", message.wait_stored, "it is True or False")
+    if message.message_id is not None and not isinstance(message.message_id, str):
+        raise _wrong("message_id", message.message_id, "it is a text, and the producer's business")
+
+
+def _check_keys(message: Message) -> None:
+    """Also make a list of what gives its keys only once: a message may be sent again."""
+    if type(message.keys) is not tuple:
+        if isinstance(message.keys, bytes) or not isinstance(message.keys, Iterable):
+            raise _wrong("keys", message.keys, "keys are a text or several")
+        message.keys = tuple(message.keys)
+    for key in message.keys:
+        if type(key) is not str and not isinstance(key, str):
+            raise _wrong("one of keys", key, "keys are texts")
+
+
+def _check_numbers(message: Message, config: ProducerConfig) -> None:
+    for name in ("flag", "delay_level"):
+        value = getattr(message, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _wrong(name, value, "it is a whole number")
+    if not -(1 << 31) <= message.flag < 1 << 31:
+        raise IllegalMessage(f"flag={message.flag} is out of range: {-(1 << 31)} to {(1 << 31) - 1}")
+    if not 0 <= message.delay_level <= config.delay_levels:
+        raise IllegalMessage(
+            f"delay_level={message.delay_level} is out of range: 1 to {config.delay_levels}, or 0 for no delay"
+        )
+
+
+def _wrong(name: str, value: object, allowed: str) -> IllegalMessage:
+    return IllegalMessage(f"{name}={value!r:.80} is {type(value).__name__}; {allowed}")
+
+
+def check_body(body: bytes, max_bytes: int) -> None:
+    """Raise `IllegalMessage` unless `body` is bytes, not empty, and within the limit."""
+    if not isinstance(body, bytes):
+        raise IllegalMessage(f"a message body is bytes, not {type(body).__name__}; encode it first")
+    if not body:
+        raise IllegalMessage("the message body length is zero")
+    if len(body) > max_bytes:
+        raise IllegalMessage(f"the message body size over max value, MAX: {max_bytes} (it has {len(body)} bytes)")
+
+
+def check_topic_for_sending(topic: str) -> None:
+    """Raise `IllegalName` for what is no topic name, and for topics that only brokers write."""
+    check_topic(topic)
+    if topic in NOT_FOR_CLIENTS:
+        raise IllegalName(f"Sending message to topic[{topic}] is forbidden.")
+
+
+def listed(messages: Iterable[Message]) -> list[Message]:
+    """Return the members of a batch. Raises `IllegalMessage` for what is no message, or for none at all."""
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise IllegalMessage(f"a batch is made of several messages, not of {messages!r:.80}")
+    members = list(messages)
+    for number, message in enumerate(members):
+        if not isinstance(message, Message):
+            raise IllegalMessage(f"a batch is made of messages; number {number} is {message!r:.80}")
+    if not members:
+        raise IllegalMessage("a batch needs at least one message")
+    return members
+
+
+def prepare_batch(messages: Sequence[Message], config: ProducerConfig, ids: UniqueIds) -> tuple[bytes, str, bytes]:
+    """Check a batch and return its body, the members' ids joined by commas, and the batch's own property text.
+
+    Raises `IllegalMessage` where the members differ in topic or `wait_stored`, are delayed, retried or too large.
+    """
+    first = messages[0]
+    for message in messages:
+        _check_member(message, first)
+    members = [_member(message, config, ids) for message in messages]
+    body = encode_batch(members)
+    check_body(body, config.max_message_bytes)
+    wait = encode_properties({"WAIT": "true" if first.wait_stored else "false"})
+    return body, ",".join([str(message.message_id) for message in messages]), json_text(wait)
+
+
+def _check_member(message: Message, first: Message) -> None:
+    if message.topic != first.topic:
+        raise IllegalMessage(f"a batch has one topic; this one has {first.topic!r} and {message.topic!r}")
+    if message.wait_stored != first.wait_stored:
+        raise IllegalMessage("the messages of a batch must agree in wait_stored")
+    if message.delay_level:
+        raise IllegalMessage(f"delayed messages cannot be sent in a batch: delay_level={message.delay_level}")
+    if message.is_timed:
+        wish = f"deliver_at={message.deliver_at!r}" if message.delay is None else f"delay={message.delay!r}"
+        raise IllegalMessage(f"delayed messages cannot be sent in a batch: {wish}")
+    if message.topic.startswith(RETRY_PREFIX):
+        raise IllegalMessage(f"messages of retry topic {message.topic!r} cannot be sent in a batch")
+
+
+def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMember:
+    check_message(message, config)
+    if message.message_id is None:
+        message.message_id = ids.next()
+    return BatchMember(message.flag, message.body, _written(message.all_properties()))
+
+
+def queue_chooser(
+    message: Message, queue: MessageQueue | None, ordering_key: OrderingKey | None, selector: Selector | None
+) -> QueueChooser | None:
+    """Return how the caller wants the queue chosen; None: in turns.
+
+    Raises `UsageError` for two wishes at once, and `IllegalMessage` for what is no message.
+    """
+    if not isinstance(message, Message):
+        raise IllegalMessage(f"a Message is sent, not {message!r:.64}; several go together with send_batch")
+    if (queue is not None) + (ordering_key is not None) + (selector is not None) > 1:
+        raise UsageError("give one of queue, ordering_key and selector, not several")
+    if queue is not None:
+        check_queue("queue", queue)
+        if queue.topic != message.topic:
+            raise UsageError(f"queue of topic {queue.topic!r} for a message of topic {message.topic!r}")
+        return lambda queues: queue
+    if ordering_key is not None:
+        check_key(ordering_key)
+        return lambda queues: queue_for_key(queues, ordering_key)
+    if selector is not None:
+        if not callable(selector):
+            raise UsageError(f"selector={selector!r:.80} is {type(selector).__name__}; it must be a function")
+        return lambda queues: _selected(selector, queues, message)
+    return None
+
+
+def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+    try:
+        chosen = selector(queues, message)
+    except BaseException as error:
+        raise SelectorRaised(error) from error
+    if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:
+        raise UsageError(f"the selector returned {chosen!r}; it must return one of the queues it was given")
+    return chosen

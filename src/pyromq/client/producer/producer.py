@@ -1,0 +1,322 @@
+"""The async producer: takes messages, and tells where each message went.
+
+The way of a message: check and prepare (`delivery`) -> queue -> connection -> answer -> result (`outbox`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.config import ProducerConfig
+from pyromq.client.lifespan import AsyncLifespan
+from pyromq.client.producer.outbox import Outbox
+from pyromq.client.producer.pending_send import (
+    Delivery,
+    QueueChooser,
+    Selector,
+    check_topic_for_sending,
+    listed,
+    prepare,
+    prepare_batch,
+    queue_chooser,
+)
+from pyromq.client.producer.queue_selection import OrderingKey
+from pyromq.client.producer.recall import recall
+from pyromq.client.producer.request_reply import Requests
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import (
+    IllegalName,
+    NoReply,
+    NotRunning,
+    UsageError,
+)
+from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
+from pyromq.message_id import UniqueIds
+from pyromq.names import DEFAULT_PRODUCER_GROUP, check_group
+from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
+
+
+class AsyncProducer(AsyncLifespan):
+    """Sends messages, for programs with an event loop; `Producer` is the same without one.
+
+        async with AsyncProducer("orders-service") as producer:
+            result = await producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
+
+    `group` names what this producer is part of; `namesrv` is `host:port`, several joined by `;`, or left out: then the
+    environment's `NAMESRV_ADDR` counts, else `127.0.0.1:9876`. Times are seconds.
+    Entering (or `start`) raises `NoNameServer` at once when no name server can be reached.
+
+    Sending raises `UsageError` (and its kinds `IllegalMessage`, `IllegalName`, `NotRunning`) for what can never be
+    sent, `TopicNotFound` when no broker has or creates the topic, a `BrokerError` for an answer that says no, and
+    `Unavailable` or `DeadlineExceeded` when no broker took the message within the timeout - after those two it may
+    still have been stored. A message retried may be stored twice, with the same `message_id`.
+    """
+
+    @checked
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group(group)
+        if group == DEFAULT_PRODUCER_GROUP:
+            raise IllegalName(f"producerGroup can not equal {DEFAULT_PRODUCER_GROUP}, please specify another one.")
+        self.group = group
+        self.config = config or ProducerConfig()
+        self._clock = clock or SystemClock()
+        self._requests = Requests(self._clock)
+        self._membership = Membership(
+            namesrv,
+            self._clock,
+            announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
+            answerers=self._answerers(),
+            instance=self.config.instance,
+            connections=self.config.connections,
+            heartbeat_seconds=self.config.heartbeat_seconds,
+            route_refresh_seconds=self.config.route_refresh_seconds,
+        )
+        self._outbox = Outbox(group, self._membership, self.config, self._clock)
+        self._ids: UniqueIds
+        self._checked_topics: set[str] = set()
+        self._requested_topics: set[str] = set()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        await self._membership.start()
+        self._ids = UniqueIds(self._membership.ip, self._clock)
+
+    async def close(self) -> None:
+        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
+        self._closing = True
+        if self._membership.running:
+            await self.flush()
+            await self._membership.close()
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send a message and return where it went.
+
+        Messages with the same `ordering_key` (a text, a whole number or bytes) go to the same queue;
+        `selector(queues, message)` chooses freely, and what it raises is raised here; `queue` is one of
+        `queues(topic)`; without any of them queues take turns. `timeout` (seconds) covers all attempts. Retried at
+        another broker: network failures, and the answers in `ProducerConfig.retry_codes`; with a chosen queue only
+        network failures, at the same broker.
+        """
+        await self.room()
+        return await self.begin(message, queue_chooser(message, queue, ordering_key, selector), timeout)
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Send without waiting: the future gets what `send` would return or raise. Call it on the event loop.
+
+        What is sent in one turn travels together, and to one queue in order. Network failures are retried, which may
+        change the order; answers that say no are not. Raises `UsageError` while `max_in_flight` messages have no
+        answer yet: await some of the futures, or `flush()`.
+        """
+        if self.in_flight >= self.config.max_in_flight:
+            raise UsageError(
+                f"{self.in_flight} messages have no answer yet (max_in_flight); await some futures or flush() first"
+            )
+        return self.begin_soon(message, queue_chooser(message, queue, ordering_key, selector), timeout)
+
+    def begin_soon(
+        self, message: Message, choose: QueueChooser | None, timeout: float | None
+    ) -> asyncio.Future[SendResult]:
+        """Begin what `send_soon` does, without its bound: the caller has waited for `room`."""
+        delivery = self._prepare(message, choose, timeout)
+        self._outbox.send(delivery)
+        return delivery.future
+
+    def begin(
+        self, message: Message, choose: QueueChooser | None, timeout: float | None, *, at_once: bool = False
+    ) -> asyncio.Future[SendResult]:
+        """Begin what `send` waits for. `at_once` writes in this call instead of with what else this turn brings."""
+        delivery = self._prepare(message, choose, timeout)
+        delivery.at_once = at_once
+        if choose is None:
+            delivery.retry_codes = self.config.retry_codes
+        self._outbox.send(delivery)
+        return delivery.future
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic in one request to one queue; their queue offsets are consecutive.
+
+        They must agree in `wait_stored`, have no delay, and be at most `max_message_bytes` together.
+        """
+        await self.room()
+        self.check_open()
+        members = listed(messages)
+        topic = self._checked(members[0].topic)
+        choose = queue_chooser(members[0], queue, ordering_key, None)
+        body, ids, text = prepare_batch(members, self.config, self._ids)
+        codes = self.config.retry_codes if choose is None else frozenset()
+        delivery = Delivery(topic, ids, 0, body, 0, text, self._deadline(timeout), codes, self._new_future())
+        delivery.is_batch, delivery.choose = True, choose
+        self._outbox.send(delivery)
+        return await delivery.future
+
+    async def send_one_way(
+        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
+    ) -> None:
+        """Write a message to a broker's connection and return; nobody says whether it was stored.
+
+        Raises `DeadlineExceeded` when the broker reads nothing for the configured `timeout`.
+        """
+        delivery = self._prepare(message, queue_chooser(message, queue, ordering_key, None), None)
+        channel, chosen = await self._outbox.destination(delivery)
+        header = self._outbox.header(delivery, chosen)
+        channel.notify(header, delivery.body)
+        await channel.writable(header.code, self.config.timeout)
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> StoredMessage:
+        """Send a message and return the reply that a consumer gives with its `reply` method.
+
+        `timeout` (seconds) covers sending and waiting. Raises `NoReply` when the message was stored but no reply came
+        in time, and what `send` raises. The reply comes to this client alone, in any process of the cluster.
+        """
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        seconds = self.config.timeout if timeout is None else timeout
+        deadline = self._deadline(seconds)
+        await self.room()
+        self.check_open()
+        await self._be_known(self._checked(message.topic), seconds)
+        with self._requests.waiting(self._membership.client_id, seconds) as request:
+            delivery = self._prepare(message, choose, deadline - self._clock.monotonic(), more=request.properties)
+            delivery.retry_codes = frozenset() if choose else self.config.retry_codes
+            self._outbox.send(delivery)
+            await delivery.future
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                    return await request.reply
+            except TimeoutError as error:
+                raise NoReply(
+                    f"send request message to <{message.topic}> OK, but wait reply message timeout, {seconds:g} s; "
+                    "is a consumer there that replies?"
+                ) from error
+
+    async def _be_known(self, topic: str, seconds: float) -> None:
+        """Tell every broker of the topic who is here, once: a reply may come by any of them."""
+        if topic in self._requested_topics:
+            return
+        with suppress(TimeoutError):  # the request itself will say so
+            async with asyncio.timeout(seconds):
+                await self._outbox.route(topic)
+                await self._membership.heartbeat()
+                self._requested_topics.add(topic)
+
+    async def cancel(self, recall_handle: str) -> str:
+        """Cancel a message sent with `deliver_at` or `delay`, by its send result's `recall_handle`; return its id.
+
+        Any producer may, in any process. Once this returns, nobody gets the message. Raises `RecallRefused` when it was
+        delivered or cancelled before, `Unavailable` when its broker does not answer: it may be cancelled all the same.
+        """
+        return await recall(self._membership, recall_handle, group=self.group, timeout=self.config.timeout)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of a topic can be sent to now, in order of broker name and queue id."""
+        return list((await self._outbox.route(self._checked(topic))).writable)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages have no answer yet."""
+        return self._outbox.in_flight
+
+    async def flush(self) -> None:
+        """Wait until every message sent so far has its answer or has failed."""
+        await self._outbox.room_below(1)
+
+    async def room(self) -> None:
+        """Wait until fewer than `max_in_flight` messages have no answer."""
+        await self._outbox.room_below(self.config.max_in_flight)
+
+    def check_open(self) -> None:
+        """Raise `NotRunning` before the start and from the begin of closing on. Any thread may ask."""
+        self._membership.check_running()
+        if self._closing:
+            raise NotRunning(f"the producer of group {self.group} is being closed; it sends nothing new")
+
+    def _answerers(self) -> list[object]:
+        """What answers the brokers' questions; transaction producers are asked about half messages, too."""
+        return [self._requests]
+
+    def _prepare(
+        self,
+        message: Message,
+        choose: QueueChooser | None,
+        timeout: float | None,
+        *,
+        half: bool = False,
+        more: Mapping[str, str] | None = None,
+    ) -> Delivery:
+        self.check_open()
+        topic = message.topic
+        if topic not in self._checked_topics:
+            self._checked(topic)
+        body, sys_flag, text = prepare(message, self.config, self._ids, half_of=self.group if half else None, more=more)
+        assert message.message_id is not None
+        return Delivery(
+            topic,
+            message.message_id,
+            message.flag,
+            body,
+            sys_flag,
+            text,
+            self._deadline(timeout),
+            frozenset(),
+            self._new_future(),
+            False,
+            None,
+            choose,
+        )
+
+    def _checked(self, topic: str) -> str:
+        check_topic_for_sending(topic)
+        self._checked_topics.add(topic)
+        return topic
+
+    def _deadline(self, timeout: float | None) -> float:
+        if timeout is None:
+            timeout = self.config.timeout
+        elif not isinstance(timeout, int | float) or timeout != timeout:
+            raise UsageError(f"timeout={timeout!r:.80} is {type(timeout).__name__}; it must be a number, of seconds")
+        return self._clock.monotonic() + timeout
+
+    def _new_future(self) -> asyncio.Future[SendResult]:
+        return asyncio.get_running_loop().create_future()

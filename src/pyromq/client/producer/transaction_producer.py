@@ -1,0 +1,276 @@
+"""The async transaction producer: messages that become visible together with work of the application, or never.
+
+A message is sent as a half message, which no consumer sees; the application does its own work; then the broker is told
+to commit or to roll back. When it is not told, it asks any producer of the group, which answers from durable state.
+Source: RocketMQ 4.9.8, DefaultMQProducerImpl.sendMessageInTransaction and checkTransactionState.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from pyromq.client.arguments import checked
+from pyromq.client.config import ProducerConfig
+from pyromq.client.consumer.application_code import awaited, called, picture_of, text_of
+from pyromq.client.producer.producer import AsyncProducer
+from pyromq.clock import Clock
+from pyromq.errors import MQError, StoreCorrupt, Unavailable
+from pyromq.message import Message, Property, SendResult, SendStatus, StoredMessage
+from pyromq.message_id import parse_offset_id
+from pyromq.record import decode
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import CheckTransaction, EndTransaction
+
+logger = logging.getLogger(__name__)
+
+HELD_CHECKS = 2000  # questions that wait for an answer; more are left to be asked again. Source: checkRequestHoldMax
+SIDE_BY_SIDE = 16  # check functions that run at once
+
+
+class Decision(Enum):
+    """What becomes of a half message; the values are those of the wire. `UNKNOWN` lets the broker ask later."""
+
+    COMMIT = 8
+    ROLLBACK = 12
+    UNKNOWN = 0
+
+
+M = TypeVar("M")
+Execute = Callable[[Message], object]
+Check = Callable[[StoredMessage], object]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """Where the half message went, what was decided, and whether the broker has `confirmed` the decision.
+
+    A decision that is not confirmed, and `UNKNOWN`, are settled by the broker's question to the check function.
+    """
+
+    sent: SendResult
+    decision: Decision
+    confirmed: bool
+
+
+class Transaction:
+    """An open transaction: inside `async with producer.transaction(...)`. Leaving commits; an exception does not."""
+
+    def __init__(self, sent: SendResult) -> None:
+        self.sent = sent
+        self.decision = Decision.COMMIT
+
+    @property
+    def transaction_id(self) -> str:
+        """What the check function will know the message by: its `message_id`. Store it with the work."""
+        return self.sent.message_id
+
+    def rollback(self) -> None:
+        """Let the message never be seen, once the block is left."""
+        self.decision = Decision.ROLLBACK
+
+    def leave_open(self) -> None:
+        """Decide nothing now: the broker will ask the check function."""
+        self.decision = Decision.UNKNOWN
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """A producer whose messages can depend on work of the application; `TransactionProducer` is the same, blocking.
+
+        async def check(message):                  # asked when a decision was lost: look into durable state
+            return Decision.COMMIT if await orders.exists(message.message_id) else Decision.ROLLBACK
+
+        async with AsyncTransactionProducer("orders", check=check) as producer:
+            async with producer.transaction(Message("orders", b"...")) as transaction:
+                await orders.insert(transaction.transaction_id, ...)
+
+    The broker asks any producer of the group, maybe in another process and after a restart: `check` must answer from
+    what all of them can see. It gets the half message and returns a `Decision`; anything else, and an exception, count
+    as `UNKNOWN`, and it is asked again, at most 15 times (`transactionCheckMax` of the broker). Check functions may be
+    plain (run in a thread) or `async`.
+
+    Half messages have no delay: a level is dropped, as upstream does. All else is as for `AsyncProducer`.
+    """
+
+    @checked
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        check: Check,
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._checking = _Checking(group, check)
+        super().__init__(group, namesrv, config=config, clock=clock)
+
+    async def start(self) -> None:
+        """Connect, and join the group at every broker: each may have open messages to ask about.
+
+        Raises `NoNameServer` at once when no name server can be reached.
+        """
+        await super().start()
+        self._membership.join_everywhere()
+
+    async def send_in_transaction(
+        self, message: Message, execute: Execute, *, timeout: float | None = None
+    ) -> TransactionResult:
+        """Send a half message, run `execute(message)`, and let the broker commit or roll back what it returns.
+
+        `execute` is plain (it runs in a thread) or `async` and returns a `Decision`. An exception of it is logged and
+        counts as `UNKNOWN`. It is not run when the half message was stored less safely than asked: that one is rolled
+        back. `timeout` (seconds) covers sending the half message. Raises what `send` raises; then nothing was run.
+        """
+        sent = await self.send_half(message, timeout=timeout)
+        if sent.status is not SendStatus.OK:
+            return await self.end(sent, Decision.ROLLBACK)
+        returned, failure = await _outcome(execute, message)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # the caller's own end; the broker will ask
+        return await self.end(sent, decision_of(returned, failure, f"transaction {sent.message_id}"))
+
+    @asynccontextmanager
+    async def transaction(self, message: Message, *, timeout: float | None = None) -> AsyncIterator[Transaction]:
+        """Send a half message; commit when the block is left, unless `rollback` or `leave_open` was called in it.
+
+        When the block raises, nothing is decided, for the work may have been done: the check function will be asked.
+        Raises what `send` raises, and `Unavailable` when the half message was stored less safely than asked.
+        """
+        sent = await self.send_half(message, timeout=timeout)
+        if sent.status is not SendStatus.OK:
+            await self.end(sent, Decision.ROLLBACK)
+            raise unsafe(sent)
+        transaction = Transaction(sent)
+        try:
+            yield transaction
+        except BaseException:
+            await self.end(sent, Decision.UNKNOWN)
+            raise
+        await self.end(sent, transaction.decision)
+
+    async def send_half(self, message: Message, *, timeout: float | None = None) -> SendResult:
+        """Send a half message and return where it went; `end` decides about it."""
+        await self.room()
+        delivery = self._prepare(message, None, timeout, half=True)
+        delivery.retry_codes = self.config.retry_codes
+        self._outbox.send(delivery)
+        return await delivery.future
+
+    async def end(self, sent: SendResult, decision: Decision) -> TransactionResult:
+        """Tell the broker what becomes of a half message. Never raises: what it was not told, it will ask for."""
+        confirmed = False
+        if decision is not Decision.UNKNOWN:
+            try:
+                await self._tell(sent, decision)
+                confirmed = True
+            except MQError as error:
+                logger.warning("%s of transaction %s is not confirmed: %s", decision.name, sent.message_id, error)
+        return TransactionResult(sent, decision, confirmed)
+
+    async def _tell(self, sent: SendResult, decision: Decision) -> None:
+        route = await self._outbox.route(sent.queue.topic)
+        address = route.master(sent.queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {sent.queue.broker_name!r} is not in the route of topic {sent.queue.topic!r}")
+        order = EndTransaction(
+            producer_group=self.group,
+            half_queue_offset=sent.queue_offset,
+            log_offset=parse_offset_id(sent.offset_message_id).log_offset,
+            decision=decision.value,
+            message_id=sent.message_id,
+            transaction_id=sent.transaction_id or sent.message_id,
+            broker_name=sent.queue.broker_name,
+        )
+        (await self._membership.ask(address, order)).check()
+
+    async def close(self) -> None:
+        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
+        await self._checking.stop()
+        await super().close()
+
+    def _answerers(self) -> list[object]:
+        return [*super()._answerers(), self._checking]
+
+
+class _Checking:
+    """Answers the broker's questions about half messages, at most `SIDE_BY_SIDE` at once."""
+
+    def __init__(self, group: str, check: Check) -> None:
+        self._group = group
+        self._check = check
+        self._running: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    @answers(CheckTransaction)
+    def check(self, header: CheckTransaction, call: Call) -> Reply:
+        """One-way: the decision goes back as a request of its own. Source: ClientRemotingProcessor."""
+        try:
+            message = decode(call.body)
+        except StoreCorrupt as error:
+            logger.warning("a question of %s about a half message cannot be read: %s", call.peer.address, error)
+            return Reply()
+        group = message.properties.get(Property.PRODUCER_GROUP)
+        if group != self._group:
+            logger.warning("%s asks group %s about a half message of group %s", call.peer.address, self._group, group)
+        elif len(self._running) >= HELD_CHECKS:
+            logger.warning("group %s: %d checks wait already; broker will ask again", self._group, HELD_CHECKS)
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer(header, message, call))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return Reply()
+
+    async def stop(self) -> None:
+        """Cancel the checks that run; the broker will ask again."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _answer(self, header: CheckTransaction, message: StoredMessage, call: Call) -> None:
+        async with self._room:
+            returned, failure = await _outcome(self._check, message)
+        decision = decision_of(returned, failure, f"check of half message {message.message_id}")
+        call.peer.notify(
+            EndTransaction(
+                producer_group=self._group,
+                half_queue_offset=header.half_queue_offset,
+                log_offset=header.log_offset,
+                decision=decision.value,
+                message_id=message.message_id,
+                from_check=True,
+                transaction_id=header.transaction_id,
+            )
+        )
+
+
+async def _outcome(function: Callable[[M], object], message: M) -> tuple[object, BaseException | None]:
+    """Return what the application's function returns and raises: awaited here, or called in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await awaited(function(message))
+    # Not raised in the thread: of what may come out, no future holds StopIteration, and no loop outlives SystemExit.
+    returned, failure = await asyncio.to_thread(called, function, message)
+    return await awaited(returned) if isinstance(returned, Awaitable) else (returned, failure)
+
+
+def decision_of(returned: object, failure: BaseException | None, subject: str) -> Decision:
+    """Return what a function decided; `UNKNOWN`, with a log line that says so, when it raised or returned another."""
+    if failure is not None:
+        logger.warning("%s failed and counts as UNKNOWN: %s", subject, text_of(failure), exc_info=failure)
+        return Decision.UNKNOWN
+    if isinstance(returned, Decision):
+        return returned
+    logger.warning("%s returned %s, which is no Decision, and counts as UNKNOWN", subject, picture_of(returned))
+    return Decision.UNKNOWN
+
+
+def unsafe(sent: SendResult) -> Unavailable:
+    """The error of a half message that was stored, but not as safely as asked; it has been rolled back."""
+    return Unavailable(f"half message {sent.message_id} was rolled back: stored, but {sent.status.value}")

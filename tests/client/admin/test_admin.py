@@ -1,0 +1,265 @@
+"""The async admin client at real servers."""
+
+import pytest
+
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.producer.transaction_producer import AsyncTransactionProducer, Decision
+from pyromq.errors import (
+    GroupNotFound,
+    IllegalName,
+    MQError,
+    NoNameServer,
+    NotRunning,
+    QueryNotFound,
+    TopicNotFound,
+    Unavailable,
+    UsageError,
+)
+from pyromq.message import Message, MessageQueue
+from pyromq.remoting.bodies import GroupConfig
+from pyromq.testing.cluster import Cluster
+
+
+@pytest.fixture
+async def admin(cluster):
+    return await cluster.admin()
+
+
+async def test_a_created_topic_is_routed_and_listed_at_once(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", 3, read_queues=5)
+    route = await admin.topic_route("orders")
+    assert [(q.broker_name, q.read_queues, q.write_queues) for q in route.queues] == [
+        ("broker-a", 5, 3),
+        ("broker-b", 5, 3),
+    ]
+    assert "orders" in await admin.topics()
+    assert (await admin.topic_config("orders")).read_queues == 5
+
+
+async def test_a_topic_may_be_created_at_one_broker(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", broker="broker-b")
+    assert [q.broker_name for q in (await admin.topic_route("orders")).queues] == ["broker-b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"permission": "x"}, "permission 'x'"),
+        ({"cluster": "other"}, "cluster 'other' does not exist; there is DefaultCluster"),
+        ({"broker": "b"}, "broker 'b' is not registered; there is broker-a"),
+    ],
+)
+async def test_impossible_settings_of_a_topic_are_named(admin, options, text):
+    with pytest.raises(UsageError, match=text):
+        await admin.create_topic("orders", **options)
+
+
+async def test_an_illegal_topic_name_is_refused(admin):
+    with pytest.raises(IllegalName):
+        await admin.create_topic("a b")
+
+
+async def test_an_order_topic_keeps_its_queues_at_the_name_server(admin):
+    await admin.create_topic("orders", 4, order=True)
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:4"
+
+
+async def test_altering_a_topic_keeps_what_is_not_named_at_each_broker(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", 16, permission="r", broker="broker-a")
+    await admin.create_topic("orders", 4, broker="broker-b")
+
+    await admin.alter_topic("orders", write_queues=2)
+
+    configs = await admin.topic_configs("orders")
+    assert [(c.read_queues, c.write_queues, c.permission) for c in configs.values()] == [(16, 2, 4), (4, 2, 6)]
+    assert list(configs) == ["broker-a", "broker-b"]
+    with pytest.raises(TopicNotFound, match="topic absent does not exist at broker-a, broker-b"):
+        await admin.alter_topic("absent", write_queues=2)
+    assert await admin.topic_configs("absent") == {}
+
+
+async def test_fixed_queues_follow_the_brokers_one_by_one(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", 4, order=True, broker="broker-a")
+    await admin.create_topic("orders", 2, order=True, broker="broker-b")
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:4;broker-b:2"
+
+    await admin.alter_topic("orders", write_queues=3, broker="broker-a")
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:3;broker-b:2"
+    await admin.alter_topic("orders", order=False)
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") is None
+
+
+async def test_altering_a_group_keeps_what_is_not_named_and_reaches_every_master(pair):
+    admin = await pair.admin()
+    pair.brokers[0].groups.put(GroupConfig(name="billing", retry_max_times=3, broadcast_enabled=False))
+
+    await admin.alter_group("billing", retries=5)
+
+    configs = await admin.group_configs("billing")
+    assert [(c.retry_max_times, c.broadcast_enabled) for c in configs.values()] == [(5, False), (5, False)]
+    with pytest.raises(GroupNotFound, match="group absent does not exist"):
+        await admin.alter_group("absent", retries=1)
+
+
+async def test_a_deleted_topic_is_gone_everywhere(cluster, admin):
+    await admin.create_topic("orders")
+    await admin.delete_topic("orders")
+    assert cluster.broker.topics.find("orders") is None
+    assert "orders" not in await admin.topics()
+    with pytest.raises(TopicNotFound):
+        await admin.topic_status("orders")
+    with pytest.raises(TopicNotFound):
+        await admin.delete_topic("orders")
+
+
+async def test_topic_status_shows_bounds_and_last_store_time(cluster, admin):
+    producer = await cluster.producer()
+    result = await producer.send(Message("orders", b"1"))
+    status = await admin.topic_status("orders")
+    assert [s.queue.queue_id for s in status] == [0, 1, 2, 3]
+    written = status[result.queue.queue_id]
+    assert (written.min_offset, written.max_offset, written.last_store_ms) == (0, 1, cluster.clock.now_ms())
+
+
+async def test_groups_are_created_changed_listed_and_deleted(admin):
+    await admin.create_group(GroupConfig(name="g", retry_max_times=3))
+    assert {g.name: g.retry_max_times for g in await admin.groups()}["g"] == 3
+    await admin.delete_group("g")
+    assert "g" not in {g.name for g in await admin.groups()}
+
+
+async def test_progress_is_what_is_committed_against_what_is_stored(cluster, admin):
+    producer = await cluster.producer()
+    queue = (await producer.send(Message("orders", b"1"), ordering_key="k")).queue
+    await producer.send(Message("orders", b"2"), ordering_key="k")
+    await admin.create_group(GroupConfig(name="g"))
+    await admin.commit_offset("g", queue, 1)
+    [progress] = [p for p in await admin.group_progress("g", "orders") if p.queue == queue]
+    assert (progress.broker_offset, progress.consumer_offset, progress.lag) == (2, 1, 1)
+    assert await admin.group_progress("unknown") == []
+
+
+async def test_offsets_without_members_are_reset_at_the_broker(cluster, admin):
+    producer = await cluster.producer()
+    queue = (await producer.send(Message("orders", b"1"), ordering_key="k")).queue
+    await cluster.clock.advance(10)
+    await producer.send(Message("orders", b"2"), ordering_key="k")
+    assert (await admin.reset_offset("g", "orders", None))[queue] == 2
+    assert (await admin.reset_offset("g", "orders", cluster.clock.now_ms()))[queue] == 1
+    consumer = await cluster.consumer("g")
+    assert await consumer.committed(queue) == 1
+
+
+async def test_negative_offsets_are_refused(admin):
+    with pytest.raises(UsageError, match="-1 is negative"):
+        await admin.commit_offset("g", MessageQueue("t", "b", 0), -1)
+
+
+async def test_the_cluster_names_its_brokers(pair):
+    table = await (await pair.admin()).cluster()
+    assert table.clusters == {"DefaultCluster": ["broker-a", "broker-b"]}
+    assert table.brokers["broker-b"].addresses == {0: pair.brokers[1].address}
+
+
+async def test_a_broker_tells_its_state_and_settings(cluster, admin):
+    assert (await admin.broker_runtime(cluster.broker.address))["brokerVersionDesc"]
+    assert (await admin.broker_config(cluster.broker.address))["brokerName"] == "broker-a"
+
+
+async def test_a_broker_without_write_permission_leaves_the_routes(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders")
+    assert await admin.wipe_write_permission("broker-a") > 0
+    producer = await pair.producer()
+    assert {q.broker_name for q in await producer.queues("orders")} == {"broker-b"}
+    assert await admin.add_write_permission("broker-a") > 0
+    other = await pair.producer("other")
+    assert {q.broker_name for q in await other.queues("orders")} == {"broker-a", "broker-b"}
+
+
+async def test_values_are_kept_by_namespace_and_key(admin):
+    await admin.put_kv("n", "k", "v")
+    assert await admin.kv("n", "k") == "v"
+    assert await admin.kv_namespace("n") == {"k": "v"}
+    await admin.delete_kv("n", "k")
+    assert await admin.kv("n", "k") is None
+    assert await admin.kv_namespace("other") == {}
+
+
+async def test_a_message_is_found_by_each_of_its_ids(cluster, admin):
+    producer = await cluster.producer()
+    sent = await producer.send(Message("orders", b"1"))
+    assert (await admin.view(sent.offset_message_id)).body == b"1"
+    assert (await admin.view(sent.message_id, "orders")).queue == sent.queue
+    assert (await admin.view(sent.offset_message_id, "orders")).body == b"1"
+
+
+async def test_an_id_of_nothing_says_so(cluster, admin):
+    sent = await (await cluster.producer()).send(Message("orders", b"1"))
+    beyond = sent.offset_message_id[:-4] + "FFFF"
+    with pytest.raises(QueryNotFound, match=f"no message has id {beyond}"):
+        await admin.view(beyond)
+    with pytest.raises(Unavailable, match="unique id, give its topic"):
+        await admin.view("7F00000100000001" + "0" * 16)
+    with pytest.raises(UsageError, match="not hexadecimal"):
+        await admin.view("xyz")
+
+
+async def test_messages_are_found_by_key_newest_first(cluster, admin):
+    producer = await cluster.producer()
+    for n in range(3):
+        await producer.send(Message("orders", b"%d" % n, keys=["all", f"k{n}"]))
+        await cluster.clock.advance(1)
+    assert [m.body for m in await admin.query_by_key("orders", "all")] == [b"2", b"1", b"0"]
+    assert [m.body for m in await admin.query_by_key("orders", "all", 2)] == [b"2", b"1"]
+    assert [m.body for m in await admin.query_by_key("orders", "k1")] == [b"1"]
+    assert await admin.query_by_key("orders", "none") == []
+
+
+async def test_a_delayed_message_is_found_by_key_and_id_once_it_is_there(cluster, admin):
+    producer = await cluster.producer()
+    sent = await producer.send(Message("orders", b"1", keys="k", delay=10))
+    assert await admin.query_by_key("orders", "k") == []
+    await cluster.clock.advance(10)
+    (found,) = await admin.query_by_key("orders", "k")
+    assert (found.body, found.message_id) == (b"1", sent.message_id)
+    assert (await admin.view(sent.message_id, "orders")).queue_offset == found.queue_offset == 0
+
+
+async def test_a_transaction_s_message_is_found_by_key_and_id_once_it_is_committed(cluster, admin):
+    async with AsyncTransactionProducer("p", cluster.namesrv, check=lambda _: Decision.UNKNOWN) as producer:
+        committed = await producer.send_half(Message("orders", b"1", keys="k"))
+        rolled_back = await producer.send_half(Message("orders", b"2", keys="k"))
+        assert await admin.query_by_key("orders", "k") == []
+        await producer.end(committed, Decision.COMMIT)
+        await producer.end(rolled_back, Decision.ROLLBACK)
+    assert [message.body for message in await admin.query_by_key("orders", "k")] == [b"1"]
+    assert (await admin.view(committed.message_id, "orders")).body == b"1"
+    with pytest.raises(MQError):
+        await admin.view(rolled_back.message_id, "orders")
+
+
+async def test_without_a_broker_the_name_server_is_named():
+    async with Cluster(brokers=0) as cluster:
+        admin = await cluster.admin()
+        with pytest.raises(Unavailable, match=f"no broker is registered at name server {cluster.namesrv}"):
+            await admin.create_topic("orders")
+
+
+async def test_an_admin_that_is_not_running_says_so(cluster):
+    admin = AsyncAdmin(cluster.namesrv)
+    with pytest.raises(NotRunning):
+        await admin.topics()
+    async with admin:
+        pass
+    with pytest.raises(NotRunning):
+        await admin.cluster()
+
+
+async def test_starting_with_nothing_listening_fails():
+    with pytest.raises(NoNameServer):
+        await AsyncAdmin("127.0.0.1:1").start()

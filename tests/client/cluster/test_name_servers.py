@@ -1,0 +1,115 @@
+"""Addresses of name servers, and asking the next one when one is away."""
+
+import socket
+
+import pytest
+
+from pyromq import (
+    Admin,
+    AsyncAdmin,
+    AsyncBatchTransactions,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncTransactionProducer,
+    Consumer,
+    Producer,
+    PullConsumer,
+)
+from pyromq.client.admin.dead_letters import AsyncDeadLetters
+from pyromq.client.admin.delayed_messages import AsyncDelayedMessages
+from pyromq.client.admin.diagnosis import diagnose
+from pyromq.client.admin.undecided_transactions import AsyncHalfMessages
+from pyromq.client.cluster.name_servers import parse_addresses
+from pyromq.client.consumer.queue_reader import AsyncQueueReader
+from pyromq.errors import NoNameServer, UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("127.0.0.1:9876", ["127.0.0.1:9876"]),
+        ("a:1;b:2", ["a:1", "b:2"]),
+        (" a:1 ; ;b:2;", ["a:1", "b:2"]),
+        ("http://a:1/", ["a:1"]),
+        ("[::1]:9876", ["[::1]:9876"]),
+    ],
+)
+def test_addresses_are_separated_by_semicolons(text, addresses):
+    assert parse_addresses(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["localhost", ":9876", "a:b", "a:0", "a:65536"])
+def test_what_is_no_address_is_named(text):
+    with pytest.raises(UsageError, match=f"'{text}' is not host:port"):
+        parse_addresses(text)
+
+
+@pytest.mark.parametrize("text", ["", ";"])
+def test_no_address_at_all_is_refused(text):
+    with pytest.raises(UsageError, match="no name server address"):
+        parse_addresses(text)
+
+
+CLIENTS = [
+    lambda *namesrv: AsyncProducer("g", *namesrv),
+    lambda *namesrv: AsyncPullConsumer("g", *namesrv),
+    lambda *namesrv: AsyncConsumer("g", *namesrv),
+    lambda *namesrv: AsyncTransactionProducer("g", *namesrv, check=print),
+    AsyncAdmin,
+    AsyncDeadLetters,
+    AsyncDelayedMessages,
+    AsyncHalfMessages,
+    lambda *namesrv: AsyncBatchTransactions("g", *namesrv),
+    lambda *namesrv: AsyncQueueReader("g", *namesrv),
+]
+
+
+def addresses(client):
+    runs = getattr(client, "runs", None)
+    return (runs.membership if runs else client._membership).name_servers.addresses
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_takes_the_environments_name_servers_unless_it_is_given_some(client, monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1;b:2")
+    assert addresses(client()) == ["a:1", "b:2"]
+    assert addresses(client("c:3")) == ["c:3"]
+    monkeypatch.setenv("NAMESRV_ADDR", " ")
+    assert addresses(client()) == ["127.0.0.1:9876"]
+    monkeypatch.delenv("NAMESRV_ADDR")
+    assert addresses(client()) == ["127.0.0.1:9876"]
+
+
+@pytest.mark.parametrize("client", [lambda: Producer("g"), lambda: PullConsumer("g"), lambda: Consumer("g"), Admin])
+def test_blocking_clients_do_as_well(client, monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1")
+    assert addresses(client()._async) == ["a:1"]
+
+
+def test_a_wrong_variable_is_named(monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
+    with pytest.raises(UsageError, match="environment variable NAMESRV_ADDR: name server address 'nonsense' is not"):
+        AsyncProducer("g")
+
+
+async def test_a_diagnosis_looks_there_too(monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    assert [finding.name for finding in await diagnose()] == ["name server 127.0.0.1:1"]
+
+
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+async def test_starting_with_nothing_listening_names_the_address_and_what_to_do():
+    address = f"127.0.0.1:{closed_port()}"
+    with pytest.raises(NoNameServer, match=f"{address}; start one with `pyromq serve`"):
+        await AsyncProducer("p", address).start()
+
+
+async def test_the_next_name_server_is_asked_when_one_is_away(cluster):
+    for _ in range(8):  # a client starts at a random one
+        async with AsyncProducer("p", f"127.0.0.1:{closed_port()};{cluster.namesrv}") as producer:
+            assert len(await producer.queues("new")) == 4

@@ -1,0 +1,69 @@
+"""Clients with one client id: shared connections, each its own groups, one consumer of a group."""
+
+import asyncio
+
+import pytest
+
+from pyromq.client.config import ConsumerConfig, ProducerConfig
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.client.producer.producer import AsyncProducer
+from pyromq.errors import NoNameServer, UsageError
+from pyromq.message import Message
+
+SHARED = ConsumerConfig(instance="shop")
+
+
+async def test_clients_of_one_instance_share_id_and_connections(cluster, new_seen):
+    first, second = new_seen(), new_seen()
+    one = AsyncConsumer("one", cluster.namesrv, config=SHARED)
+    two = AsyncConsumer("two", cluster.namesrv, config=SHARED)
+    producer = AsyncProducer("p", cluster.namesrv, config=ProducerConfig(instance="shop"))
+    one.subscribe("orders", first)
+    two.subscribe("orders", second)
+    async with producer:
+        await producer.send(Message("orders", b"0"))
+        async with one:
+            async with two:
+                assert one.client_id == two.client_id == f"{producer._membership.ip}@shop"
+                assert one._membership._pool is two._membership._pool is producer._membership._pool
+                await asyncio.gather(first.wait(1), second.wait(1))
+            await producer.send(Message("orders", b"1"))
+            assert await first.wait(2) == [0, 1]
+        await producer.send(Message("orders", b"2"))
+    assert not second.bodies[1:]
+
+
+async def test_brokers_reach_the_client_of_the_group(cluster, new_seen, until):
+    admin = await cluster.admin()
+    await admin.create_topic("orders", queues=4)
+    seen = new_seen()
+    one = AsyncConsumer("one", cluster.namesrv, config=SHARED)
+    two = AsyncConsumer("two", cluster.namesrv, config=SHARED)
+    one.subscribe("orders", seen)
+    two.subscribe("orders", seen)
+    async with one, two:
+        await until(lambda: len(two.assignment) == 4)
+        other = AsyncConsumer("two", cluster.namesrv)
+        other.subscribe("orders", seen)
+        async with other:
+            await until(lambda: len(two.assignment) == 2)
+        assert len(one.assignment) == 4
+
+
+async def test_a_group_has_one_consumer_of_an_instance(cluster):
+    async with AsyncConsumer("one", cluster.namesrv, config=SHARED):
+        again = AsyncConsumer("one", cluster.namesrv, config=SHARED)
+        with pytest.raises(UsageError, match="consumer of group one with instance 'shop' already"):
+            await again.start()
+        with pytest.raises(UsageError, match="failed to start"):
+            await again.start()
+        async with AsyncConsumer("one", cluster.namesrv):
+            pass
+    async with AsyncConsumer("one", cluster.namesrv, config=SHARED):
+        pass
+
+
+async def test_a_failed_start_leaves_no_trace():
+    for _ in range(2):
+        with pytest.raises(NoNameServer):
+            await AsyncConsumer("one", "127.0.0.1:1", config=SHARED).start()

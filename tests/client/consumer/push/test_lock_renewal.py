@@ -1,0 +1,90 @@
+"""Locks kept by asking again: what an answer is worth when the connection breaks, or breaks again, meanwhile."""
+
+import asyncio
+
+import pytest
+
+from pyromq.client.consumer.push.lock_renewal import GRACE_SECONDS, VALID_SECONDS, LockRenewal
+from pyromq.client.consumer.push.owned_queue import OwnedQueue
+from pyromq.message import MessageQueue
+from pyromq.testing import FakeClock
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+class Answers:
+    """In place of brokers: requests that are answered when a test says so."""
+
+    def __init__(self):
+        self.asked = []
+        self.timeouts = []
+
+    async def lock(self, queues, *, timeout=1.0):
+        self.asked.append(asyncio.get_running_loop().create_future())
+        self.timeouts.append(timeout)
+        return {queue: held for held in [await self.asked[-1]] for queue in queues}
+
+
+class Scene:
+    def __init__(self):
+        self.clock = FakeClock()
+        self.answers = Answers()
+        self.owned = OwnedQueue(QUEUE, 0, self.clock.monotonic)
+        self.owned.in_flight.allowed_until = self.clock.monotonic() + 1.0
+        self.lost = []
+        self.renewal = LockRenewal(
+            self.answers, {QUEUE: self.owned}, self.clock, go_on=lambda owned: None, lose=self.lost.append
+        )
+
+    @property
+    def is_allowed(self):
+        return self.owned.in_flight.allowed_until > self.clock.monotonic()
+
+
+async def started(work):
+    task = asyncio.create_task(work)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_an_answer_makes_the_lock_valid_for_longer():
+    scene = Scene()
+    task = await started(scene.renewal.renew())
+    scene.answers.asked[0].set_result(True)
+    await task
+    assert scene.owned.in_flight.allowed_until == scene.clock.monotonic() + VALID_SECONDS
+
+
+async def test_a_renewal_from_before_the_break_counts_for_nothing():
+    scene = Scene()
+    renewal = await started(scene.renewal.renew())
+    again = await started(scene.renewal.take_again([scene.owned]))
+    scene.answers.asked[0].set_result(True)  # tied to the connection that is gone
+    await renewal
+    assert not scene.is_allowed
+    scene.answers.asked[1].set_result(True)
+    await again
+    assert scene.is_allowed
+
+
+async def test_of_two_breaks_the_answer_after_the_second_counts():
+    scene = Scene()
+    first = await started(scene.renewal.take_again([scene.owned]))
+    second = await started(scene.renewal.take_again([scene.owned]))
+    scene.answers.asked[0].set_result(True)
+    await first
+    assert not scene.is_allowed
+    assert not scene.lost
+    scene.answers.asked[1].set_result(False)
+    await second
+    assert scene.lost == [scene.owned]
+
+
+async def test_a_broker_that_is_silent_is_not_waited_for_longer_than_it_keeps_the_lock():
+    scene = Scene()
+    again = await started(scene.renewal.take_again([scene.owned]))
+    assert scene.answers.timeouts == [pytest.approx(GRACE_SECONDS)]
+    await scene.clock.advance(GRACE_SECONDS + 0.01)
+    scene.answers.asked[0].set_result(True)
+    await again
+    assert scene.lost == [scene.owned]

@@ -1,0 +1,298 @@
+"""The push consumer where order is kept: one listener per queue at a time, failures repeated in place, locks."""
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.consumer.push import queue_ownership as ownership
+from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.client.consumer.queue_locks import Locks
+from pyromq.message import Message
+
+
+async def fill(cluster, count, topic="orders", first=0):
+    """Store messages in one queue; return it."""
+    producer = await cluster.producer()
+    sent = [await producer.send(Message(topic, b"%d" % n), ordering_key="k") for n in range(first, first + count)]
+    return sent[0].queue
+
+
+@asynccontextmanager
+async def consuming(cluster, listener, group="workers", clock=None, **config):
+    settings = ConsumerConfig(orderly=True, **({"suspend_seconds": 0.01} | config))
+    consumer = AsyncConsumer(group, cluster.namesrv, config=settings, clock=clock)
+    consumer.subscribe("orders", listener)
+    async with consumer:
+        yield consumer
+
+
+async def until(condition, seconds=5.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def body(messages):
+    (message,) = messages
+    return int(message.body)
+
+
+async def test_a_queue_is_consumed_in_order(cluster):
+    await fill(cluster, 200)
+    seen = []
+    async with consuming(cluster, lambda messages: seen.append(body(messages))):
+        await until(lambda: len(seen) == 200)
+    assert seen == list(range(200))
+
+
+async def test_async_listeners_keep_order_too(cluster):
+    await fill(cluster, 50)
+    seen = []
+
+    async def work(messages):
+        await asyncio.sleep(0)
+        seen.extend(int(m.body) for m in messages)
+
+    async with consuming(cluster, work, batch=4):
+        await until(lambda: len(seen) == 50)
+    assert seen == list(range(50))
+
+
+async def test_a_failing_message_is_repeated_before_the_next(cluster):
+    await fill(cluster, 3)
+    seen = []
+
+    def work(messages):
+        seen.append((body(messages), messages[0].reconsume_times))
+        if seen[-1] in [(1, 0), (1, 1)]:
+            raise ValueError("not yet")
+
+    async with consuming(cluster, work):
+        await until(lambda: len(seen) == 5)
+    assert seen == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
+
+
+async def test_the_listener_may_say_how_long_to_wait(cluster):
+    await fill(cluster, 1)
+    times, loop = [], asyncio.get_running_loop()
+
+    async def work(messages):
+        times.append(loop.time())
+        if len(times) == 1:
+            raise RetryLater("soon", seconds=0.1)
+
+    async with consuming(cluster, work):
+        await until(lambda: len(times) == 2)
+    assert times[1] - times[0] > 0.09
+
+
+async def test_part_of_a_batch_may_be_done(cluster):
+    await fill(cluster, 4)
+    seen = []
+
+    def work(messages):
+        seen.append([int(m.body) for m in messages])
+        if len(seen) == 1:
+            raise RetryLater("the rest later", done=1)
+
+    async with consuming(cluster, work, batch=4):
+        await until(lambda: sum(map(len, seen)) >= 7)
+    assert seen == [[0, 1, 2, 3], [1, 2, 3]]
+
+
+async def test_a_message_with_too_many_attempts_becomes_a_dead_letter(cluster):
+    await fill(cluster, 2)
+    seen = []
+
+    def work(messages):
+        seen.append(body(messages))
+        if seen[-1] == 0:
+            raise ValueError("never")
+
+    async with consuming(cluster, work, max_retries=2):
+        await until(lambda: 1 in seen)
+    assert seen == [0, 0, 0, 1]
+    assert await dead_letters(cluster) == {b"0": "ValueError: never"}
+
+
+async def test_giving_up_makes_a_dead_letter_at_once(cluster):
+    await fill(cluster, 2)
+    seen = []
+
+    def work(messages):
+        seen.append(body(messages))
+        if seen[-1] == 0:
+            raise GiveUp("hopeless")
+
+    async with consuming(cluster, work):
+        await until(lambda: 1 in seen)
+    assert seen == [0, 1]
+    assert await dead_letters(cluster) == {b"0": "GiveUp: hopeless"}
+
+
+async def dead_letters(cluster, group="workers"):
+    reader = await cluster.consumer("reader")
+    queues = await reader.queues(f"%DLQ%{group}")
+    await reader.assign(queues)
+    for queue in queues:
+        await reader.seek_to_begin(queue)
+    return {m.body: m.properties.get("RETRY_REASON") for m in await reader.poll(2)}
+
+
+async def test_without_auto_commit_nothing_counts_before_commit(cluster):
+    queue = await fill(cluster, 6)
+    seen = []
+
+    def work(messages):
+        seen.append(body(messages))
+        return Ack.COMMIT if len(seen) == 3 else None
+
+    async with consuming(cluster, work, auto_commit=False) as consumer:
+        await until(lambda: len(seen) == 6)
+        assert consumer._owned[queue].in_flight.safe_offset == 3
+    seen.clear()
+    async with consuming(cluster, lambda messages: seen.append(body(messages))):
+        await until(lambda: len(seen) == 3)
+    assert seen == [3, 4, 5]
+
+
+async def test_rollback_brings_everything_since_the_commit_again(cluster):
+    await fill(cluster, 4)
+    seen = []
+
+    def work(messages):
+        seen.append(body(messages))
+        return {1: Ack.COMMIT, 3: Ack.ROLLBACK if seen.count(3) == 1 else Ack.COMMIT}.get(seen[-1])
+
+    async with consuming(cluster, work, auto_commit=False):
+        await until(lambda: len(seen) == 6)
+    assert seen == [0, 1, 2, 3, 2, 3]
+
+
+async def test_queues_move_in_order_and_without_repeats_when_members_come_and_go(cluster):
+    producer = await cluster.producer()
+    seen, running, lock = {}, set(), threading.Lock()
+
+    def work(messages):
+        (message,) = messages
+        with lock:
+            assert message.queue not in running, "two listeners at once"
+            running.add(message.queue)
+        threading.Event().wait(0.002)
+        with lock:
+            running.discard(message.queue)
+            seen.setdefault(message.queue, []).append(message.queue_offset)
+
+    async def feed():
+        for n in range(400):
+            await producer.send(Message("orders", b"%d" % n), ordering_key=str(n % 20))
+
+    async with consuming(cluster, work):
+        feeding = asyncio.create_task(feed())
+        await until(lambda: seen)
+        async with consuming(cluster, work) as second:
+            await until(lambda: second.assignment)
+            await asyncio.sleep(0.1)
+            async with consuming(cluster, work) as third:
+                await until(lambda: third.assignment)
+        await feeding
+        await until(lambda: sum(map(len, seen.values())) == 400)
+    assert all(offsets == list(range(len(offsets))) for offsets in seen.values())
+
+
+async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    queue = (await producer.queues("orders"))[3]  # the second member, later in order, gets the latter half
+    await producer.send(Message("orders", b"1"), queue=queue)
+    begun, release, second_seen = threading.Event(), threading.Event(), []
+
+    def slow(messages):
+        if messages[0].body == b"1":
+            begun.set()
+            release.wait(5)
+
+    async with consuming(cluster, slow):
+        await until(begun.is_set)
+        async with consuming(cluster, second_seen.append) as second:
+            await until(lambda: second.assignment)
+            assert queue not in second.assignment
+            release.set()
+            await until(lambda: queue in second.assignment)
+    assert not second_seen
+
+
+async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkeypatch):
+    monkeypatch.setattr(ownership, "LONG_SECONDS", 0.1)
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    holder = producer._membership
+    await Locks("workers", holder).lock(await producer.queues("orders"))
+    async with consuming(cluster, lambda messages: None):
+        await until(lambda: f"waiting for its lock, held by {holder.client_id}, for 0.0 s" in caplog.text)
+
+
+async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
+    caplog.set_level("INFO", "pyromq.client.consumer.push.queue_ownership")
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    [queue, *_] = await producer.queues("orders")
+    assert await Locks("workers", producer._membership).lock([queue], timeout=5) == {queue: True}
+    async with consuming(cluster, lambda messages: None) as consumer:
+        await until(lambda: len(consumer.assignment) == 3)
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]
+    assert told == [("INFO", "group workers: waiting for locks that other members hold: queue 0 of orders at broker-a")]
+
+
+async def test_locks_are_given_back_at_closing(cluster):
+    await fill(cluster, 1)
+    async with consuming(cluster, lambda messages: None) as consumer:
+        await until(lambda: len(consumer.assignment) == 4)
+    async with asyncio.timeout(1):
+        async with consuming(cluster, lambda messages: None) as other:
+            await until(lambda: len(other.assignment) == 4)
+
+
+async def test_a_broken_connection_loses_neither_order_nor_messages(cluster):
+    await fill(cluster, 20)
+    seen = []
+    async with consuming(cluster, lambda messages: seen.append(body(messages))) as consumer:
+        await until(lambda: len(seen) == 20)
+        for channel in consumer._membership._pool.channels().values():
+            channel.cut()
+        await fill(cluster, 20, first=20)
+        await until(lambda: len(seen) >= 40)
+        assert len(consumer.assignment) == 4
+    assert seen == list(range(40))
+
+
+async def test_a_restarted_broker_is_consumed_on_in_order(cluster):
+    await fill(cluster, 20)
+    seen = []
+    async with consuming(cluster, lambda messages: seen.append(body(messages)), commit_seconds=0.01):
+        await until(lambda: len(seen) == 20)
+        await cluster.restart_broker()
+        await fill(cluster, 20, first=20)
+        await until(lambda: len(seen) >= 40)
+    assert seen == list(range(40))
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+async def test_two_queues_are_worked_on_at_once(cluster, broadcast, tmp_path):
+    producer = await cluster.producer()
+    first = (await producer.send(Message("orders", b"1"))).queue
+    other = next(q for q in await producer.queues("orders") if q != first)
+    await producer.send(Message("orders", b"2"), queue=other)
+    both = threading.Barrier(2)
+    done = []
+
+    def work(messages):
+        both.wait(5)
+        done.append(messages)
+
+    async with consuming(cluster, work, broadcast=broadcast, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path):
+        await until(lambda: len(done) == 2)

@@ -1,0 +1,91 @@
+"""Taking a queue, where order is kept, and what may go wrong between its lock and its first message."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.client.consumer.queue_locks import Locks
+from pyromq.errors import DeadlineExceeded
+from pyromq.message import Message
+
+
+@pytest.fixture
+async def queue(cluster):
+    """A queue with a message."""
+    producer = await cluster.producer()
+    return (await producer.send(Message("orders", b"1"))).queue
+
+
+@pytest.fixture
+async def another(cluster):
+    """The locks of another client of the group."""
+    producer = await cluster.producer()
+    await producer.queues("orders")
+    return Locks("workers", producer._membership)
+
+
+@asynccontextmanager
+async def taking(cluster, start, seen):
+    """A consumer that is about to take queues: `start(asked, queue)` is called where it asks for their offsets."""
+    config = ConsumerConfig(orderly=True, consume_from=ConsumeFrom.FIRST)
+    consumer = AsyncConsumer("workers", cluster.namesrv, config=config)
+    consumer.subscribe("orders", seen.extend)
+    offsets = consumer._ownership._offsets
+    asked = offsets.start
+    offsets.start = lambda queue: start(asked, queue)
+    async with consumer:
+        yield consumer
+
+
+async def test_a_lock_whose_connection_broke_while_a_queue_was_taken_is_worth_nothing(cluster, queue, another, until):
+    seen, moved = [], asyncio.Event()
+
+    async def broken(asked, asked_queue):
+        if asked_queue == queue and not moved.is_set():
+            for channel in consumer._membership._pool.channels().values():
+                channel.cut()
+            while not (await another.lock([queue]))[queue]:
+                await cluster.clock.advance(0.1)
+            moved.set()
+        return await asked(asked_queue)
+
+    async with taking(cluster, broken, seen) as consumer:
+        await until(moved.is_set)
+        await until(lambda: queue in consumer._ownership._refused)
+        assert queue not in consumer.assignment
+        assert not seen
+        await another.unlock([queue])
+        await until(lambda: seen)
+
+
+async def test_a_queue_that_cannot_be_taken_is_left_to_others(cluster, queue, another, until):
+    failed = asyncio.Event()
+
+    async def failing(asked, asked_queue):
+        if asked_queue == queue:
+            failed.set()
+            raise DeadlineExceeded("no answer")
+        return await asked(asked_queue)
+
+    async with taking(cluster, failing, []) as consumer:
+        await until(failed.is_set)
+        await until(lambda: consumer.assignment)  # of the other queues
+        async with asyncio.timeout(5):  # between two tries it has the lock itself; without time passing, none expires
+            while not (await another.lock([queue]))[queue]:
+                await asyncio.sleep(0.005)
+
+
+async def test_closing_while_a_queue_is_taken_gives_its_lock_back(cluster, queue, another, until):
+    begun = asyncio.Event()
+
+    async def waiting(asked, asked_queue):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with taking(cluster, waiting, []):
+        await until(begun.is_set)
+        assert not (await another.lock([queue]))[queue]
+    assert (await another.lock([queue]))[queue]

@@ -1,0 +1,76 @@
+"""How often the queues are shared anew: rarely when all is well, soon when something is left to do or there is news."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.allocation import averaging
+from pyromq.client.consumer.rebalance import AGAIN_SECONDS, SOON_SECONDS, Rebalance
+from pyromq.clock import SystemClock
+from pyromq.message import Message
+from pyromq.testing import FakeClock
+
+
+@asynccontextmanager
+async def unbalanced(cluster, runs, clock):
+    """A rebalance that notes each run, and never gets anywhere: none of its queues can be taken."""
+    await (await cluster.producer()).send(Message("orders", b"1"))
+
+    def topics():
+        runs.append(clock.monotonic())
+        return ["orders"]
+
+    async def nothing(queues):
+        return []
+
+    membership = Membership(cluster.namesrv, SystemClock())
+    await membership.start()
+    rebalance = Rebalance(
+        {},
+        "workers",
+        membership,
+        ConsumerConfig(broadcast=True),  # asks nobody whose the queues are
+        clock=clock,
+        strategy=averaging,
+        topics=topics,
+        take=nothing,
+        give=nothing,
+    )
+    task = asyncio.create_task(rebalance.run())
+    try:
+        yield rebalance
+    finally:
+        task.cancel()
+        await membership.close()
+
+
+async def let_run(clock, runs):
+    """Let time pass until there is one more run."""
+    before = len(runs)
+    while len(runs) == before:
+        await clock.advance(0.01)
+
+
+async def test_what_cannot_be_done_is_tried_again_later_and_later(cluster, until):
+    runs, clock = [], FakeClock()
+    async with unbalanced(cluster, runs, clock):
+        await until(lambda: runs)
+        for _ in range(25):
+            await let_run(clock, runs)
+    pauses = [later - earlier for earlier, later in pairwise(runs)]
+    assert pauses[0] < 2 * SOON_SECONDS
+    assert pauses[-1] >= AGAIN_SECONDS - 0.01
+
+
+async def test_news_make_it_try_again_as_soon_as_at_first(cluster, until):
+    runs, clock = [], FakeClock()
+    async with unbalanced(cluster, runs, clock) as rebalance:
+        await until(lambda: runs)
+        for _ in range(25):
+            await let_run(clock, runs)
+        rebalance.wake()
+        await until(lambda: len(runs) == 27)
+        await let_run(clock, runs)
+    assert runs[-1] - runs[-2] < 2 * SOON_SECONDS

@@ -1,0 +1,86 @@
+"""Consumers read from the replica that the master suggests, and go back to the master when it is gone or behind."""
+
+from dataclasses import replace
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.consuming import pulling
+from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.clock import SystemClock
+from pyromq.message import Message, MessageQueue
+from pyromq.remoting.command import ReplyTemplate
+from pyromq.remoting.headers import PullMessageResponse
+from pyromq.store.message_store import ReadStatus
+from pyromq.testing import Cluster
+
+TOPIC = "orders"
+QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+ONE_BY_ONE = ConsumerConfig(consume_from=ConsumeFrom.FIRST, pull_count=1, buffered_messages=1, long_poll_seconds=0.1)
+
+
+@pytest.fixture(autouse=True)
+def suggested(monkeypatch):
+    """As a Java broker whose replicas may be read does for consumers that are far behind. Ours has no replicas."""
+    variables = ("next_offset", "min_offset", "max_offset")
+    answer = ReplyTemplate(PullMessageResponse, variables, code=0, remark="FOUND", suggested_broker_id=1)
+    monkeypatch.setitem(pulling._ANSWERS, ReadStatus.FOUND, answer)
+
+
+@pytest.fixture
+async def cluster():
+    async with Cluster(clock=SystemClock(), default_topic_queues=1) as cluster:
+        await send(cluster, b"master", 4)
+        yield cluster
+
+
+@pytest.fixture
+async def replica(cluster, tmp_path):
+    """A broker of the same name with another id; its messages tell that they come from it."""
+    async with Cluster(data=tmp_path, default_topic_queues=1) as elsewhere:
+        await send(elsewhere, b"replica", 3)
+        config = replace(elsewhere.broker.config, broker_id=1, port=0, namesrv=(cluster.namesrv,))
+    async with Broker(config, SystemClock()) as replica:
+        yield replica
+
+
+async def send(cluster, body, count):
+    producer = await cluster.producer()
+    for _ in range(count):
+        await producer.send(Message(TOPIC, body), queue=QUEUE)
+
+
+async def test_a_push_consumer_pulls_where_it_is_told_and_returns_to_the_master(cluster, replica):
+    bodies = []
+
+    async def take(messages):
+        bodies.extend(message.body for message in messages)
+        if len(bodies) == 4:
+            consumer.stop()
+
+    consumer = AsyncConsumer("workers", cluster.namesrv, config=ONE_BY_ONE)
+    consumer.subscribe(TOPIC, take)
+    async with consumer:
+        await consumer.wait()
+    # The replica has no fourth one: that is the master's again.
+    assert bodies == [b"master", b"replica", b"replica", b"master"]
+
+
+async def test_a_pull_consumer_does_so_too(cluster, replica):
+    async with AsyncPullConsumer("workers", cluster.namesrv, config=ONE_BY_ONE) as consumer:
+        await consumer.assign([QUEUE])
+        bodies = []
+        async for message in consumer:
+            bodies.append(message.body)
+            if len(bodies) == 4:
+                break
+    assert bodies == [b"master", b"replica", b"replica", b"master"]
+
+
+async def test_without_the_replica_the_master_is_read(cluster):
+    async with AsyncPullConsumer("workers", cluster.namesrv, config=ONE_BY_ONE) as consumer:
+        await consumer.assign([QUEUE])
+        bodies = [(await consumer.poll())[0].body for _ in range(4)]
+    assert bodies == [b"master"] * 4

@@ -23,9 +23,9 @@ from pyromq.net.channel import connect
 from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import ListTimers, QueryMessage
-from pyromq.store.checking import Checking
 from pyromq.store.disk import LOCAL_DISK
-from pyromq.store.repairing import Repairing
+from pyromq.store.offline.checking import Checking
+from pyromq.store.offline.repairing import Repairing
 from pyromq.testing import FakeClock
 
 from .test_damaged_folder import fill, settings

@@ -22,8 +22,8 @@ from pyromq.net.channel import connect
 from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import CreateTopic, UpdateConsumerOffset
-from pyromq.store.checking import Checking
 from pyromq.store.config import StoreConfig
+from pyromq.store.offline.checking import Checking
 from pyromq.testing import FakeClock
 
 from .headers import send_header

@@ -9,7 +9,7 @@ from tests.broker.transactions.transactions import COMMIT
 
 from pyromq.broker.broker import Broker
 from pyromq.names import HALF_TOPIC, LEDGER_TOPIC, SCHEDULE_TOPIC
-from pyromq.store.repairing import Repairing
+from pyromq.store.offline.repairing import Repairing
 from pyromq.testing.clock import settle
 
 BODY_AT = 88  # in a record with IPv4 addresses

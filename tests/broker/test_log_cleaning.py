@@ -9,7 +9,7 @@ from tests.broker.headers import send_header
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse, MinOffset, OffsetResponse
-from pyromq.store.disk_use import DiskUse
+from pyromq.store.log.disk_use import DiskUse
 
 SEGMENT = 1 << 16
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.index_file import IndexFile
+from pyromq.store.index.index_file import IndexFile
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.queue.consume_queue import ConsumeQueue
 
 PAGE = 1024
 ZEROS = bytes(PAGE)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from pyromq.errors import StoreCorrupt
-from pyromq.store.checking import Checking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.stopped_store import Cure
+from pyromq.store.offline.checking import Checking
+from pyromq.store.offline.stopped_store import Cure
 
 from ..store.making import (
     NOON_MS,

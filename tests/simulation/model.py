@@ -10,10 +10,10 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
-from pyromq.store.consume_queue import FILLER_SIZE
+from pyromq.store.index.key_index import key_hashes
 from pyromq.store.json_file import JsonFile
-from pyromq.store.key_index import key_hashes
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queue.consume_queue import FILLER_SIZE
 
 EVER = (0, (1 << 63) - 1)
 KEYS_LOOKED_UP = 12

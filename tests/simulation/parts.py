@@ -13,10 +13,10 @@ from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction import Transacting
 from pyromq.broker.transactions.half_messages import HalfMessages
-from pyromq.store import room_ahead
 from pyromq.store.config import FlushMode, StoreConfig
-from pyromq.store.disk_use import DiskUse
 from pyromq.store.json_file import JsonFile
+from pyromq.store.log import room_ahead
+from pyromq.store.log.disk_use import DiskUse
 from pyromq.store.message_store import MessageStore
 from pyromq.testing import SimulatedDisk
 

@@ -12,8 +12,8 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
-from pyromq.store import queue_table
 from pyromq.store.message_store import ReadStatus
+from pyromq.store.queue import queue_table
 
 from .making import ADDRESS, NOON_MS, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
 

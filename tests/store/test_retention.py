@@ -11,7 +11,7 @@ import pytest
 from tests.store.making import StoppedClock, bodies, fill, message, opened, small_store
 
 from pyromq.errors import StoreNotWritable, UsageError
-from pyromq.store.disk_use import DiskUse, measured
+from pyromq.store.log.disk_use import DiskUse, measured
 from pyromq.store.message_store import MessageStore
 
 HOUR_MS = 3_600_000

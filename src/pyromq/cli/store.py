@@ -27,13 +27,13 @@ from pyromq.remoting.bodies import (
     decode_body,
 )
 from pyromq.remoting.bodies.body import Body
-from pyromq.store.checking import Checking, Report
 from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
-from pyromq.store.log_walk import Damage, LogWalk
-from pyromq.store.repairing import Repairing
-from pyromq.store.stopped_store import Cure, Finding, StoppedStore, check_stopped
-from pyromq.store.stored_record import find_record, log_offset_of
+from pyromq.store.offline.checking import Checking, Report
+from pyromq.store.offline.log_walk import Damage, LogWalk
+from pyromq.store.offline.repairing import Repairing
+from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore, check_stopped
+from pyromq.store.offline.stored_record import find_record, log_offset_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.record import MAGIC, decode
-from pyromq.store.segment import Segment
-from pyromq.store.segmented_log import SegmentedLog
+from pyromq.store.log.segment import Segment
+from pyromq.store.log.segmented_log import SegmentedLog
 
 _MAGIC = struct.pack(">I", MAGIC)
 _SEARCHED = 16 << 20  # bytes behind the damage: three of the largest records. What lies further is seen by its queues

@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from pyromq.clock import Clock
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import FlushMode, StoreConfig
-from pyromq.store.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.disk import LOCAL_DISK, Disk
-from pyromq.store.key_index import KeyIndex
-from pyromq.store.queue_table import QueueTable
-from pyromq.store.room_ahead import KEPT_BEHIND
-from pyromq.store.segment import Segment, sync_all, sync_folders
+from pyromq.store.index.key_index import KeyIndex
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.room_ahead import KEPT_BEHIND
+from pyromq.store.log.segment import Segment, sync_all, sync_folders
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
+from pyromq.store.queue.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
 

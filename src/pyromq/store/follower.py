@@ -9,8 +9,8 @@ from pyromq.java_hash import tag_hash
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import FIXED_SIZE
-from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue
-from pyromq.store.queue_table import QueueTable, names_folders
+from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from pyromq.store.queue.queue_table import QueueTable, names_folders
 
 logger = logging.getLogger(__name__)
 

@@ -18,19 +18,19 @@ from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.record import mark_addresses
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
-from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
-from pyromq.store.entry_proof import EntryProof
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
-from pyromq.store.key_index import KeyIndex, KeyMatches
-from pyromq.store.queue_table import QueueTable
-from pyromq.store.reading import Reading, ReadResult, ReadStatus
+from pyromq.store.index.key_index import KeyIndex, KeyMatches
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.residency import Residency
+from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
+from pyromq.store.queue.entry_proof import EntryProof
+from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
 from pyromq.store.recovery import Recovery
-from pyromq.store.residency import Residency
 from pyromq.store.retention import Retention
 
 logger = logging.getLogger(__name__)

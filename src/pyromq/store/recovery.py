@@ -13,14 +13,14 @@ import logging
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
-from pyromq.store.commit_log import CommitLog, Scan
-from pyromq.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.cut_guard import Claim, check_cut
-from pyromq.store.entry_proof import EntryProof
 from pyromq.store.follower import UNQUEUED, Follower
+from pyromq.store.log.commit_log import CommitLog, Scan
 from pyromq.store.progress_line import ProgressLine
-from pyromq.store.queue_note import NotedQueues
-from pyromq.store.queue_table import QueueTable
+from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
+from pyromq.store.queue.entry_proof import EntryProof
+from pyromq.store.queue.queue_note import NotedQueues
+from pyromq.store.queue.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
 

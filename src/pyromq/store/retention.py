@@ -15,14 +15,14 @@ from datetime import datetime
 
 from pyromq.clock import Clock
 from pyromq.plural import counted
-from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import StoreConfig
-from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import LOCAL_DISK, Disk
-from pyromq.store.disk_use import DiskUse, measured
-from pyromq.store.key_index import KeyIndex
-from pyromq.store.queue_table import QueueTable
-from pyromq.store.removal import Removal
+from pyromq.store.index.key_index import KeyIndex
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.disk_use import DiskUse, measured
+from pyromq.store.log.removal import Removal
+from pyromq.store.queue.consume_queue import ConsumeQueue
+from pyromq.store.queue.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pyromq.message_id import parse_offset_id
 from pyromq.record import decode, decode_all
 from pyromq.remoting.bodies import decode_body
 from pyromq.remoting.headers import MaxOffset, QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
-from pyromq.store.index_file import IndexFile
+from pyromq.store.index.index_file import IndexFile
 from pyromq.testing import FakeClock
 
 FOREVER = (1 << 63) - 1

@@ -8,8 +8,8 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
-from pyromq.store import residency
 from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.log import residency
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pyromq.message import StoredMessage, encode_properties
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import BatchMember, decode_all, encode_batch
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import HOUR_MS
+from pyromq.store.timers.timer_bucket import HOUR_MS
 
 
 async def refused(caller, properties):

@@ -19,12 +19,12 @@ from pyromq.broker.statistics import Statistics
 from pyromq.errors import RecallRefused, StoreCorrupt
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.remoting.recall_handle import RecallHandle
-from pyromq.store import timer_files
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.growing_file import GrowingFile
 from pyromq.store.json_file import JsonFile
+from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
+from pyromq.store.timers import timer_files
+from pyromq.store.timers.growing_file import GrowingFile
+from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.testing import FakeClock
 
 DAY = 86_400_000

@@ -3,7 +3,7 @@
 import pytest
 
 from pyromq.client.admin.diagnosis import diagnose
-from pyromq.store.disk_use import DiskUse
+from pyromq.store.log.disk_use import DiskUse
 from pyromq.testing.cluster import Cluster
 
 

@@ -29,8 +29,8 @@ from pyromq.message import StoredMessage, decode_properties, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.record import Labels, decode_labels
 from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
-from pyromq.store.consume_queue import FILLER_SIZE
 from pyromq.store.message_store import MessageStore, QueueEntry
+from pyromq.store.queue.consume_queue import FILLER_SIZE
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
+from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logging.getLogger(__name__)
 

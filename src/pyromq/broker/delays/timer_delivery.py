@@ -22,9 +22,9 @@ from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
-from pyromq.store.due_times import DueTime, DueTimes
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import HOUR_MS, TimerBucket
+from pyromq.store.timers.due_times import DueTime, DueTimes
+from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Buffer, decode, log_offset_of
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
-from pyromq.store.timer_files import Snapshot, TimerFiles
-from pyromq.store.timer_proof import MISFIT, fits, sound
+from pyromq.store.timers.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
+from pyromq.store.timers.timer_files import Snapshot, TimerFiles
+from pyromq.store.timers.timer_proof import MISFIT, fits, sound
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,320 @@
+"""Message key -> log offsets, over all index files. It follows the log on its own position, as time allows.
+
+Nothing waits for it when a message is stored; whoever asks by key brings it up to date first.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pyromq.clock import Clock
+from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.java_hash import java_hash
+from pyromq.message import Property, SysFlag, decode_properties
+from pyromq.names import TIMER_TOPIC
+from pyromq.record import Labels, decode_labels, is_of_topic, log_offset_of
+from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.index.index_file import IndexFile, index_file_bytes
+from pyromq.store.index.index_row import first_fault
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.segment import Segment, sync_all
+
+logger = logging.getLogger(__name__)
+
+_TIMER_TOPIC = TIMER_TOPIC.encode()
+_NAME = re.compile(r"\d{17}\Z")
+_SLICE = 64  # records between two looks at the clock
+_COUNTER = 4  # hex digits at the end of a unique id; what is before them changes once a millisecond
+
+
+class KeyMatches(NamedTuple):
+    """Log offsets, newest first, and how far the index reaches. Equal hashes of other keys are among them."""
+
+    log_offsets: list[int]
+    last_update_ms: int
+    last_update_log_offset: int
+
+
+class KeyIndex:
+    """One writer. `position` is the log offset up to which records are indexed."""
+
+    def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock, disk: Disk = LOCAL_DISK) -> None:
+        self.position = 0
+        self.files: list[IndexFile] = []
+        self._unflushed: deque[IndexFile] = deque()
+        self._folder = folder
+        self._slots = slots
+        self._entries = entries
+        self._clock = clock
+        self._disk = disk
+        self._complaint = ""
+        self._in_doubt: int | None = None  # log offset of a record of which some keys may be there already
+
+    # -- opening
+
+    def load(self, log: CommitLog, *, flushed_ms: int, in_doubt: bool) -> None:
+        """Find the files and where to go on.
+
+        `in_doubt`, after a power cut: files that are not full, or have records stored after `flushed_ms`, may be
+        incomplete, and are deleted and made again from the log. Else the full ones of these are flushed again, since
+        a killed process may not have. Files from the first one on that has another size, or a head that cannot be, or
+        lacks the one before it, are made again, too. Raises `StoreCorrupt` where all have another size.
+        """
+        self._load_files()
+        self._drop_doubtful(log)
+        while self.files and not self._is_sound(self.files[-1], log, flushed_ms if in_doubt else None):
+            self.files.pop().file.delete()
+        while in_doubt and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
+            self.files.pop().file.delete()  # of files that end at the same time the first one was flushed, perhaps
+        for file in self.files:
+            if file.end_ms > flushed_ms or not file.is_full:
+                file.file.is_fresh = True
+                if file is not self.files[-1]:
+                    self._unflushed.append(file)
+        self.position = log.min_offset
+        last = log.record_at(self.files[-1].end_log_offset) if self.files else None
+        if last is not None:
+            try:
+                self._begin_at(decode_labels(last, 0))
+            except StoreCorrupt as error:
+                logger.warning("%s: the record is damaged: %s", log.place_of(self.files[-1].end_log_offset), error)
+                self.position = self.files[-1].end_log_offset + len(last)
+
+    def _begin_at(self, last: Labels) -> None:
+        """Go on behind a record, or with it: whoever was killed may have put some of its keys."""
+        hashes = key_hashes(last.topic, last.property_text)
+        missing = [each for each in hashes if not self._leads_to(each, last.log_offset)]
+        self.position = last.log_offset if missing else last.log_offset + last.size
+        self._in_doubt = last.log_offset
+
+    def _drop_doubtful(self, log: CommitLog) -> None:
+        """Delete the files from the first one on that cannot be believed."""
+        first, fault = first_fault(self.files, log, _has_keys)
+        if fault:
+            logger.warning("%s: %s; the index is made again from here on", self.files[first].file.path, fault)
+            while len(self.files) > first:
+                self.files.pop().file.delete()
+
+    def _load_files(self) -> None:
+        expected = index_file_bytes(self._slots, self._entries)
+        sizes = {path: self._disk.size(path) for path in self._own_files()}
+        misfit = next((path for path, size in sizes.items() if size not in (0, expected)), None)
+        if misfit is not None and expected not in sizes.values():
+            raise StoreCorrupt(
+                f"{misfit} has {sizes[misfit]} bytes, expected {expected}: open the store with the index_slots"
+                " (maxHashSlotNum) and index_entries (maxIndexNum) it was made with, or delete the index folder: it is"
+                " made again"
+            )
+        for path, size in sizes.items():
+            if misfit is not None and path >= misfit:
+                logger.warning("%s: the index is made again from here on, as %s has been cut", path, misfit.name)
+                self._disk.remove(path)
+            elif size == 0:  # a crash came between making the file and giving it its size
+                self._disk.remove(path)
+            else:
+                file = IndexFile(path, self._slots, self._entries, self._disk)
+                file.load()
+                self.files.append(file)
+
+    def _own_files(self) -> Iterator[Path]:
+        for name in self._disk.names(self._folder):
+            if _NAME.match(name):
+                yield self._folder / name
+            else:
+                logger.warning("%s does not belong there, and is left alone", self._folder / name)
+
+    @staticmethod
+    def _is_sound(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:
+        if trusted_ms is not None and (file.end_ms > trusted_ms or not file.is_full):
+            return False
+        return file.end_log_offset < log.end and not file.is_empty
+
+    # -- following the log
+
+    @property
+    def full_ms(self) -> int:
+        """End store time (ms) of the last full file; what was written behind it since the start may not be on disk."""
+        return max((file.end_ms for file in self.files if file.is_full), default=0)
+
+    def behind(self, log: CommitLog) -> int:
+        """Return how many bytes of the log are not indexed yet."""
+        return log.end - self.position
+
+    def follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
+        """Index records until the log's end or the budget is reached; True if nothing is left.
+
+        Raises `StoreNotWritable` where the disk has no room; what is missing is indexed later.
+        """
+        if self.position >= log.end:
+            return True
+        try:
+            done = self._follow(log, budget_seconds)
+        except OSError as error:
+            raise StoreNotWritable(
+                f"cannot extend the key index in {self._folder}: {complaint(error)}, then messages are found by"
+                " key again"
+            ) from error
+        self._complaint = ""
+        return done
+
+    def step(self, log: CommitLog, budget_seconds: float) -> bool:
+        """Like `follow`; where the disk has no room it says so once, and there is nothing left to do now."""
+        try:
+            return self.follow(log, budget_seconds)
+        except StoreNotWritable as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                logger.warning("%s", error)
+            return True
+
+    def _follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
+        monotonic = self._clock.monotonic
+        deadline = None if budget_seconds is None else monotonic() + budget_seconds
+        for count, record in enumerate(log.records_from(max(self.position, log.min_offset)), 1):
+            try:
+                if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; said here, they cost a third
+                    labels = decode_labels(record, 0)
+                    self._put(labels)
+                    self.position = labels.log_offset + labels.size
+            except (StoreCorrupt, struct.error, IndexError) as error:
+                place = log.place_of(log_offset_of(record))
+                logger.warning("%s: the record is damaged, and not found by key: %s", place, error)
+            if count % _SLICE == 0 and deadline is not None and monotonic() >= deadline:
+                self.position = log_offset_of(record) + len(record)
+                break
+        else:
+            self.position = log.end
+        return self.position >= log.end
+
+    def _put(self, labels: Labels) -> None:
+        """Enter a record under its unique id and each of its keys; not a rolled back one."""
+        if labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
+            return
+        hashes = key_hashes(labels.topic, labels.property_text)
+        if labels.log_offset == self._in_doubt:
+            hashes = [each for each in hashes if not self._leads_to(each, labels.log_offset)]
+        file = self.files[-1] if self.files else None
+        if file is not None:
+            file.reserve(hashes)
+        for key_hash in hashes:
+            if file is None or file.is_full:
+                self._in_doubt = labels.log_offset
+                file = self._add_file()
+                file.reserve(hashes)
+            file.put(key_hash, labels.log_offset, labels.store_ms)
+        self._in_doubt = None
+        if file is not None and hashes:
+            file.write_header()  # once all are in: whoever is killed before has to begin with the record again
+
+    def _leads_to(self, key_hash: int, log_offset: int) -> bool:
+        return any(file.leads_to(key_hash, log_offset) for file in self.files[-2:])
+
+    def _add_file(self) -> IndexFile:
+        last = self.files[-1] if self.files else None
+        if last is not None:
+            last.write_header()
+            self._unflushed.append(last)
+        self._disk.make_folder(self._folder)
+        file = IndexFile(self._fresh_path(), self._slots, self._entries, self._disk)
+        file.create(end_ms=last.end_ms if last else 0, end_log_offset=last.end_log_offset if last else 0)
+        self.files.append(file)
+        return file
+
+    def _fresh_path(self) -> Path:
+        """Name after the local time, later than the last one's: the order of names is the order of files."""
+        name = int(datetime.fromtimestamp(self._clock.now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:17])
+        if self.files:
+            name = max(name, int(self.files[-1].file.path.name) + 1)
+        return self._folder / f"{name:017}"
+
+    def drop_before(self, log_offset: int) -> list[Segment]:
+        """Take out the files that lead only to records before `log_offset`, but for the last file."""
+        gone = []
+        while len(self.files) > 1 and self.files[0].end_log_offset < log_offset:
+            gone.append(self.files.pop(0).file)
+        return gone
+
+    def next_unflushed(self) -> IndexFile | None:
+        """Hand over a full file that is to be flushed; None if there is none. Safe to call from any thread."""
+        try:
+            return self._unflushed.popleft()
+        except IndexError:
+            return None
+
+    def close(self) -> int:
+        """Flush what is not flushed. Return the store time up to which the index is complete on disk."""
+        if not self.files:
+            return 0
+        last = self.files[-1]
+        unflushed = [last.file]
+        while (full := self.next_unflushed()) is not None:
+            unflushed.append(full.file)
+        sync_all(unflushed, self._disk)
+        for file in self.files:
+            file.file.release()
+        return last.end_ms
+
+    # -- reading
+
+    def find(self, topic: str, key: str, max_count: int, *, begin_ms: int, end_ms: int) -> KeyMatches:
+        """Return records stored in that time, both ends included, under that key; at most `max_count`."""
+        found: list[int] = []
+        key_hash = _index_hash(java_hash(f"{topic}#{key}"))
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                found += file.find(key_hash, max_count - len(found), begin_ms=begin_ms, end_ms=end_ms)
+            if file.begin_ms < begin_ms or len(found) >= max_count:
+                break
+        last = self.files[-1] if self.files else None
+        return KeyMatches(found, last.end_ms if last else 0, last.end_log_offset if last else 0)
+
+
+def _has_keys(record: memoryview) -> bool:
+    try:
+        labels = decode_labels(record, 0)
+    except StoreCorrupt:
+        return False
+    is_rolled_back = labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
+    return not is_rolled_back and bool(key_hashes(labels.topic, labels.property_text))
+
+
+def key_hashes(topic: str, property_text: str) -> list[int]:
+    """Return the hash of each key of a message: its unique id first, then the words of KEYS.
+
+    Messages that wait for their time have none: they get theirs where they are delivered, and nobody looks before.
+    """
+    if topic == TIMER_TOPIC:
+        return []
+    properties = decode_properties(property_text)
+    hashes = []
+    if unique := properties.get(Property.UNIQUE_KEY):
+        hashes.append(_index_hash(_joined_hash(f"{topic}#{unique[:-_COUNTER]}", unique[-_COUNTER:])))
+    if keys := properties.get(Property.KEYS):
+        hashes += [_index_hash(_joined_hash(f"{topic}#", key)) for key in keys.split(" ") if key]
+    return hashes
+
+
+def _index_hash(value: int) -> int:
+    """Return what index files hold: the absolute value; that of -2^31 does not exist and becomes 0."""
+    value = abs(value)
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def _joined_hash(start: str, end: str) -> int:
+    """Return `java_hash(start + end)`, by a remembered start: h(a + b) = h(a) 31^len(b) + h(b)."""
+    if not end.isascii():
+        return java_hash(start + end)
+    value: int = (_hash_of_start(start) * 31 ** len(end) + _hash_of_end(end)) & 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value
+
+
+_hash_of_start = lru_cache(maxsize=1024)(java_hash)
+_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # all counters

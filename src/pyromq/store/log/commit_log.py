@@ -1,0 +1,394 @@
+"""All records in order of arrival, whatever their topic: append, view, walk. It knows no queues.
+
+A segment ends with a blank record where the next record did not fit:
+
+    bytes   type   meaning
+    4       int    what remains of the segment, this field included
+    4       uint   0xCBD43194
+
+Behind the last record everything is zero. Source: RocketMQ 4.9.8, CommitLog and MappedFileQueue.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pyromq.clock import Clock
+from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
+from pyromq.message import StoredMessage, SysFlag
+from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, decode, encode
+from pyromq.store.cut_guard import sound_record_behind
+from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.log.room_ahead import RoomAhead
+from pyromq.store.log.segment import Segment, sync_all
+from pyromq.store.log.segmented_log import SegmentedLog
+
+logger = logging.getLogger(__name__)
+
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_LOG_OFFSET = struct.Struct(">q")  # at byte 28
+_SYS_FLAG = struct.Struct(">i")  # at byte 36
+_STORE_MS = struct.Struct(">q")  # at byte 56, 12 later behind an IPv6 born address
+_SECTOR = 512  # bytes that every disk writes in one go
+_NEVER = -1  # a limit that every append exceeds
+
+
+class CommitLog:
+    """One writer. `end` is the log offset behind the last record; everything before it may be viewed.
+
+    Store times never decrease. Appends are refused until `resume` was called and after `refuse`.
+    """
+
+    def __init__(
+        self, folder: Path, segment_bytes: int, *, clock: Clock, max_record_bytes: int, disk: Disk = LOCAL_DISK
+    ) -> None:
+        self.files = SegmentedLog(folder, segment_bytes, "segment_bytes (mappedFileSizeCommitLog)", disk=disk)
+        self._disk = disk
+        self.end = 0
+        self.last_store_ms = 0
+        self._now_ms = clock.now_ms
+        self._max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
+        self._refusal = "the store is not open"
+        self._held = ""
+        self._room = RoomAhead(self.files, disk)
+        self._memory: memoryview | None = None
+        self._base = 0
+        self._limit = _NEVER  # an append that would end behind it takes the slow way
+        self._room_mark = 0
+
+    @property
+    def min_offset(self) -> int:
+        return self.files.base
+
+    # -- writing
+
+    @property
+    def refusal(self) -> str:
+        """Why appends are refused; "" while they are not."""
+        return self._refusal or self._held
+
+    def append(self, message: StoredMessage) -> None:
+        """Write the record; sets log offset, store time and size. In memory when this returns, not flushed.
+
+        Queue offset and addresses must be set. Raises `MessageRefused` for what a record cannot hold,
+        `StoreNotWritable`. Called for every message stored.
+        """
+        now = self._now_ms()
+        if now < self.last_store_ms:
+            now = self.last_store_ms
+        start = self.end
+        message.store_ms = now
+        message.log_offset = start
+        try:
+            record = encode(message)
+        except struct.error as error:
+            raise _refused(message) from error
+        end = start + len(record)
+        if end > self._limit or len(record) > self._max_record_bytes:
+            self._make_room(len(record))
+            if self.end != start:  # another segment: the offset within the record changes
+                start = message.log_offset = self.end
+                record = encode(message)
+                end = start + len(record)
+        base = self._base
+        self._memory[start - base : end - base] = record  # type: ignore[index]  # mapped: the limit was not exceeded
+        self.end = end
+        self.last_store_ms = now
+
+    def append_batch(self, messages: Sequence[StoredMessage]) -> None:
+        """Write records back to back into one segment, all with the same store time."""
+        now = max(self._now_ms(), self.last_store_ms)
+        start = self.end
+        records = _encode_all(messages, start, now)
+        if start + len(records) > self._limit or len(records) > self._max_record_bytes:
+            self._make_room(len(records))
+            if self.end != start:
+                start = self.end
+                records = _encode_all(messages, start, now)
+        assert self._memory is not None
+        self._memory[start - self._base : start - self._base + len(records)] = records
+        self.end = start + len(records)
+        self.last_store_ms = now
+
+    def refuse(self, reason: str) -> None:
+        """Let every append from now on fail with `reason`. Safe to call from the flusher's thread."""
+        self._refusal = reason
+        self._limit = _NEVER
+
+    def hold(self, reason: str) -> None:
+        """Let every append fail with `reason` until this is called again; "" takes them again."""
+        if reason or self._held:
+            self._held = reason
+            self._limit = _NEVER  # the next append looks why
+
+    def _make_room(self, size: int) -> None:
+        """Have room for `size` bytes at `end`: in a new segment where they do not fit."""
+        if self.refusal:
+            raise StoreNotWritable(self.refusal)
+        limit = min(self._max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
+        if size > limit:
+            raise MessageRefused(f"message takes {size} bytes in the log, the limit is {limit}")
+        segment_end = self._base + self.files.segment_bytes
+        try:
+            if self._memory is None or self.end + size > segment_end - BLANK_SIZE:
+                self._roll()
+            self._extend_to(self.end + size)
+        except OSError as error:
+            raise StoreNotWritable(
+                f"cannot extend the log in {self.files.folder}: {complaint(error)}, then messages are taken again"
+            ) from error
+        self._set_limit()
+
+    def _roll(self) -> None:
+        base = self.files.capacity_end
+        if self._memory is not None:
+            self._extend_to(self.end + BLANK_SIZE)
+        segment = self._room.next_segment(base)
+        if self._memory is not None:
+            _SIZE_AND_MAGIC.pack_into(self._memory, self.end - self._base, base - self.end, BLANK_MAGIC)
+        self.files.add(segment)
+        self._memory = segment.memory
+        self._base = self.end = self._room_mark = base
+
+    def _extend_to(self, end: int) -> None:
+        while end > self._room_mark:
+            self._room_mark = self._room.extend(self.files.segments[-1], end)
+
+    def _set_limit(self) -> None:
+        self._limit = min(self._room_mark, self._base + self.files.segment_bytes - BLANK_SIZE)
+
+    # -- opening and closing
+
+    def load(self) -> None:
+        """Find the files; until `resume`, everything in them may be viewed. Raises `StoreCorrupt`."""
+        self.files.load()
+        self.end = self.files.capacity_end
+
+    def resume(self, end: int, last_store_ms: int) -> None:
+        """Drop what lies behind `end`, a record's end or the begin of a segment, and append from there on."""
+        self.files.cut(end)
+        self.end = end
+        self.last_store_ms = last_store_ms
+        self._refusal = ""
+        segment = self.files.find(end)
+        if segment is not None:
+            # Else new records could come on disk, and behind them old ones that were cut off; or a file without name.
+            segment.is_fresh = True
+            sync_all([segment], self._disk)
+            self._memory = segment.memory
+            self._base = segment.base
+            self._limit = self._room_mark = end  # the first append finds out whether there is room
+            self._room.begin(end)
+
+    def close(self) -> None:
+        """Refuse appends and end the helper's thread; views stay valid."""
+        self.refuse("the store is closed")
+        self._room.close()
+        self._memory = None
+        self.files.release()
+
+    # -- reading
+
+    def views(self, starts: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
+        """Return so many bytes from each start: ascending, all before `end`, none over a segment's end."""
+        if not starts:
+            return []
+        segment = self._segment_at(starts[0])
+        memory, base = segment.memory, segment.base
+        if starts[-1] < base + segment.size:  # nearly always: one segment has them all
+            return [memory[(place := start - base) : place + size] for start, size in zip(starts, sizes, strict=True)]
+        views = []
+        for start, size in zip(starts, sizes, strict=True):
+            segment = self._segment_at(start)
+            views.append(segment.memory[start - segment.base : start - segment.base + size])
+        return views
+
+    def copies(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Return the same as bytes, read from the files: for many records that lie scattered and far behind the end."""
+        copied: list[bytes] = []
+        while len(copied) < len(starts):
+            first = len(copied)
+            segment = self._segment_at(starts[first])
+            end = bisect_left(starts, segment.base + segment.size, first)
+            places = (start - segment.base for start in starts[first:end])
+            copied += segment.read(zip(places, sizes[first:end], strict=True))
+        return copied
+
+    def stretch(self, start: int, end: int) -> list[memoryview]:
+        """Return the bytes between two log offsets as far as they are there, a view for each segment."""
+        return [
+            segment.memory[max(start - segment.base, 0) : end - segment.base]
+            for segment in self.files.between(start, min(end, self.end))
+        ]
+
+    def _segment_at(self, offset: int) -> Segment:
+        segment = self.files.find(offset)
+        assert segment is not None  # every file from `min_offset` to `end` is there
+        return segment
+
+    def records_from(self, start: int) -> Iterator[memoryview]:
+        """Yield the records from `start` (a record's begin) to `end`. Where none begins, that is told and passed over.
+
+        Only where they begin is looked at: what is in them may be damaged.
+        """
+        while start < self.end:
+            segment = self._segment_at(start)
+            memory, base = segment.memory, segment.base
+            last = min(self.end - base, segment.size) - BLANK_SIZE
+            position = start - base
+            size, magic = 0, BLANK_MAGIC
+            while position <= last:
+                size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
+                if magic != MAGIC or size < FIXED_SIZE:
+                    break
+                yield memory[position : position + size]
+                position += size
+            is_end = magic == BLANK_MAGIC or position > last
+            start = base + segment.size if is_end else self._behind_damage(segment, base + position)
+
+    def _behind_damage(self, segment: Segment, start: int) -> int:
+        behind = sound_record_behind(self.files, start)
+        logger.error("%s byte %d: no record begins there; it is passed over", segment.path, start - segment.base)
+        return self.end if behind is None else min(behind.log_offset, self.end)
+
+    def message_at(self, log_offset: int, *, check_crc: bool) -> StoredMessage | None:
+        """Return the message whose record begins there; None where none does.
+
+        Raises `StoreCorrupt` naming file and byte of a damaged one.
+        """
+        if (record := self.record_at(log_offset)) is None:
+            return None
+        try:
+            return decode(record, check_crc=check_crc)
+        except StoreCorrupt as error:
+            raise StoreCorrupt(
+                f"{self.place_of(log_offset)}: the record is damaged ({error}); `pyromq store repair`, on a stopped"
+                " broker, keeps all others"
+            ) from error
+
+    def place_of(self, log_offset: int) -> str:
+        """Return file and byte of a log offset, for people."""
+        base = log_offset - log_offset % self.files.segment_bytes
+        return f"{self.files.path_of(base)} byte {log_offset - base}"
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """Return the record that begins there; None where none does. For offsets that come from outside."""
+        segment = self.files.find(log_offset)
+        if segment is None or not self.min_offset <= log_offset <= self.end - FIXED_SIZE:
+            return None
+        position = log_offset - segment.base
+        if position > segment.size - FIXED_SIZE:
+            return None
+        memory = segment.memory
+        size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
+        own_offset = _LOG_OFFSET.unpack_from(memory, position + 28)[0]
+        if magic != MAGIC or own_offset != log_offset or not FIXED_SIZE <= size <= self.end - log_offset:
+            return None
+        return memory[position : position + size]
+
+    def store_ms_at(self, log_offset: int) -> int | None:
+        """Return the store time of the record that begins there; None where none does."""
+        record = self.record_at(log_offset)
+        return None if record is None else store_ms_of(record)
+
+    def is_sound(self, log_offset: int) -> bool:
+        """Whether a whole record begins there, its checksum included."""
+        first = next(iter(self.scan(log_offset, check_crc=True)), None)
+        return first is not None and first.log_offset == log_offset
+
+    def scan(self, start: int, *, check_crc: bool) -> Scan:
+        return Scan(self.files, start, check_crc=check_crc)
+
+
+class Scan:
+    """The records from `start` (a record's begin) on, in order; `position` moves on to where the data end.
+
+    A record that is broken, or that lies about its own log offset, is the end of the data. Checksums cover bodies
+    only: one is also broken where a part of its other text is missing that a disk writes in one go, or the rest of it.
+    """
+
+    def __init__(self, files: SegmentedLog, start: int, *, check_crc: bool) -> None:
+        self.position = start
+        self.last_store_ms = 0
+        self._files = files
+        self._check_crc = check_crc
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        while (segment := self._files.find(self.position)) is not None:
+            memory = segment.written(self.position - segment.base)
+            yield from self._records(memory, segment.base)
+            position = self.position - segment.base
+            if position > len(memory) - BLANK_SIZE or _SIZE_AND_MAGIC.unpack_from(memory, position)[1] != BLANK_MAGIC:
+                return
+            self.position = segment.base + segment.size
+
+    def _records(self, memory: memoryview, base: int) -> Iterator[StoredMessage]:
+        position = self.position - base
+        last = len(memory) - BLANK_SIZE
+        while position <= last and _SIZE_AND_MAGIC.unpack_from(memory, position)[1] == MAGIC:
+            try:
+                message = decode(memory, position, check_crc=self._check_crc)
+            except StoreCorrupt as error:
+                logger.warning("log ends at %d: %s", base + position, error)
+                return
+            if position + message.size > len(memory):
+                logger.warning("log ends at %d: the record there goes on where nothing was written", base + position)
+                return
+            if message.log_offset != base + position:
+                logger.warning("log ends at %d: the record there belongs to %d", base + position, message.log_offset)
+                return
+            if ("\0" in message.property_text or "\0" in message.topic) and _is_torn(message, memory, position):
+                logger.warning("log ends at %d: the record there is torn", base + position)
+                return
+            position += message.size
+            self.position = base + position
+            self.last_store_ms = message.store_ms
+            yield message
+
+
+def _is_torn(message: StoredMessage, memory: memoryview, position: int) -> bool:
+    """Whether zeros in topic or properties are what a crash left out: they go on to a sector's end.
+
+    Zeros that a client sent are followed by what came behind them.
+    """
+    end = position + message.size
+    properties_at = end - len(message.property_text.encode())
+    topic_end = properties_at - 2
+    topic_at = topic_end - len(message.topic.encode())
+    return _stops(memory, topic_at, topic_end) or _stops(memory, properties_at, end)
+
+
+def _stops(memory: memoryview, begin: int, end: int) -> bool:
+    for sector_end in range(begin - begin % _SECTOR + _SECTOR, end + _SECTOR, _SECTOR):
+        last = min(end, sector_end) - 1
+        if last >= begin and not any(memory[last:sector_end]):
+            return True
+    return False
+
+
+def store_ms_of(record: memoryview) -> int:
+    """Return a record's store time without decoding the rest."""
+    shift = 12 if _SYS_FLAG.unpack_from(record, 36)[0] & SysFlag.BORN_HOST_IPV6 else 0
+    return int(_STORE_MS.unpack_from(record, 56 + shift)[0])
+
+
+def _encode_all(messages: Sequence[StoredMessage], start: int, now_ms: int) -> bytes:
+    records = []
+    for message in messages:
+        message.store_ms = now_ms
+        message.log_offset = start
+        try:
+            records.append(encode(message))
+        except struct.error as error:
+            raise _refused(message) from error
+        start += message.size
+    return b"".join(records)
+
+
+def _refused(message: StoredMessage) -> MessageRefused:
+    size = len(message.property_text.encode())
+    return MessageRefused(f"properties take {size} bytes (limit 32767), or a number of the message exceeds its field")

@@ -1,0 +1,191 @@
+"""A long row of bytes over files of equal size, addressed by one offset; it knows no records."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+
+from pyromq.errors import StoreCorrupt
+from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder
+from pyromq.store.log.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+_NAME_DIGITS = 20
+
+
+class SegmentedLog:
+    """Files of a folder, named by the offset of their first byte; the folder is made with the first file.
+
+    `setting` is how messages name the file size to whoever has to correct it; the rest as for `Segment`.
+    """
+
+    __slots__ = ("_disk", "_is_lasting", "_levels", "_scattered", "folder", "segment_bytes", "segments", "setting")
+
+    def __init__(
+        self,
+        folder: Path,
+        segment_bytes: int,
+        setting: str,
+        *,
+        scattered: bool = False,
+        levels: int = 2,
+        disk: Disk = LOCAL_DISK,
+    ) -> None:
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self.setting = setting
+        self._scattered = scattered
+        self._levels = levels
+        self._disk = disk
+        self._is_lasting = False  # whether this process has flushed the names of the folders
+        self.segments: list[Segment] = []
+
+    def load(self, *, remade: bool = False) -> bool:
+        """Find the files. Raises `StoreCorrupt` naming the file that is missing or of another size.
+
+        `remade`: after a crash, of what is made again anyway, files behind one that never was on disk are deleted.
+        False if behind one that is missing: then nobody knows how much is.
+        """
+        self.segments = []
+        for name in self._disk.names(self.folder):
+            if len(name) == _NAME_DIGITS and name.isdecimal():
+                self.segments.append(self._segment(int(name)))
+            else:
+                logger.warning("%s does not belong there, and is left alone", self.folder / name)
+        self._remove_unfinished()
+        is_whole = not remade or self._drop_behind_crash()
+        self._check_sizes()
+        self._check_order()
+        return is_whole
+
+    def _drop_behind_crash(self) -> bool:
+        for number, segment in enumerate(self.segments):
+            is_missing = number > 0 and segment.base != self.segments[number - 1].base + self.segment_bytes
+            if is_missing or self._disk.size(segment.path) == 0:
+                while len(self.segments) > number:
+                    self.segments.pop().delete()
+                return not is_missing
+        return True
+
+    def _remove_unfinished(self) -> None:
+        # A crash between making a file and giving it its size leaves an empty one, and only as the last.
+        if self.segments and self._disk.size(self.segments[-1].path) == 0:
+            self.segments.pop().delete()
+
+    def _check_sizes(self) -> None:
+        for segment in self.segments:
+            size = self._disk.size(segment.path)
+            if size != self.segment_bytes:
+                raise StoreCorrupt(
+                    f"{segment.path} has {size} bytes, expected {self.segment_bytes}: open the store with the"
+                    f" {self.setting} it was made with; if the file was cut short, restore it from a backup, or let"
+                    " `pyromq store repair` keep what is left"
+                )
+
+    def _check_order(self) -> None:
+        for earlier, later in zip(self.segments, self.segments[1:], strict=False):
+            if later.base != earlier.base + self.segment_bytes:
+                raise StoreCorrupt(
+                    f"{self.folder} lacks file {earlier.base + self.segment_bytes:0{_NAME_DIGITS}}: restore it, or"
+                    f" open the store with the {self.setting} it was made with (now {self.segment_bytes} bytes a file),"
+                    " or let `pyromq store repair` keep what is left"
+                )
+
+    @property
+    def base(self) -> int:
+        """Offset of the first byte kept; 0 without files."""
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def capacity_end(self) -> int:
+        """Offset behind the last file."""
+        return self.segments[-1].base + self.segment_bytes if self.segments else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """Return the file that holds the byte at `offset`; None if there is none (any more, or yet)."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (offset - segments[0].base) // self.segment_bytes
+        return segments[index] if 0 <= index < len(segments) else None
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """Return the files that hold bytes of `[start, end)`. Safe to call from the flusher's thread."""
+        return [
+            segment for segment in list(self.segments) if segment.base < end and segment.base + segment.size > start
+        ]
+
+    def fresh(self) -> list[Segment]:
+        """Return the last file if its name may not be on disk: earlier ones had to be flushed. For the flusher."""
+        return [segment for segment in self.segments[-1:] if segment.is_fresh]
+
+    def create(self, base: int) -> Segment:
+        """Make the file at `base` without adding it: `add` does that. Safe to call from a helper's thread."""
+        self._disk.make_folder(self.folder)
+        segment = self._segment(base)
+        segment.create()
+        return segment
+
+    def create_lasting(self, base: int) -> Segment:
+        """Make the file at `base` so that no power cut takes it: a file behind it must not be alone."""
+        if not self._is_lasting:
+            make_lasting_folder(self._disk, self.folder)
+            self._is_lasting = True
+        segment = self.create(base)
+        try:
+            segment.sync()
+            self._disk.sync_folder(self.folder)
+            segment.is_fresh = False
+        except OSError:
+            with contextlib.suppress(OSError):
+                segment.delete()  # the next try begins with another file: this one may look flushed, and not be
+            raise
+        return segment
+
+    def path_of(self, base: int) -> Path:
+        """Return where the file is, or would be, that begins with the byte at `base`."""
+        return self.folder / f"{base:0{_NAME_DIGITS}}"
+
+    def _segment(self, base: int) -> Segment:
+        path = self.path_of(base)
+        return Segment(path, self.segment_bytes, base, scattered=self._scattered, levels=self._levels, disk=self._disk)
+
+    def add(self, segment: Segment) -> None:
+        assert not self.segments or segment.base == self.capacity_end  # `find` computes positions
+        for full in self.segments[-1:]:
+            full.forget(0, full.size)
+        self.segments.append(segment)
+
+    def forget_before(self, offset: int) -> None:
+        """Keep no pages in memory of what lies before `offset`. Safe to call from the flusher's thread."""
+        for segment in self.between(0, offset):
+            segment.forget(0, offset - segment.base)
+
+    def drop_first(self) -> Segment:
+        """Take out the oldest file, for the caller to delete: nobody finds it any more, views of it stay valid."""
+        return self.segments.pop(0)
+
+    def distrust(self, start: int, end: int) -> None:
+        """Let the next flush of `[start, end)` write it, names of files included: after a crash it may be nowhere."""
+        for segment in self.between(start, end):
+            segment.rewrite(start, end)
+            segment.is_fresh = True
+
+    def cut(self, offset: int) -> None:
+        """Drop everything from `offset` on: later files are deleted, the rest of its own becomes zero."""
+        while self.segments and self.segments[-1].base > offset:
+            self.segments.pop().delete()
+        if self.segments and offset < self.capacity_end:
+            self.segments[-1].clear_from(offset - self.segments[-1].base)
+
+    def release(self) -> None:
+        """Give up all mappings until they are needed again."""
+        for segment in self.segments:
+            segment.release()
+
+    def delete(self) -> None:
+        """Delete all files; views of them stay valid."""
+        while self.segments:
+            self.segments.pop().delete()

@@ -1,0 +1,1 @@
+"""A stopped store: looked at, checked, repaired."""

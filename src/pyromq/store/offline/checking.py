@@ -1,0 +1,197 @@
+"""Says what is wrong with a stopped store, file by file and byte by byte; changes nothing.
+
+One walk over the log compares every record with its checksum, its queue entry and its index entries. What the tables
+in `config` mean is not known here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pyromq.errors import StoreCorrupt
+from pyromq.message import StoredMessage
+from pyromq.record import Buffer
+from pyromq.store.checkpoint import Checkpoint
+from pyromq.store.config import StoreConfig
+from pyromq.store.offline.index_check import IndexCheck
+from pyromq.store.offline.log_walk import Damage, LogWalk
+from pyromq.store.offline.queue_check import QueueCheck
+from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
+from pyromq.store.timers.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes, TimerEntry
+from pyromq.store.timers.timer_files import decode_checkpoint
+from pyromq.store.timers.timer_proof import MISFIT, fits, sound
+
+_TIMES = struct.Struct(">qqq")
+_CHECKPOINT_BYTES = 4096
+_CHECKPOINT_SLACK_MS = 3_000
+_TOLD_EVERY = 100_000  # records between two reports of progress
+_TIMER = struct.Struct(">qIIqqi")
+_IN_LOG = "its record is not copied yet, and the log does not have it"
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check came to."""
+
+    records: int = 0
+    log_begin: int = 0
+    log_end: int = 0
+    newest_ms: int = 0
+    segment_bytes: int = 0  # of a log file, as the files tell
+    findings: list[Finding] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        return all(finding.cure is Cure.NOBODY for finding in self.findings)
+
+
+class Checking:
+    """One check. `on_progress(done, total)` is told bytes of the log now and then."""
+
+    def __init__(self, config: StoreConfig, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+        self.store = StoppedStore(config)
+        self.queues = QueueCheck(self.store)
+        self.index = IndexCheck(self.store)
+        self._on_progress = on_progress
+
+    def run(self) -> Report:
+        """Look at everything. Raises `OSError` where a file cannot be read."""
+        store = self.store
+        report = Report(log_begin=store.log_begin, segment_bytes=store.segment_bytes)
+        report.findings += [Finding(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
+        report.findings += [Finding(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
+        self._walk(report)
+        of_queues = list(self.queues.findings(report.log_end, report.damages))
+        report.findings += [self._of_damage(damage) for damage in report.damages]
+        report.findings += of_queues
+        report.findings += self.index.findings(report.log_end, crashed=store.crashed)
+        report.findings += self._of_checkpoint(report)
+        report.findings += self._of_timers()
+        return report
+
+    def _walk(self, report: Report) -> None:
+        walk = LogWalk(self.store)
+        total = len(self.store.log_files) * self.store.segment_bytes
+        for found in walk:
+            if isinstance(found, StoredMessage):
+                self.queues.take(found)
+                self.index.take(found)
+                report.records += 1
+                if report.records % _TOLD_EVERY == 0:
+                    self._on_progress(found.log_offset - report.log_begin, total)
+            else:
+                report.damages.append(found)
+        report.log_end, report.newest_ms = walk.end, walk.last_store_ms
+
+    def _of_damage(self, damage: Damage) -> Finding:
+        text = f"{damage.reason}; up to byte {damage.end - damage.file.base} (log offset {damage.end}) nothing is sound"
+        # What a crash tore at the end is cut off by the next start; elsewhere only a repair keeps what is behind.
+        torn = damage.is_tail and (self.store.power_cut or self.queues.log_ends_at <= damage.start)
+        cure = Cure.START if torn and self.store.crashed else Cure.REPAIR
+        return Finding(damage.file.path, damage.start - damage.file.base, text, cure)
+
+    def _of_checkpoint(self, report: Report) -> Iterator[Finding]:
+        path = self.store.root / "checkpoint"
+        if not path.exists():
+            yield Finding(path, None, "the file is missing: after a crash the whole log would be read", Cure.START)
+            return
+        content = path.read_bytes()
+        yield from self._of_begin(path)
+        if len(content) != _CHECKPOINT_BYTES:
+            yield Finding(path, None, f"the file has {len(content)} bytes, not {_CHECKPOINT_BYTES}", Cure.START)
+        if len(content) >= _TIMES.size:
+            for number, time_ms in enumerate(_TIMES.unpack_from(content)):
+                if time_ms > report.newest_ms + _CHECKPOINT_SLACK_MS or time_ms < 0:
+                    text = f"it speaks of a time, {time_ms}, after that of the newest record, {report.newest_ms}"
+                    yield Finding(path, 8 * number, text, Cure.REPAIR)
+
+    def _of_begin(self, path: Path) -> Iterator[Finding]:
+        """Look for files missing in front; after a crash they may just have been expired."""
+        checkpoint = Checkpoint(path)
+        checkpoint.load()
+        began = checkpoint.log_begin
+        if not self.store.crashed and began is not None and began < self.store.log_begin:
+            text = f"the file is missing, and all up to log offset {self.store.log_begin}"
+            yield Finding(self.store.log_path(began), None, text, Cure.BACKUP)
+
+    def _of_timers(self) -> Iterator[Finding]:
+        """Look through the messages that wait for their time; a store of a Java broker has none."""
+        path = self.store.root / "timers" / "checkpoint.json"
+        if not path.exists():
+            return
+        try:
+            checkpoint = decode_checkpoint(path.read_bytes())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            beside = path.with_name(path.name + ".bak")
+            cure = (
+                Cure.START
+                if beside.exists()
+                else self._cure_of_timers(each.stem for each in path.parent.glob("*.entries"))
+            )
+            yield Finding(path, None, f"it is damaged: {error}", cure)
+            return
+        cure = self._cure_of_timers(checkpoint.buckets)
+        for name, sizes in checkpoint.buckets.items():
+            for suffix, size in zip(("entries", "records", "done"), sizes, strict=True):
+                file = path.with_name(f"{name}.{suffix}")
+                on_disk = file.stat().st_size if file.exists() else 0
+                if on_disk < size:
+                    yield Finding(file, None, f"the file has {on_disk} bytes, {size} belong to it", cure)
+            yield from self._of_bucket(path.with_name(f"{name}.entries"), sizes, cure)
+            yield from self._of_done(path.with_name(f"{name}.done"), sizes, cure)
+
+    def _cure_of_timers(self, names: Iterable[str]) -> Cure:
+        """Return who can bring back what is in these buckets: the log, if it has the first message of each."""
+        for name in names:
+            path = self.store.root / "timers" / f"{name}.entries"
+            first = path.read_bytes()[:ENTRY_BYTES] if path.exists() else b""
+            log_offset = _TIMER.unpack(first)[3] if len(first) == ENTRY_BYTES else 0
+            if log_offset < self.store.log_begin:
+                return Cure.BACKUP
+        return Cure.AWAY
+
+    def _of_bucket(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
+        records_path = path.with_suffix(".records")
+        if not path.exists() or (sizes.records and not records_path.exists()):
+            return
+        entries, records = path.read_bytes(), records_path.read_bytes() if sizes.records else b""
+        whole = min(sizes.entries, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
+        for number, entry in enumerate(map(TimerEntry._make, _TIMER.iter_unpack(entries[:whole]))):
+            if entry.position < sizes.records:
+                fault = _timer_fault(records[max(entry.position, 0) :][: max(entry.size, 0)], entry)
+            else:
+                fault = "" if self._log_has_timer(entry) else _IN_LOG
+            if not fault:
+                continue
+            text = f"message {number} is damaged: {fault}"
+            if len(records) >= sizes.records and self._log_has_timer(entry):
+                yield Finding(path, number * ENTRY_BYTES, f"{text}; it will be taken from the log", Cure.NOBODY)
+            else:
+                yield Finding(path, number * ENTRY_BYTES, text, cure)
+
+    def _log_has_timer(self, entry: TimerEntry) -> bool:
+        place = self.store.record_at(entry.log_offset)
+        return place is not None and not _timer_fault(place[0].view[place[1] :][: max(entry.size, 0)], entry)
+
+    def _of_done(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
+        if not path.exists():
+            return
+        done = path.read_bytes()[: sizes.done]
+        done = done[: len(done) // NUMBER_BYTES * NUMBER_BYTES]
+        for place, (number,) in enumerate(struct.iter_unpack(">I", done)):
+            if number >= sizes.entries // ENTRY_BYTES:
+                yield Finding(path, place * NUMBER_BYTES, f"there is no message {number}", cure)
+
+
+def _timer_fault(record: Buffer, entry: TimerEntry) -> str:
+    """Return what is wrong with the record of a waiting message; "": nothing."""
+    try:
+        return "" if fits(sound(record, entry), entry) else MISFIT
+    except StoreCorrupt as error:
+        return str(error)

@@ -1,0 +1,1 @@
+"""Consume queues: where the messages of one queue lie in the log."""

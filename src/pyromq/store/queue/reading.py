@@ -1,0 +1,265 @@
+"""Reading a queue from an offset on: which records, how many, where to go on. Nothing is copied or decoded.
+
+Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import lru_cache
+from itertools import accumulate
+from operator import add, sub
+
+import msgspec
+
+from pyromq.store.config import StoreConfig
+from pyromq.store.disk import Disk
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.residency import Residency
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from pyromq.store.queue.entry_proof import EntryProof
+from pyromq.store.queue.queue_table import QueueTable
+
+SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
+_unpack_entries = struct.Struct(">qiq").iter_unpack
+_unpack_last = struct.Struct(">qi").unpack_from
+
+
+@lru_cache(maxsize=256)
+def _unpack_flat(count: int) -> Callable[..., tuple[int, ...]]:
+    """What unpacks log offset and size of `count` entries into one tuple: half the cost of a tuple each."""
+    return struct.Struct(">" + "qi8x" * count).unpack_from
+
+
+class ReadStatus(Enum):
+    """What a read came to. The names are the remarks that peers see."""
+
+    FOUND = auto()
+    NO_MESSAGE_IN_QUEUE = auto()  # never had one
+    NO_MATCHED_LOGIC_QUEUE = auto()  # no such queue
+    OFFSET_TOO_SMALL = auto()
+    OFFSET_OVERFLOW_ONE = auto()  # the end: the next message is not there yet
+    OFFSET_OVERFLOW_BADLY = auto()  # behind the end
+    OFFSET_FOUND_NULL = auto()  # the queue's file is gone
+    NO_MATCHED_MESSAGE = auto()  # all that were looked at are filtered out
+    MESSAGE_WAS_REMOVING = auto()  # entries without records: retention has removed those
+
+
+class ReadResult(msgspec.Struct, frozen=True):
+    """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
+
+    `next_offset` is the queue offset to ask for next. `is_past`: they were not written or seen in memory just now, and
+    may have to come from the disk when they are touched. `is_doubted`: nobody has compared them with their entries, to
+    touch nothing.
+    """
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[memoryview]
+    count: int
+    size: int
+    is_past: bool = False
+    is_doubted: bool = False
+
+
+_Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries looked at; the rest as in `ReadResult`
+
+
+class Reading:
+    """Answers reads from queues and log."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        config: StoreConfig,
+        *,
+        proof: EntryProof,
+        residency: Residency,
+        disk: Disk,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._proof = proof
+        self._residency = residency
+        self._disk = disk
+        self._limits = (config.max_transfer_bytes, config.max_transfer_count)
+        self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
+        self._bulk_limits = (config.bulk_transfer_bytes, config.bulk_transfer_count)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._resident_bytes = memory * config.cold_memory_percent // 100
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        max_bytes: int | None = None,
+        accepts: Callable[[int], bool] | None = None,
+    ) -> ReadResult:
+        """Return messages from `queue_offset` on whose tags code is accepted; at least one if there is any.
+
+        `max_bytes` asks for fewer bytes than configured, or for more: a bulk read, which has limits of its own. A read
+        ends where a file of the queue does. Called for every pull.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0, 0)
+        if not queue.min_offset <= queue_offset < queue.max_offset:
+            return _outside(queue, queue_offset)
+        content = queue.content(queue_offset, max(SCANNED_ENTRIES, max_count))
+        if content is None:
+            after = queue.after_file_of(queue_offset)
+            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, queue.max_offset, [], 0, 0)
+        limits = (max_bytes, max_count)
+        found = self._collect(queue, queue_offset, content, limits=limits, accepts=accepts)
+        if queue_offset < queue.doubted_to:
+            while self._proof.is_due(queue, queue_offset, found.next_offset, tags=accepts is not None):
+                if found.is_past and found.records and not self._disk.is_loaded(found.records):
+                    return msgspec.structs.replace(found, is_doubted=True)
+                if self._proof.prove(queue, queue_offset, found.next_offset, tags=accepts is not None):
+                    break
+                found = self._collect(queue, queue_offset, content, limits=limits, accepts=accepts)
+        return found
+
+    def is_cold(self, log_offset: int) -> bool:
+        """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
+        return log_offset < self._log.end - self._resident_bytes
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        content: memoryview,
+        *,
+        limits: tuple[int | None, int],
+        accepts: Callable[[int], bool] | None,
+    ) -> ReadResult:
+        first = next(_unpack_entries(content))[0]
+        max_bytes, max_count = self._allowed(limits[0], self.is_cold(first))
+        max_count = min(max_count, limits[1])
+        found = None
+        if accepts is None and max_count > 0:
+            next_ones = self._next_ones if max_count <= SCANNED_ENTRIES else self._next_many
+            found = next_ones(content, min(max_count, len(content) // ENTRY_BYTES), max_bytes)
+        if found is None:
+            found = self._picked(content, max_count, max_bytes, accepts)
+        scanned, status, records, count, total = found
+        low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
+        last, size = _unpack_last(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
+        is_past = not self._residency.covers(first, last + size)
+        return ReadResult(status, after, low, high, records, count, total, is_past)
+
+    def _allowed(self, asked_bytes: int | None, cold: bool) -> tuple[int, int]:
+        """Return the most bytes and messages of a read. One that begins among cold records is cold to its end."""
+        max_bytes, max_count = self._cold_limits if cold else self._limits
+        if asked_bytes is None:
+            return max_bytes, max_count
+        if asked_bytes <= self._limits[0]:
+            return min(max_bytes, asked_bytes), max_count
+        bulk_bytes, bulk_count = self._bulk_limits
+        # From the disk a quarter at a time: everybody waits meanwhile.
+        return min(asked_bytes, bulk_bytes // 4 if cold else bulk_bytes), bulk_count
+
+    def _next_ones(self, content: memoryview, count: int, max_bytes: int) -> _Found | None:
+        """What `_picked` gives where all entries pass; None where one may not: too many bytes, or its record gone.
+
+        Entries ascend: what holds for the first and the last of them holds for all.
+        """
+        fields = _unpack_flat(count)(content)
+        starts, sizes = fields[0::2], fields[1::2]
+        total = sum(sizes)
+        start = starts[0]
+        end = starts[-1] + sizes[-1]
+        if total > max_bytes or start < self._log.min_offset or end > self._log.end:
+            return None
+        if end - start == total:  # back to back
+            starts, sizes = starts[:1], (total,)
+        elif min(starts) < start or max(starts) > starts[-1] or min(sizes) <= 0:  # damaged: they do not ascend
+            return None
+        return count, ReadStatus.FOUND, self._log.views(starts, sizes), count, total
+
+    def _next_many(self, content: memoryview, count: int, max_bytes: int) -> _Found | None:
+        """What `_picked` gives where all entries pass, for bulk reads; None where one may not: its record is gone."""
+        starts: list[int] = []
+        sizes: list[int] = []
+        total = 0
+        for first in range(0, count, SCANNED_ENTRIES):
+            fields = _unpack_flat(min(SCANNED_ENTRIES, count - first))(content, first * ENTRY_BYTES)
+            starts += fields[0::2]
+            sizes += fields[1::2]
+            total += sum(fields[1::2])
+            if total > max_bytes:
+                break
+        count = len(sizes)
+        if total > max_bytes:
+            totals = list(accumulate(sizes))
+            count = bisect_right(totals, max_bytes) or 1
+            total = totals[count - 1]
+            del starts[count:], sizes[count:]
+        ends = list(map(add, starts, sizes))
+        gaps = list(map(sub, starts[1:], ends))
+        whole = starts[0] >= self._log.min_offset and ends[-1] <= self._log.end
+        if not whole or min(sizes) <= 0 or min(gaps, default=0) < 0:
+            return None
+        borders = [number for number, gap in enumerate(gaps, 1) if gap]
+        runs = [starts[number] for number in (0, *borders)]
+        lengths = [ends[number - 1] - start for number, start in zip((*borders, count), runs, strict=True)]
+        return count, ReadStatus.FOUND, self._log.views(runs, lengths), count, total
+
+    def _picked(
+        self, content: memoryview, max_count: int, max_bytes: int, accepts: Callable[[int], bool] | None
+    ) -> _Found:
+        """Look at entry after entry."""
+        log_end = self._log.end
+        log_begin = self._log.min_offset
+        status = ReadStatus.NO_MATCHED_MESSAGE
+        scanned = count = total = 0
+        run_end = -1  # records back to back become one view
+        starts: list[int] = []
+        sizes: list[int] = []
+        for log_offset, size, tags_code in _unpack_entries(content):
+            if count and (count >= max_count or total + size > max_bytes):
+                break
+            scanned += 1
+            if accepts is not None and not accepts(tags_code):
+                if not count:
+                    status = ReadStatus.NO_MATCHED_MESSAGE
+                continue
+            if size <= 0 or size == FILLER_SIZE or not log_begin <= log_offset <= log_end - size:
+                if not count:
+                    status = ReadStatus.MESSAGE_WAS_REMOVING
+                continue
+            count += 1
+            total += size
+            if log_offset == run_end:
+                sizes[-1] += size
+            else:
+                starts.append(log_offset)
+                sizes.append(size)
+            run_end = log_offset + size
+        if count:
+            status = ReadStatus.FOUND
+        return scanned, status, self._log.views(starts, sizes), count, total
+
+
+def _outside(queue: ConsumeQueue, queue_offset: int) -> ReadResult:
+    """The answer where the queue has nothing at that offset: where it has."""
+    low, high = queue.min_offset, queue.max_offset
+    if high == 0:
+        status, next_offset = ReadStatus.NO_MESSAGE_IN_QUEUE, 0
+    elif queue_offset < low:
+        status, next_offset = ReadStatus.OFFSET_TOO_SMALL, low
+    elif queue_offset == high:
+        status, next_offset = ReadStatus.OFFSET_OVERFLOW_ONE, high
+    else:
+        status, next_offset = ReadStatus.OFFSET_OVERFLOW_BADLY, high
+    return ReadResult(status, next_offset, low, high, [], 0, 0)

@@ -1,0 +1,1 @@
+"""Messages that wait for a time of their own, filed by hour."""

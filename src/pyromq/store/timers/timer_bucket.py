@@ -1,0 +1,236 @@
+"""The messages that are due in one hour: three files, which only grow.
+
+    NAME.entries   36 bytes per message, in order of arrival; its number is its place
+
+        entry        bytes   type   meaning
+        due time     8       long   ms since 1970
+        key hash     4       uint   CRC-32 of the unique key, 0 without one
+        topic hash   4       uint   CRC-32 of the topic
+        log offset   8       long   of the record in the commit log
+        position     8       long   of the record in NAME.records
+        size         4       int    of the record
+
+    NAME.records   the records as they are in the commit log, back to back
+    NAME.done      4 bytes per message delivered or cancelled: its number
+
+All integers are big-endian. Records are copied later than entries are made: until then they are in the log alone. It
+does not know what the records mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pyromq.errors import StoreCorrupt
+from pyromq.record import Buffer
+from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
+from pyromq.store.timers.growing_file import GrowingFile
+
+logger = logging.getLogger(__name__)
+
+HOUR_MS = 3_600_000
+ENTRY_BYTES = 36
+NUMBER_BYTES = 4
+_ENTRY = struct.Struct(">qIIqqi")
+_pack_entry = _ENTRY.pack  # bound once
+_DUE_AND_KEY = struct.Struct(">qI")
+_NUMBER = struct.Struct(">I")
+_READ_ENTRIES = 16_384  # at a time when all are looked through
+
+
+class TimerEntry(NamedTuple):
+    """What is known of a message without its record."""
+
+    due_ms: int
+    key_hash: int
+    topic_hash: int
+    log_offset: int
+    position: int
+    size: int
+
+
+class BucketSizes(NamedTuple):
+    """How much of each file counts."""
+
+    entries: int = 0
+    records: int = 0
+    done: int = 0
+
+
+class TimerBucket:
+    """One hour, counted from 1970. `count` messages came into it, `pending` of them wait.
+
+    The records of the first `copied` are in its file; `needed_from` is the log offset of the first of the others.
+    """
+
+    __slots__ = (
+        *("_disk", "_done", "_entries", "_finished", "_records", "_records_end"),
+        *("copied", "hour", "listed", "name", "needed_from"),
+    )
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        hour: int,
+        sizes: BucketSizes = BucketSizes(),  # noqa: B008
+        *,
+        disk: Disk = LOCAL_DISK,
+    ) -> None:
+        self._disk = disk
+        self.name = name
+        self.hour = hour
+        self.listed = 0  # entries before this number are in memory, in order of due time
+        self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries, disk=disk)
+        self._records = GrowingFile(folder / f"{name}.records", sizes.records, disk=disk)
+        self._done = GrowingFile(folder / f"{name}.done", sizes.done, disk=disk)
+        self._records_end = sizes.records  # with those that are not copied yet
+        self.copied = self.count
+        self.needed_from: int | None = None
+        self._finished: bytearray | None = None  # by number: 1 for one that does not wait any more
+
+    def resume(self, copied: int) -> None:
+        """Go on where only the records of so many messages were copied. Raises `StoreCorrupt`, `OSError`."""
+        last = self.entry(self.count - 1)
+        self._records_end = last.position + last.size
+        self._set_copied(copied)
+        self.release()
+
+    @property
+    def files(self) -> tuple[GrowingFile, GrowingFile, GrowingFile]:
+        return self._entries, self._records, self._done
+
+    @property
+    def sizes(self) -> BucketSizes:
+        return BucketSizes(*(file.size for file in self.files))
+
+    @property
+    def count(self) -> int:
+        return self._entries.size // ENTRY_BYTES
+
+    @property
+    def pending(self) -> int:
+        return self.count - self._done.size // NUMBER_BYTES
+
+    @property
+    def unwritten(self) -> int:
+        return sum(len(file.tail) for file in self.files)
+
+    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, size: int) -> None:
+        """Add a message by its place in the log. Log offsets must ascend. Called for every one."""
+        self._entries.tail += _pack_entry(due_ms, key_hash, topic_hash, log_offset, self._records_end, size)
+        self._records_end += size
+        if self.needed_from is None:
+            self.needed_from = log_offset
+        if self._finished is not None:
+            self._finished.append(0)
+
+    def uncopied(self, count: int) -> tuple[list[int], list[int]]:
+        """Return log offsets and sizes of the next records to copy, up to so many."""
+        fields = [*_ENTRY.iter_unpack(self._content(self.copied, count))]
+        return [each[3] for each in fields], [each[5] for each in fields]
+
+    def copy(self, records: list[Buffer]) -> None:
+        """Take the records that `uncopied` spoke of."""
+        self._records.tail += b"".join(records)
+        self._set_copied(self.copied + len(records))
+
+    def _set_copied(self, copied: int) -> None:
+        self.copied = copied
+        self.needed_from = self.entry(copied).log_offset if copied < self.count else None
+
+    def finish(self, number: int) -> bool:
+        """Note that a message was delivered or cancelled; False if that was noted before."""
+        finished = self._flags()
+        if finished[number]:
+            return False
+        finished[number] = 1
+        self._done.tail += _NUMBER.pack(number)
+        return True
+
+    def is_finished(self, number: int) -> bool:
+        return self._flags()[number] == 1
+
+    def entry(self, number: int) -> TimerEntry:
+        return TimerEntry._make(_ENTRY.unpack(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES)))
+
+    def record(self, entry: TimerEntry) -> bytes | None:
+        """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt` if it cannot be."""
+        if entry.position < 0 or not 0 < entry.size <= self._records_end - entry.position:
+            raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
+        return self._records.read(entry.position, entry.size) if entry.position < self._records.size else None
+
+    def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[tuple[int, int]]:
+        """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later."""
+        flags = self._flags()
+        for first in range(0, self.count, _READ_ENTRIES):
+            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _READ_ENTRIES)), first)
+            yield from [
+                (due_ms, number)
+                for number, (due_ms, _, topic, _, _, _) in fields
+                if topic == topic_hash and due_ms >= first_ms and not flags[number]
+            ]
+
+    def due_times(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield due time and number of those of `count` entries that wait."""
+        flags = self._flags()
+        for number, fields in enumerate(_ENTRY.iter_unpack(self._content(first, count)), first):
+            if not flags[number]:
+                yield fields[0], number
+
+    def waiting(self, due_ms: int, key_hash: int) -> list[int]:
+        """Return the numbers of those that wait for that time with a unique key of that hash."""
+        wanted = _DUE_AND_KEY.pack(due_ms, key_hash)
+        found = []
+        for first in range(0, self.count, _READ_ENTRIES):
+            content = self._content(first, _READ_ENTRIES)
+            place = content.find(wanted)
+            while place >= 0:
+                number, beside = divmod(place, ENTRY_BYTES)
+                if not beside and not self._flags()[first + number]:
+                    found.append(first + number)
+                place = content.find(wanted, place + 1)
+        return found
+
+    def number_at(self, log_offset: int) -> int | None:
+        """Return the number of the message whose record begins there in the log; None if it is not here."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).log_offset < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self.count and self.entry(low).log_offset == log_offset else None
+
+    def write(self) -> None:
+        """Write what is new. Raises `OSError`."""
+        for file in self.files:
+            file.write()
+
+    def release(self) -> None:
+        """Give up all that can be had again from the files."""
+        self._finished = None
+        for file in self.files:
+            file.release()
+
+    def delete(self) -> None:
+        for file in self.files:
+            remove_file(self._disk, file.path)
+
+    def _content(self, first: int, count: int) -> bytes:
+        return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES)
+
+    def _flags(self) -> bytearray:
+        if self._finished is None:
+            self._finished = bytearray(self.count)
+            for (number,) in _NUMBER.iter_unpack(self._done.read(0, self._done.size)):
+                if number < self.count:
+                    self._finished[number] = 1
+                else:
+                    logger.warning("%s is damaged: there is no message %d", self._done.path, number)
+        return self._finished

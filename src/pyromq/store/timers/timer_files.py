@@ -1,0 +1,268 @@
+"""All messages that wait for their time: a bucket per hour in the folder `timers`, and a checkpoint to vouch for them.
+
+What buckets hold can be made again from the commit log, from the checkpoint on; so files are written when it suits,
+and bytes the checkpoint does not know are of no account. Files are written in rounds; only in some of them records
+are copied from the log. It knows no topics but by name, and not when a message is due to leave.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.record import Buffer
+from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.json_file import JsonFile
+from pyromq.store.timers.growing_file import GrowingFile
+from pyromq.store.timers.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes, TimerBucket
+
+logger = logging.getLogger(__name__)
+
+_CHECKPOINT = "checkpoint.json"
+_NAME_FORMAT = "%Y-%m-%dT%H"
+_FILE_NAME = re.compile(r".*-.*T.*\.")
+OPENING_EFFORT = 100  # records that could be copied while the files of a bucket are opened
+_NAME_CHARACTERS = len("2026-01-31T23")
+
+
+class Checkpoint(msgspec.Struct, rename="camel"):
+    """What was filed at one moment.
+
+    `moved` is the queue offset of the first message not filed, `log_end` where the log ended, `needed_from` the log
+    offset from which the log is needed, `pending` counts by topic, `buckets` the sizes by name. `uncopied` has how many
+    records were copied, for the buckets where that is not all. `checksum` is that of the rest; files of
+    older brokers have none.
+    """
+
+    moved: int = 0
+    log_end: int = 0
+    needed_from: int = 0
+    pending: dict[str, int] = {}
+    buckets: dict[str, BucketSizes] = {}
+    uncopied: dict[str, int] = {}
+    checksum: int | None = None
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    plain = msgspec.structs.replace(checkpoint, checksum=None)
+    return msgspec.json.encode(msgspec.structs.replace(plain, checksum=crc32(msgspec.json.encode(plain))))
+
+
+def decode_checkpoint(content: bytes) -> Checkpoint:
+    """Read a checkpoint. Raises `msgspec.DecodeError` for a damaged one."""
+    checkpoint = msgspec.json.decode(content, type=Checkpoint)
+    if checkpoint.checksum is not None and encode_checkpoint(checkpoint) != content:
+        raise msgspec.DecodeError("it does not match its checksum")
+    return checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A checkpoint to be saved, and the buckets that nobody needs once it is."""
+
+    checkpoint: Checkpoint
+    dropped: list[TimerBucket]
+
+
+class TimerFiles:
+    """One writer; only `save` may run in another thread. `pending` counts what waits, by topic.
+
+    `changed` are the buckets with something that is not written or not copied. `from_log(log_offsets, sizes)` returns
+    records that are to be copied.
+    """
+
+    def __init__(
+        self, folder: Path, from_log: Callable[[list[int], list[int]], list[Buffer]], *, disk: Disk = LOCAL_DISK
+    ) -> None:
+        self.folder = folder
+        self._from_log = from_log
+        self._disk = disk
+        self.buckets: dict[int, TimerBucket] = {}  # by hour
+        self.pending: Counter[str] = Counter()
+        self.saved = Checkpoint()
+        self.unwritten = 0
+        self.changed: dict[TimerBucket, None] = {}
+        self._round: dict[TimerBucket, int] = {}  # still to be written in this round; so many records are to be copied
+        self._dropped: list[TimerBucket] = []  # since the last snapshot
+        self._file = JsonFile(folder / _CHECKPOINT, disk)
+
+    def load(self) -> bool:
+        """Find what the checkpoint vouches for; False if there is no checkpoint. Raises `StoreCorrupt`."""
+        found = self._file.read(decode_checkpoint)
+        if found is not None:
+            self.saved = found
+            self.pending = Counter(found.pending)
+        for name, sizes in self.saved.buckets.items():
+            bucket = TimerBucket(self.folder, name, self._hour_of(name), sizes, disk=self._disk)
+            self._see_to_files(bucket)
+            self.buckets[bucket.hour] = bucket
+            if name in self.saved.uncopied:
+                bucket.resume(self.saved.uncopied[name])
+                self.changed[bucket] = None
+        self._remove_unknown()
+        return found is not None
+
+    def _see_to_files(self, bucket: TimerBucket) -> None:
+        for file in bucket.files:
+            on_disk = self._disk.size(file.path) or 0
+            if on_disk < file.size:
+                raise StoreCorrupt(
+                    f"{file.path} has {on_disk} bytes, the checkpoint beside it says {file.size}: restore it from a"
+                    f" backup, or move the folder {self.folder} away: it is made again from what the log still has"
+                )
+
+    def _hour_of(self, name: str) -> int:
+        try:
+            start = datetime.strptime(name[:_NAME_CHARACTERS], _NAME_FORMAT).replace(tzinfo=UTC)
+        except ValueError as error:
+            raise StoreCorrupt(
+                f"{self._file.path} is damaged: it names a bucket {name!r}: {error}; restore it from a backup, or"
+                f" move the folder {self.folder} away: it is made again from what the log still has"
+            ) from error
+        return int(start.timestamp()) // 3600
+
+    def _remove_unknown(self) -> None:
+        known = {bucket.name for bucket in self.buckets.values()}
+        for name in self._disk.names(self.folder):
+            if _FILE_NAME.match(name) and name.rpartition(".")[0] not in known:
+                try:
+                    self._disk.remove(self.folder / name)
+                except OSError as error:
+                    logger.warning(
+                        "%s belongs to nothing, and cannot be removed: %s", self.folder / name, error.strerror
+                    )
+
+    def make(self, hour: int, queue_offset: int) -> TimerBucket:
+        """Make the bucket of an hour, named also by the first message that comes into it.
+
+        So a name never comes back, and the files of a bucket long finished may be deleted whenever it suits.
+        """
+        start = datetime.fromtimestamp(hour * 3600, UTC).strftime(_NAME_FORMAT)
+        bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour, disk=self._disk)
+        return bucket
+
+    def count(self, topics: list[str]) -> None:
+        """Take note of messages of these topics that were added to buckets, which are in `changed`."""
+        self.pending.update(topics)
+        self.unwritten += len(topics) * ENTRY_BYTES
+
+    def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
+        """Note that a message does not wait any more. Once more does no harm."""
+        if bucket.finish(number):
+            self.changed[bucket] = None
+            self.unwritten += NUMBER_BYTES
+            self.pending[topic] -= 1
+            if not self.pending[topic]:
+                del self.pending[topic]
+
+    # -- on disk
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all that is in memory is in the files, too."""
+        return not self.unwritten
+
+    @property
+    def needed_from(self) -> int | None:
+        """Log offset of the first record that is not copied; None if all are."""
+        return min((each.needed_from for each in self.changed if each.needed_from is not None), default=None)
+
+    def drop_finished(self, before: int) -> None:
+        """Forget the buckets before that hour in which nothing waits; their files go with the next checkpoint."""
+        for hour in [hour for hour, each in self.buckets.items() if hour < before and not each.pending]:
+            bucket = self.buckets.pop(hour)
+            self._dropped.append(bucket)
+            if bucket in self.changed:
+                del self.changed[bucket]
+                self.unwritten -= bucket.unwritten
+            bucket.release()
+
+    def begin_round(self, *, copy: bool) -> None:
+        """Let `write_some` write all that is new by now, and `copy` the records."""
+        if copy:
+            self._round = {bucket: bucket.count for bucket in self.changed}
+        else:
+            self._round = {bucket: 0 for bucket in self.changed if bucket.unwritten}
+
+    def write_some(self, effort: int, *, keep: int) -> bool:
+        """Write some of the round, as much as that many records; False if there is more.
+
+        Files of buckets up to hour `keep` stay open. Raises `StoreNotWritable`.
+        """
+        try:
+            self._disk.make_folder(self.folder)
+            while self._round and effort > 0:
+                bucket, count = next(iter(self._round.items()))
+                effort -= OPENING_EFFORT + self._write(bucket, min(count - bucket.copied, effort))
+                if bucket.copied >= count:
+                    del self._round[bucket]
+                    if bucket.copied == bucket.count:
+                        del self.changed[bucket]
+                if bucket.hour > keep:
+                    bucket.release()
+        except OSError as error:
+            raise self._not_writable(error) from error
+        return not self._round
+
+    def _write(self, bucket: TimerBucket, count: int) -> int:
+        """Write what is new in a bucket, and copy so many records; return how many."""
+        before = bucket.unwritten
+        try:
+            bucket.write()
+            if count > 0:
+                bucket.copy(self._from_log(*bucket.uncopied(count)))
+                bucket.write()
+        finally:
+            self.unwritten -= before - bucket.unwritten
+        return max(count, 0)
+
+    def write_entries(self) -> None:
+        """Write all that is new, but copy nothing. Raises `StoreNotWritable`."""
+        try:
+            self._disk.make_folder(self.folder)
+            for bucket in self.changed:
+                self._write(bucket, 0)
+                bucket.release()
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def _not_writable(self, error: OSError) -> StoreNotWritable:
+        return StoreNotWritable(f"cannot write timers to {self.folder}: {error.strerror}")
+
+    def snapshot(self, *, moved: int, log_end: int, needed_from: int) -> Snapshot:
+        """Return what to save, once all that is new by now is written."""
+        sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
+        uncopied = {bucket.name: bucket.copied for bucket in self.changed if bucket.needed_from is not None}
+        dropped, self._dropped = self._dropped, []
+        return Snapshot(Checkpoint(moved, log_end, needed_from, dict(self.pending), sizes, uncopied), dropped)
+
+    def unsynced(self) -> list[GrowingFile]:
+        """The files that may not be on disk as they were written."""
+        return [file for bucket in self.buckets.values() for file in bucket.files if file.unsynced]
+
+    def save(self, snapshot: Snapshot, unsynced: list[GrowingFile]) -> None:
+        """Have the files on disk, then the checkpoint. May run in any thread. Raises `StoreNotWritable`."""
+        try:
+            self._disk.make_folder(self.folder)
+            for file in unsynced:
+                file.sync()
+            self._disk.sync_folder(self.folder)
+        except OSError as error:
+            raise StoreNotWritable(f"cannot flush timers in {self.folder}: {error.strerror}") from error
+        self._file.save(encode_checkpoint(snapshot.checkpoint))
+        self.saved = snapshot.checkpoint
+        for bucket in snapshot.dropped:
+            bucket.delete()
+
+    def release(self) -> None:
+        for bucket in self.buckets.values():
+            bucket.release()

@@ -1,0 +1,65 @@
+"""Index files with garbage, with flipped bits, and without some of them: keys are found, or the damage is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.store.making import TOPIC, fill, opened
+
+from pyromq.store.config import StoreConfig
+from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.checking import Checking
+
+COUNT = 60  # messages, with 90 keys and as many ids
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """The index files of a stopped store."""
+    with opened(tmp_path) as store:
+        fill(store, COUNT)
+    return sorted((tmp_path / "index").iterdir())
+
+
+def found(store: MessageStore) -> int:
+    """Return how many messages are found by their own key."""
+    while not store.index_step(1.0):
+        pass
+    return sum(len(store.find_by_key(TOPIC, f"k{number}", 32, 0, 1 << 62).log_offsets) > 0 for number in range(COUNT))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_file_of_garbage_is_made_again(tmp_path: Path, files: list[Path], seed: int) -> None:
+    random = Random(seed)
+    path = random.choice(files)
+    path.write_bytes(random.randbytes(path.stat().st_size))
+    assert any(finding.path == path for finding in Checking(StoreConfig(tmp_path)).run().findings)
+    with opened(tmp_path) as store:
+        assert found(store) == COUNT
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_missing_file_is_named_and_made_again(
+    tmp_path: Path, files: list[Path], which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(files) > 3
+    files[which].unlink()
+    with opened(tmp_path) as store:
+        assert found(store) == COUNT
+    assert which == -1 or f"{files[which + 1]}: " in caplog.text
+    with opened(tmp_path) as store:
+        assert found(store) == COUNT
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_bit_raises_nothing_and_is_found_by_a_check(tmp_path: Path, files: list[Path], seed: int) -> None:
+    random = Random(seed)
+    path = random.choice(files)
+    content = bytearray(path.read_bytes())
+    content[random.choice([place for place, byte in enumerate(content) if byte])] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+    told = any(finding.path == path for finding in Checking(StoreConfig(tmp_path)).run().findings)
+    with opened(tmp_path) as store:
+        assert found(store) == COUNT or told

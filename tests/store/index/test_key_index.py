@@ -1,0 +1,198 @@
+"""Finding messages by key, and the index files behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.store.making import NOON_MS, TOPIC, StoppedClock, crashed_copy, files_below, fill, message, opened
+
+from pyromq.errors import StoreCorrupt
+from pyromq.java_hash import java_hash
+from pyromq.message import StoredMessage, SysFlag
+from pyromq.names import TIMER_TOPIC
+from pyromq.record import encode, is_of_topic, log_offset_of
+from pyromq.store.index.key_index import key_hashes
+from pyromq.store.message_store import MessageStore
+
+EVER = (0, (1 << 63) - 1)
+
+
+def found(store: MessageStore, key: str, most: int = 64, *, topic: str = TOPIC) -> list[bytes]:
+    """Bodies of the matches that really have the key, newest first."""
+    store.follow_index()
+    messages = [store.message_at(at) for at in store.find_by_key(topic, key, most, *EVER).log_offsets]
+    assert all(each is not None for each in messages)
+    return [each.body for each in messages if each is not None and key in (*each.keys, each.message_id)]
+
+
+def test_messages_are_found_by_key_and_by_id(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 50)
+        assert found(store, "k17") == [b"body 17"]
+        assert found(store, f"{31:032X}") == [b"body 31"]
+        assert found(store, "even", 3) == [b"body 48", b"body 46", b"body 44"]
+        assert found(store, "k50") == found(store, "k17", topic="other") == []
+
+
+def test_query_finds_what_was_stored_a_moment_ago(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for number in range(20):
+            store.append(message(number, KEYS="same"))
+            assert len(found(store, "same")) == number + 1
+
+
+def test_index_follows_in_steps(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 20) as store:
+        fill(store, 500)
+        assert store.index_behind == store.max_log_offset
+        assert not store.index_step(0)
+        assert 0 < store.index_behind < store.max_log_offset
+        while not store.index_step(0):
+            pass
+        assert store.index_behind == 0
+
+
+def test_time_bounds_a_query(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        for number in range(40):
+            clock.ms = NOON_MS + number * 10_000
+            store.append(message(number, KEYS="same"))
+        store.follow_index()
+        matches = store.find_by_key(TOPIC, "same", 64, NOON_MS + 95_000, NOON_MS + 200_000)
+        stored = [store.message_at(at) for at in matches.log_offsets]
+        assert [each.body for each in stored if each] == [b"body %d" % n for n in range(20, 9, -1)]
+        assert matches.last_update_ms == clock.ms
+
+
+def test_reopened_index_goes_on_where_it_was(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 30)
+    before = files_below(tmp_path / "index")
+    with opened(tmp_path) as store:
+        assert store.index_behind == 0
+    assert files_below(tmp_path / "index") == before
+    with opened(tmp_path) as store:
+        fill(store, 1, first=99)
+        assert found(store, "k99") == [b"body 99"]
+
+
+def contents(root: Path) -> list[bytes]:
+    return list(files_below(root / "index").values())
+
+
+def test_deleted_index_is_made_again_byte_for_byte(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 100)
+    before = contents(tmp_path)
+    assert len(before) > 3
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    with opened(tmp_path) as store:
+        assert found(store, "k7") == [b"body 7"]
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_crash_loses_no_key(tmp_path: Path, power_cut: bool) -> None:
+    with opened(tmp_path / "first") as store:
+        fill(store, 60)
+        store.index_step(0)
+        copy = crashed_copy(tmp_path / "first", tmp_path / "second", power_cut=power_cut)
+        store.index_step(1)
+    with opened(copy) as store:
+        assert found(store, "even") == [b"body %d" % n for n in range(58, -1, -2)]
+    assert contents(copy) == contents(tmp_path / "first")
+
+
+def test_index_can_be_switched_off(tmp_path: Path) -> None:
+    with opened(tmp_path, index_enabled=False) as store:
+        fill(store, 5)
+        assert store.index_step(0)
+        assert store.index_behind == 0
+        assert store.find_by_key(TOPIC, "k1", 64, *EVER).log_offsets == []
+    assert not (tmp_path / "index").exists()
+
+
+def test_index_files_of_another_size_are_named(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "20260101000000000").write_bytes(bytes(10))
+    with pytest.raises(StoreCorrupt, match="20260101000000000 has 10 bytes"), opened(tmp_path):
+        pass
+
+
+def test_a_foreign_file_in_the_index_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "notes.txt").write_text("what is this")
+    with opened(tmp_path) as store:
+        fill(store, 5)
+        assert found(store, "k3") == [b"body 3"]
+    assert "notes.txt does not belong there" in caplog.text
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_from_an_index_file_that_was_cut_on_the_index_is_made_again(tmp_path: Path, place: int) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 60)
+    before = contents(tmp_path)
+    path = sorted((tmp_path / "index").iterdir())[place]
+    path.write_bytes(path.read_bytes()[:100])
+    with opened(tmp_path) as store:
+        assert found(store, "k3") == [b"body 3"]
+        assert found(store, "k59") == [b"body 59"]
+    assert contents(tmp_path) == before
+
+
+def test_rolled_back_messages_have_no_keys(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        sent = message(1, KEYS="k")
+        sent.sys_flag = SysFlag.ROLLBACK
+        store.append(sent)
+        assert found(store, "k") == []
+
+
+def test_messages_that_wait_for_their_time_have_no_keys(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        waits = message(1, KEYS="k")
+        waits.topic = TIMER_TOPIC
+        store.append(waits)
+        assert found(store, "k", topic=TIMER_TOPIC) == []
+        store.append(message(1, KEYS="k"))
+        assert found(store, "k") == [b"body 1"]
+
+
+def test_index_steps_over_waiting_messages_alone(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 16) as store:
+        for number in range(500):
+            store.append(message(number, topic=TIMER_TOPIC))
+        store.append(message(500, KEYS="k"))
+        steps = 1
+        while not store.index_step(0):
+            steps += 1
+        assert 500 / 64 <= steps <= 500 / 64 + 2
+        assert found(store, "k") == [b"body 500"]
+
+
+@given(
+    st.sampled_from(["orders", "order", TIMER_TOPIC, TIMER_TOPIC + "x"]),
+    st.binary(max_size=200),
+    st.sampled_from([4, 16]),
+    st.sampled_from([4, 16]),
+)
+def test_records_tell_their_topic_without_being_decoded(topic: str, body: bytes, born: int, store: int) -> None:
+    flags = SysFlag.BORN_HOST_IPV6 * (born == 16) | SysFlag.STORE_HOST_IPV6 * (store == 16)
+    sent = StoredMessage(topic, body, "", sys_flag=flags, born_address=bytes(born + 4), store_address=bytes(store + 4))
+    sent.log_offset = 1 << 40
+    record = encode(sent)
+    assert is_of_topic(record, TIMER_TOPIC.encode()) == (topic == TIMER_TOPIC)
+    assert log_offset_of(record) == 1 << 40
+
+
+@given(st.text("0123456789ABCDEFü", max_size=40), st.lists(st.text("abcö", min_size=1, max_size=5), max_size=3))
+def test_key_hashes_are_java_s(unique: str, keys: list[str]) -> None:
+    text = f"UNIQ_KEY\x01{unique}\x02KEYS\x01{'  '.join(keys)}"
+    wanted = [f"topic#{key}" for key in ([unique] if unique else []) + keys]
+    assert key_hashes("topic", text) == [abs(java_hash(text)) for text in wanted]

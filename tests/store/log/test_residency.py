@@ -1,0 +1,87 @@
+"""What of the log is in memory, and for how long that is believed."""
+
+import os
+
+import pytest
+
+from pyromq.message import StoredMessage
+from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.log import residency as residency_module
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.residency import Residency
+from pyromq.testing.clock import FakeClock
+
+MEGABYTE = 1 << 20
+SEGMENT_BYTES = 3 * MEGABYTE + 4096  # its borders are not the blocks'
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def log(tmp_path, clock):
+    log = CommitLog(tmp_path, SEGMENT_BYTES, clock=clock, max_record_bytes=MEGABYTE)
+    log.resume(0, 0)
+    for _ in range(100):
+        log.append(StoredMessage("orders", os.urandom(100_000)))
+    yield log
+    log.close()
+
+
+def drop(segment, start, size):
+    LOCAL_DISK.forget(segment.memory, start, size)
+    with segment.path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), start, size, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.fixture
+def forget(log):
+    """Have nothing of the log in memory, as far as the file system does that."""
+
+    def forget():
+        for segment in log.files.segments:
+            drop(segment, 0, segment.size)
+
+    forget()
+    if LOCAL_DISK.is_loaded(log.stretch(0, log.end)):
+        pytest.skip("this file system keeps its files in memory")
+    return forget
+
+
+@pytest.fixture
+def residency(log, clock, monkeypatch):
+    monkeypatch.setattr(residency_module, "RECENT_BYTES", MEGABYTE)
+    return Residency(log, disk=LOCAL_DISK, clock=clock)
+
+
+def test_what_was_written_a_moment_ago_is_there(log, residency):
+    assert residency.covers(log.end - MEGABYTE, log.end)
+
+
+@pytest.mark.parametrize("start", [0, 2 * MEGABYTE + 5000], ids=["in a segment", "over two segments"])
+async def test_what_was_whole_is_believed_for_a_second(log, residency, forget, clock, start):
+    end = start + MEGABYTE + 7000
+    assert not residency.covers(start, end)
+    LOCAL_DISK.load(log.stretch(start // MEGABYTE * MEGABYTE, start // MEGABYTE * MEGABYTE + 2 * MEGABYTE))
+    assert residency.covers(start, end)
+    forget()
+    await clock.advance(0.9)
+    assert residency.covers(start, end)
+    await clock.advance(0.2)
+    assert not residency.covers(start, end)
+
+
+def test_a_block_with_a_page_missing_is_not_believed(log, residency, forget):
+    LOCAL_DISK.load(log.stretch(0, MEGABYTE))
+    drop(log.files.segments[0], MEGABYTE // 2, MEGABYTE // 2)
+    if LOCAL_DISK.is_loaded(log.stretch(0, MEGABYTE)):
+        pytest.skip("this file system keeps what it has read")
+    assert not residency.covers(0, 5000)
+
+
+@pytest.mark.parametrize("place", [(0, 3 * MEGABYTE), (-10 * MEGABYTE, -9 * MEGABYTE), (5000, -7)])
+def test_a_long_stretch_or_a_damaged_one_is_not_sure(residency, place):
+    assert not residency.covers(*place)

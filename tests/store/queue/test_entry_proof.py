@@ -1,0 +1,127 @@
+"""What becomes of queue entries that were damaged between two runs: they are made again when somebody comes to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.store.making import TOPIC, fill, opened
+
+from pyromq.message import StoredMessage
+from pyromq.record import decode_all
+from pyromq.store import recovery
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queue.consume_queue import ENTRY_BYTES
+
+COUNT = 200  # messages in two queues
+QUEUE = "consumequeue/orders/0/00000000000000000000"
+BIG = {"segment_bytes": 1 << 16, "consume_queue_entries": 300}
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> list[bytes]:
+    """The bodies of a closed store's first queue."""
+    with opened(tmp_path, **BIG) as store:
+        return [each.body for each in fill(store, COUNT) if each.queue_id == 0]
+
+
+def pulled(store: MessageStore, accepts: object = None) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    offset = store.min_offset(TOPIC, 0)
+    while offset < store.max_offset(TOPIC, 0):
+        read = store.read(TOPIC, 0, offset, 32, accepts=accepts)  # type: ignore[arg-type]
+        found += [each for view in read.records for each in decode_all(view)]
+        assert read.next_offset > offset
+        offset = read.next_offset
+    return found
+
+
+def flip(path: Path, position: int, mask: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= mask
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("byte", range(12))
+@pytest.mark.parametrize("entry", [0, 31, 32, 99])
+def test_a_flipped_bit_costs_nothing(
+    tmp_path: Path, sent: list[bytes], entry: int, byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = (tmp_path / QUEUE).read_bytes()
+    flip(tmp_path / QUEUE, entry * ENTRY_BYTES + byte, 1 << byte % 7)
+    if (entry, byte) == (99, 8):
+        return  # a size below zero is where a queue ends: the start mends that
+    with opened(tmp_path, **BIG) as store:
+        assert [each.body for each in pulled(store)] == sent
+    assert (tmp_path / QUEUE).read_bytes() == before
+    if entry < 99:  # the last ones are looked at by the start
+        assert f"{tmp_path / QUEUE} byte {entry * ENTRY_BYTES}: the entry was damaged" in caplog.text
+
+
+@pytest.mark.parametrize("byte", range(12, 20))
+def test_a_flipped_bit_hides_no_message_from_those_who_filter(tmp_path: Path, sent: list[bytes], byte: int) -> None:
+    flip(tmp_path / QUEUE, 30 * ENTRY_BYTES + byte)
+    with opened(tmp_path, **BIG) as store:
+        wanted = {store.entries(TOPIC, 0, 0, 1)[0].tags_code}
+        assert [each.body for each in pulled(store, wanted.__contains__)] == sent[::3]
+
+
+def test_a_wiped_stretch_is_made_again(tmp_path: Path, sent: list[bytes]) -> None:
+    before = (tmp_path / QUEUE).read_bytes()
+    begin, end = 10 * ENTRY_BYTES, 70 * ENTRY_BYTES
+    (tmp_path / QUEUE).write_bytes(before[:begin] + b"\x55" * (end - begin) + before[end:])
+    with opened(tmp_path, **BIG) as store:
+        assert [each.body for each in pulled(store)] == sent
+    assert (tmp_path / QUEUE).read_bytes() == before
+
+
+def test_a_message_that_is_gone_from_the_log_is_passed_over_and_told(
+    tmp_path: Path, sent: list[bytes], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_VERIFIED_BYTES", 1000)
+    with opened(tmp_path, **BIG) as store:
+        entry = store.entries(TOPIC, 0, 5, 1)[0]
+    flip(tmp_path / "commitlog" / f"{0:020}", entry.log_offset + 4)
+    for _ in range(2):
+        with opened(tmp_path, **BIG) as store:
+            assert [each.body for each in pulled(store)] == sent[:5] + sent[6:]
+    assert f"{tmp_path / QUEUE} byte {5 * ENTRY_BYTES}: the entry leads to no record" in caplog.text
+    assert len([line for line in caplog.messages if "leads to no record" in line]) == 1
+
+
+def test_a_queue_without_its_first_file_gets_it_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 40)
+    first = tmp_path / QUEUE
+    before = first.read_bytes()
+    first.unlink()
+    with opened(tmp_path) as store:
+        assert store.min_offset(TOPIC, 0) == 0
+        assert len(pulled(store)) == 20
+    assert first.read_bytes() == before
+
+
+def test_others_than_pulls_get_mended_entries_too(tmp_path: Path, sent: list[bytes]) -> None:
+    flip(tmp_path / QUEUE, 7 * ENTRY_BYTES + 7)
+    flip(tmp_path / QUEUE, 8 * ENTRY_BYTES + 7)
+    with opened(tmp_path, **BIG) as store:
+        [entry] = store.entries(TOPIC, 0, 7, 1)
+        stored = store.message_at(entry.log_offset)
+        assert stored is not None
+        assert stored.body == sent[7]
+        [(_, record)] = store.records(TOPIC, 0, 8, 1)
+        assert record is not None
+        assert [each.body for each in decode_all(record)] == [sent[8]]
+
+
+def test_what_was_compared_once_is_not_compared_again(tmp_path: Path, sent: list[bytes]) -> None:
+    with opened(tmp_path, **BIG) as store:
+        queue = store._queues.find(TOPIC, 0)
+        assert queue is not None
+        proof = store._proof
+        assert proof.is_due(queue, 0, 32, tags=False)
+        pulled(store)
+        assert not proof.is_due(queue, 0, COUNT, tags=False)
+        assert proof.is_due(queue, 0, 32, tags=True)
+        fill(store, 2, first=COUNT)
+        assert not proof.is_due(queue, COUNT // 2, COUNT, tags=True)

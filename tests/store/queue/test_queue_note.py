@@ -1,0 +1,171 @@
+"""A queue that lost its files between two runs: it is missed, made again, and goes on counting where it was."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.store.making import SMALL, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened
+
+from pyromq.store.config import StoreConfig
+from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.checking import Checking
+
+OTHER = "payments"
+
+
+def last_file(root: Path) -> Path:
+    return sorted((root / "consumequeue" / TOPIC / "1").iterdir())[-1]
+
+
+def empty_folder(root: Path) -> None:
+    for path in (root / "consumequeue" / TOPIC / "1").iterdir():
+        path.unlink()
+
+
+def erase_entries(root: Path) -> None:
+    path = last_file(root)
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "queue": lambda root: shutil.rmtree(root / "consumequeue" / TOPIC / "1"),
+    "files": empty_folder,
+    "last file": lambda root: last_file(root).unlink(),
+    "entries": erase_entries,
+    "topic": lambda root: shutil.rmtree(root / "consumequeue" / TOPIC),
+    "all": lambda root: shutil.rmtree(root / "consumequeue"),
+}
+
+
+def fill_and_rest(store: MessageStore) -> None:
+    """Messages of one topic, then so many of another that a start reads none of the first."""
+    fill(store, 40)
+    for number in range(40):
+        store.append(message(number, topic=OTHER, filling="x" * 30_000))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with opened(tmp_path, segment_bytes=1 << 16) as store:
+        fill_and_rest(store)
+    return tmp_path
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_queue_without_its_files_is_made_again_and_told(
+    root: Path, loss: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    LOSSES[loss](root)
+    with opened(root, segment_bytes=1 << 16) as store:
+        assert bodies(store, 1) == [b"body %d" % number for number in range(1, 40, 2)]
+        store.append(late := message(40, queue_id=1))
+    assert late.queue_offset == 20
+    assert any("orders/1 has lost its entries" in line and "made again" in line for line in caplog.messages)
+
+
+def test_a_killed_store_misses_its_queues_too(tmp_path: Path) -> None:
+    with opened(tmp_path / "live", segment_bytes=1 << 16) as store:
+        fill_and_rest(store)
+        store._flusher.flush_log()
+        store._flusher.flush_queues(least_pages=0)
+        copy = crashed_copy(tmp_path / "live", tmp_path / "copy")
+    LOSSES["queue"](copy)
+    with opened(copy, segment_bytes=1 << 16) as store:
+        assert len(bodies(store, 1)) == 20
+
+
+def test_a_queue_goes_on_counting_when_its_messages_have_expired(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        fill(store, 40)
+        for number in range(40):
+            store.append(message(number, topic=OTHER))
+        clock.ms += 1_000
+        assert store.retention.expire_now(0)
+    shutil.rmtree(tmp_path / "consumequeue" / TOPIC / "1")
+    for _ in range(2):  # what it was put right to lasts
+        with opened(tmp_path, clock) as store:
+            assert store.max_offset(TOPIC, 1) == 20
+            read = store.read(TOPIC, 1, store.min_offset(TOPIC, 1), 32)
+            assert (read.records, read.next_offset) == ([], 20)
+    assert sum("from 0 to 19 are not in the log any more" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("loss", ["queue", "all"])
+def test_a_deleted_topic_stays_deleted_when_queues_are_made_again(tmp_path: Path, loss: str) -> None:
+    with opened(tmp_path, segment_bytes=1 << 16) as store:
+        store.append(message(topic="gone"))
+        fill_and_rest(store)
+        store.delete_topic("gone")
+    LOSSES[loss](tmp_path)
+    with opened(tmp_path, segment_bytes=1 << 16) as store:
+        assert sorted(store.topics()) == [TOPIC, OTHER]
+        assert len(bodies(store, 1)) == 20
+
+
+def test_a_deletion_is_known_before_the_next_stop(tmp_path: Path) -> None:
+    with opened(tmp_path / "live") as store:
+        fill(store, 10)
+    with opened(tmp_path / "live") as store:
+        store.delete_topic(TOPIC)
+        assert not (tmp_path / "live" / "queues").exists()
+        assert store.flush_due()
+        copy = crashed_copy(tmp_path / "live", tmp_path / "copy")
+    with opened(copy) as store:
+        assert store.topics() == []
+
+
+def test_a_queue_that_a_deletion_notes_before_its_entries_are_flushed_is_kept(tmp_path: Path) -> None:
+    with opened(tmp_path / "live") as store:
+        store.append(message(topic="gone"))
+        fill(store, 10)
+        store._flusher.flush_log()
+        store.delete_topic("gone")
+        store.flush_due()
+        copy = crashed_copy(tmp_path / "live", tmp_path / "copy", power_cut=True)
+    shutil.rmtree(copy / "consumequeue" / TOPIC)  # was not on disk
+    with opened(copy) as store:
+        assert bodies(store, 1) == [b"body %d" % number for number in range(1, 10, 2)]
+
+
+def test_a_damaged_note_is_told_and_changes_nothing(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    note = root / "queues"
+    note.write_bytes(note.read_bytes().replace(b"20", b"90", 1))
+    with opened(root, segment_bytes=1 << 16) as store:
+        assert store.max_offset(TOPIC, 1) == 20
+    assert any(str(note) in line for line in caplog.messages)
+
+
+def test_a_log_begun_anew_is_not_measured_by_the_old_note(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "commitlog")
+    shutil.rmtree(root / "index")
+    with opened(root) as store:
+        fill(store, 4)
+        copy = crashed_copy(root, root.with_name("copy"))
+    with opened(copy) as store:
+        assert bodies(store, 1) == [b"body 1", b"body 3"]
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_check_names_a_missing_queue_and_the_start_mends_it(tmp_path: Path, expired: bool) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        fill(store, 40)
+        for number in range(40):
+            store.append(message(number, topic=OTHER))
+        clock.ms += 1_000
+        assert not expired or store.retention.expire_now(0)
+    missing = tmp_path / "consumequeue" / TOPIC / "1"
+    shutil.rmtree(missing)
+    report = Checking(StoreConfig(tmp_path, **SMALL)).run()  # type: ignore[arg-type]
+    assert [finding.path for finding in report.findings] == [missing]
+    assert not report.is_sound
+    with opened(tmp_path, clock):
+        pass
+    assert Checking(StoreConfig(tmp_path, **SMALL)).run().is_sound  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyromq import Admin, Message, Producer
-from pyromq.spark.archive_sink import ArchiveSink
+from pyromq.spark.archive.sink import ArchiveSink
 from servers import Server, our_server
 from spark import fill, open_session
 

@@ -10,8 +10,8 @@ pytest.importorskip("pyspark")
 
 from pyromq import Admin, Message, Producer
 from pyromq.client.consumer.queue_reader import QueueReader
-from pyromq.spark.options import STREAM, read_options
-from pyromq.spark.stream_planning import Limits, StreamPlanning
+from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.read.stream_planning import Limits, StreamPlanning
 from pyromq.testing import FakeClock
 
 from .java import Tools

@@ -51,7 +51,7 @@ def refused(work, kind, *texts):
         work()
     assert time.monotonic() - began < SOON
     said = str(caught.value)
-    assert f"pyromq.errors.{kind}: " in said or f"pyromq.spark.offsets.{kind}: " in said, said[-2000:]
+    assert f"pyromq.errors.{kind}: " in said or f"pyromq.spark.read.bounds.{kind}: " in said, said[-2000:]
     for text in texts:
         assert text in said, said[-2000:]
 

@@ -12,11 +12,11 @@ from pyromq import Admin, Message, Producer
 from pyromq.errors import NoNameServer, TopicNotFound
 from pyromq.message import MessageQueue
 from pyromq.spark.clients import client_of
-from pyromq.spark.offsets import DataLoss
-from pyromq.spark.options import read_options
-from pyromq.spark.plan import QueueRange
-from pyromq.spark.range_reading import bundles
-from pyromq.spark.reader import RocketMQReader
+from pyromq.spark.read.bounds import DataLoss
+from pyromq.spark.read.options import read_options
+from pyromq.spark.read.plan import QueueRange
+from pyromq.spark.read.reader import RocketMQReader
+from pyromq.spark.read.task import bundles
 
 TOPIC = "spark-orders"
 COUNT = 500

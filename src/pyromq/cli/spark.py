@@ -166,9 +166,9 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 
     The query must not run while it is set.
     """
-    from pyromq.spark.checkpoint import describe as described
-    from pyromq.spark.checkpoint import read_checkpoint, reset_to
-    from pyromq.spark.options import STREAM, read_options
+    from pyromq.spark.monitoring.checkpoint import describe as described
+    from pyromq.spark.monitoring.checkpoint import read_checkpoint, reset_to
+    from pyromq.spark.read.options import STREAM, read_options
 
     if reset is not None:
         with _usage():
@@ -186,7 +186,7 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 def init(folder: Path, topic: str, namesrv: str) -> None:
     """Write a project for Spark's Declarative Pipelines into a new FOLDER: a topic into a table, a view over it."""
     from pyromq.names import check_topic
-    from pyromq.spark.template import write_project
+    from pyromq.spark.pipelines.template import write_project
 
     with _usage():
         check_topic(topic)

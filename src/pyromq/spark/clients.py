@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from pyromq.client.consumer.queue_reader import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
-from pyromq.spark.options import ReadOptions
+from pyromq.spark.read.options import ReadOptions
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from pyspark.sql.types import (
 )
 
 from pyromq.errors import MQError, UsageError
-from pyromq.spark.options import BATCH, STREAM, ReadOptions, read_options
-from pyromq.spark.sink_options import SinkOptions, sink_options
+from pyromq.spark.read.options import BATCH, STREAM, ReadOptions, read_options
 from pyromq.spark.sql_tables import (
     SINK,
     SOURCE,
@@ -36,10 +35,11 @@ from pyromq.spark.sql_tables import (
     sink_columns,
     with_options,
 )
+from pyromq.spark.write.options import SinkOptions, sink_options
 
 if TYPE_CHECKING:
-    from pyromq.spark.reader import RefusedStream, RocketMQReader, RocketMQStreamReader
-    from pyromq.spark.writer import RocketMQStreamWriter, RocketMQWriter
+    from pyromq.spark.read.reader import RefusedStream, RocketMQReader, RocketMQStreamReader
+    from pyromq.spark.write.writer import RocketMQStreamWriter, RocketMQWriter
 
 COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
@@ -86,12 +86,12 @@ class RocketMQDataSource(DataSource):
         return with_options(columns, table, SINK)
 
     def reader(self, schema: StructType) -> RocketMQReader:
-        from pyromq.spark.reader import RocketMQReader
+        from pyromq.spark.read.reader import RocketMQReader
 
         return RocketMQReader(self._read_options(schema, BATCH), _columns(schema))
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader | RefusedStream:
-        from pyromq.spark.reader import RefusedStream, RocketMQStreamReader
+        from pyromq.spark.read.reader import RefusedStream, RocketMQStreamReader
 
         try:
             return RocketMQStreamReader(self._read_options(schema, STREAM), _columns(schema))
@@ -99,12 +99,12 @@ class RocketMQDataSource(DataSource):
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
-        from pyromq.spark.writer import RocketMQWriter
+        from pyromq.spark.write.writer import RocketMQWriter
 
         return RocketMQWriter(self._sink_options(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
-        from pyromq.spark.writer import RocketMQStreamWriter
+        from pyromq.spark.write.writer import RocketMQStreamWriter
 
         return RocketMQStreamWriter(self._sink_options(schema, overwrite))
 
@@ -126,7 +126,7 @@ class RocketMQDataSource(DataSource):
 
 
 def _checked_sink(columns: list[StructField], given: Mapping[str, str]) -> SinkOptions:
-    from pyromq.spark.sink_columns import check_columns
+    from pyromq.spark.write.columns import check_columns
 
     options = sink_options({name: value for name, value in given.items() if name != "columns"})
     check_columns({column.name: column.dataType.simpleString() for column in columns}, options)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyromq.spark.archive_tables import open_table
-from pyromq.spark.jobs.running import Tell, run_stream
+from pyromq.spark.archive.tables import open_table
+from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Archive, Summary
 

@@ -13,7 +13,7 @@ from pyromq.client.consumer.queue_reader import QueueReader
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted
-from pyromq.spark.jobs.running import Tell
+from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import open_session, read_archive, read_copies
 from pyromq.spark.jobs.settings import Audit, Summary
 

@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyromq.spark.jobs.running import Tell, run_stream
+from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary
 from pyromq.spark.jobs.times import spark_interval
-from pyromq.spark.lag import labels
+from pyromq.spark.monitoring.lag import labels
 
 FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p99_ms")
 

@@ -6,10 +6,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyromq.errors import UsageError
-from pyromq.spark.jobs.running import Tell, run_stream
+from pyromq.spark.jobs.offset_translation import carry_over
+from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import ORIGIN, open_session, open_stream, origin_of, own_properties, with_property
 from pyromq.spark.jobs.settings import Mirror, Summary
-from pyromq.spark.jobs.translation import carry_over
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:

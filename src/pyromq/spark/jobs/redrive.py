@@ -12,7 +12,7 @@ from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
-from pyromq.spark.jobs.running import Tell
+from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import ORIGIN, open_session, origin_of, own_properties, with_property, write_options
 from pyromq.spark.jobs.settings import Redrive, Summary
 

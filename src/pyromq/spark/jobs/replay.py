@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyromq.plural import counted
-from pyromq.spark.jobs.running import Tell
+from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     ORIGIN,
     open_session,

@@ -13,13 +13,13 @@ from pyromq.client.consumer.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES
-from pyromq.spark.archive_files import holds_delta
-from pyromq.spark.archive_sink import ArchiveSink
+from pyromq.spark.archive.files import holds_delta
+from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.clients import patiently
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
-from pyromq.spark.options import STREAM, read_options
-from pyromq.spark.stream_offset import StreamOffset
-from pyromq.spark.stream_planning import StreamPlanning
+from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.read.stream_offset import StreamOffset
+from pyromq.spark.read.stream_planning import StreamPlanning
 
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",

@@ -1,0 +1,1 @@
+"""Archives: topics in Parquet or Delta, each batch once."""

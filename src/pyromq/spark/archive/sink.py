@@ -1,0 +1,81 @@
+"""`writeStream.format("rocketmq-archive")`: rows of the source into an archive, each batch once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyromq.errors import UsageError
+from pyromq.spark.archive.files import NEEDED, ArchiveFile, open_root, write_files
+from pyromq.spark.archive.tables import FORMATS, open_table
+from pyromq.spark.read.options import unknown_option
+
+logger = logging.getLogger(__name__)
+
+OPTIONS = ("path", "format")
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+
+
+@dataclass
+class Filed(WriterCommitMessage):
+    """The files of one task; `query` is the same over restarts."""
+
+    query: str
+    files: list[ArchiveFile]
+
+
+class ArchiveSink(DataSource):
+    """Options: `path` (a folder or URI) and `format` (parquet or delta). Batch writes go to Parquet directly."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-archive"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        given = {name.lower(): value for name, value in self.options.items() if name.lower() not in _OF_SPARK}
+        if unknown := sorted(given.keys() - set(OPTIONS)):
+            raise UsageError(unknown_option(unknown[0], OPTIONS))
+        if "path" not in given:
+            raise UsageError("option path is missing: where the archive is")
+        form = given.get("format", "parquet")
+        if form not in FORMATS:
+            raise UsageError(f"option format is {form!r}; write {' or '.join(FORMATS)}")
+        if missing := [name for name in NEEDED if name not in schema.names]:
+            raise UsageError(f"an archive needs column {missing[0]}; there are {', '.join(schema.names)}")
+        return ArchiveWriter(given["path"], form, to_arrow_schema(schema, timezone="UTC"))
+
+
+class ArchiveWriter(DataSourceStreamArrowWriter):
+    """Writes in tasks, commits on the driver; Spark makes another one for each, so messages carry all."""
+
+    def __init__(self, location: str, form: str, schema: pa.Schema) -> None:
+        self._location = location
+        self._form = form
+        self._schema = schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None, "Spark calls this in a task"
+        query = str(context.getLocalProperty("sql.streaming.queryId"))
+        batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        hidden = open_table(self._location, self._form).hidden
+        files = write_files(open_root(self._location), iterator, query=query, batch=batch, hidden=hidden)
+        return Filed(query, files)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        filed = [message for message in messages if isinstance(message, Filed)]
+        if not filed:
+            return
+        files = [file for message in filed for file in message.files]
+        if not open_table(self._location, self._form).commit(filed[0].query, batchId, files, self._schema):
+            logger.info("batch %d is in the archive already", batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: a repeated batch writes other files, and its commit removes those of attempts that failed."""

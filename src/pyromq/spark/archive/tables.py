@@ -1,0 +1,163 @@
+"""Commits of archives: a batch's files become visible all together and once, however often Spark repeats the batch.
+
+Parquet has no commits, so the archive keeps a book of its own: the batch's page, written in one piece, is the commit;
+moving files to where readers look follows, and is done again when it was cut short. Delta has commits, which carry the
+query's id and the batch's number. No Spark here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from pyromq.errors import StoreCorrupt, UsageError
+from pyromq.spark.archive.files import BOOKS, ArchiveFile, Root, new_folder, open_root, spans_as_stats
+
+PARTITIONS = ["topic", "date"]
+FORMATS = ("parquet", "delta")
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What the book says of one batch."""
+
+    query: str
+    batch: int
+    files: list[ArchiveFile]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+class ArchiveTable(Protocol):
+    """Where committed files go. `hidden` says whether tasks write them out of readers' sight."""
+
+    hidden: bool
+
+    def commit(self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema) -> bool:
+        """Make the files visible; False when the batch was committed before, and these files are dropped."""
+        ...
+
+
+def open_table(location: str, form: str) -> ArchiveTable:
+    """Return the table at a path or URI. Raises `UsageError` for another format, or one whose library is missing."""
+    if form == "parquet":
+        return ParquetTable(open_root(location))
+    if form != "delta":
+        raise UsageError(f"archive format {form!r} is none of {', '.join(FORMATS)}")
+    return DeltaTable(location)
+
+
+class ParquetTable:
+    """Plain Parquet files, with a book beside them."""
+
+    hidden = True
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def commit(self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema) -> bool:
+        page = self._page(query, batch)
+        first = page is None
+        if page is None:
+            page = Page(query, batch, list(files))
+            self._write_page(page)
+        self._publish(page)
+        folder = self._root.at(new_folder(query, batch))
+        if self._root.files.get_file_info(folder).type is not pafs.FileType.NotFound:
+            self._root.files.delete_dir(folder)
+        return first
+
+    def pages(self) -> Iterator[Page]:
+        """Yield what the book says of all batches, by query and batch."""
+        folder = pafs.FileSelector(self._root.at(f"{BOOKS}/batches"), recursive=True, allow_not_found=True)
+        paths = [entry.path for entry in self._root.files.get_file_info(folder) if entry.base_name.endswith(".json")]
+        yield from sorted(map(self._read, paths), key=lambda page: (page.query, page.batch))
+
+    def _page(self, query: str, batch: int) -> Page | None:
+        path = self._root.at(_page_name(query, batch))
+        if self._root.files.get_file_info(path).type is pafs.FileType.NotFound:
+            return None
+        return self._read(path)
+
+    def _read(self, path: str) -> Page:
+        with self._root.files.open_input_file(path) as file:
+            try:
+                return msgspec.json.decode(file.read(), type=Page)
+            except msgspec.MsgspecError as error:
+                raise StoreCorrupt(f"{path} is not a page of an archive's book: {error}") from error
+
+    def _write_page(self, page: Page) -> None:
+        name = _page_name(page.query, page.batch)
+        self._root.make_folder_of(name)
+        draft = self._root.at(f"{name}.{uuid4().hex}")
+        with self._root.files.open_output_stream(draft) as file:
+            file.write(msgspec.json.encode(page))
+        self._root.files.move(draft, self._root.at(name))
+
+    def _publish(self, page: Page) -> None:
+        """Move the files to where readers look; those that are there already stay."""
+        for file in page.files:
+            written = self._root.at(file.written)
+            if self._root.files.get_file_info(written).type is not pafs.FileType.NotFound:
+                self._root.make_folder_of(file.path)
+                self._root.files.move(written, self._root.at(file.path))
+
+
+def _page_name(query: str, batch: int) -> str:
+    return f"{BOOKS}/batches/{query}/{batch:08}.json"
+
+
+class DeltaTable:
+    """A Delta table: files are written where they stay, and the commit names them."""
+
+    hidden = False
+
+    def __init__(self, location: str) -> None:
+        try:
+            import deltalake
+            import deltalake.transaction as transactions
+        except ImportError as error:
+            raise UsageError("archives in Delta need: pip install 'pyromq[lake]'") from error
+        self._location = location
+        self._delta = deltalake
+        self._transactions = transactions
+
+    def commit(self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema) -> bool:
+        exists = self._delta.DeltaTable.is_deltatable(self._location)
+        if exists:
+            table = self._delta.DeltaTable(self._location)
+            done = table.transaction_version(query)
+            if done is not None and done >= batch:
+                return False
+        if not files:
+            return True
+        actions = [self._action(file) for file in files]
+        properties = self._transactions.CommitProperties(
+            app_transactions=[self._transactions.Transaction(query, batch)]
+        )
+        delta_schema = self._delta.Schema.from_arrow(schema.append(pa.field("date", pa.string())))
+        if exists:
+            table.create_write_transaction(actions, "append", delta_schema, PARTITIONS, commit_properties=properties)
+        else:
+            self._transactions.create_table_with_add_actions(
+                self._location, delta_schema, actions, "append", PARTITIONS, commit_properties=properties
+            )
+        return True
+
+    def _action(self, file: ArchiveFile) -> Any:
+        return self._transactions.AddAction(
+            file.path,
+            file.size,
+            {"topic": file.topic, "date": file.date},
+            int(time.time() * 1000),
+            True,
+            json.dumps(spans_as_stats(file)),
+        )

@@ -1,0 +1,163 @@
+"""Runs a job's streaming query to its end, tells how far it is, and sums up what it did."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, current_thread, main_thread
+from typing import Any, Protocol
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pyromq.plural import counted
+from pyromq.spark.jobs.session import beginning
+from pyromq.spark.jobs.settings import Session, Stream, Summary
+from pyromq.spark.jobs.times import spark_interval
+from pyromq.spark.monitoring.lag_listener import LagListener
+from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
+
+logger = logging.getLogger(__name__)
+
+# Spark for Python logs errors as lines of JSON before it raises them; all jobs load this file.
+for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_name).setLevel(logging.CRITICAL)
+
+Tell = Callable[[int], None]
+
+LOOK_SECONDS = 0.5  # Spark keeps a hundred reports: no batch is so short that more come meanwhile
+
+
+class StreamSettings(Protocol):
+    """What the settings of all jobs over streams have."""
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def session(self) -> Session: ...
+
+
+def run_stream(job: str, writer: DataStreamWriter, settings: StreamSettings, tell: Tell) -> Summary:
+    """Run the query until it has done all (with `once`) or Ctrl-C; what that interrupts is done again next time.
+
+    Raises what ended the query.
+    """
+    session, stream = settings.session, settings.stream
+    every = spark_interval("every", stream.every)
+    totals = Totals(beginning(job, session, stream))
+    listener = LagListener(
+        namesrv=session.namesrv, json_file=_path(stream.lag_json), prometheus=_path(stream.lag_prometheus)
+    )
+    try:
+        trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": every}
+        writer = writer.queryName(job).option("checkpointLocation", stream.checkpoint).trigger(**trigger)
+        with _ctrl_c() as stop:
+            query = writer.start()
+            try:
+                _watch(query, stop, totals=totals, tell=tell, lag=listener)
+            finally:
+                query.stop()
+        if query.lastProgress is not None:
+            listener.note(query.lastProgress.json)
+        totals.note(each.json for each in query.recentProgress)
+        return totals.summary()
+    finally:
+        listener.close()
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Event]:
+    """Give what Ctrl-C sets; Spark's own answer to it would cancel jobs from within a call to Java."""
+    stop = Event()
+    if current_thread() is not main_thread():  # others cannot have it
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _watch(query: StreamingQuery, stop: Event, *, totals: Totals, tell: Tell, lag: LagListener) -> None:
+    """Look at Spark's reports until the query ends.
+
+    The listener is not registered: Spark would still call it when Python has ended, and log pages about that.
+    """
+    told = ""
+    while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # a float will do
+        reports = [each.json for each in query.recentProgress]
+        totals.note(reports)
+        tell(totals.rows)
+        if reports and reports[-1] != told:
+            told = reports[-1]
+            _note_lag(lag, told)
+
+
+def _note_lag(lag: LagListener, report: str) -> None:
+    """A job goes on when its lag cannot be written; it fails by that only at its end."""
+    try:
+        lag.note(report)
+    except OSError as error:
+        logger.warning("the lag cannot be written: %s", error)
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+class Totals:
+    """What a query has done in all: Spark keeps its reports of some batches only, and a job may run for months."""
+
+    def __init__(self, beginning: StreamOffset) -> None:
+        """`beginning`: where it begins without a checkpoint; Spark's report of a first batch does not say."""
+        self.rows = 0
+        self._beginning = beginning
+        self._batches = 0
+        self._late = 0
+        self._seen = ""
+        self._first: StreamOffset | None = None
+        self._last: StreamOffset | None = None
+        self._latest: StreamOffset | None = None
+
+    def note(self, reports: Iterable[str]) -> None:
+        """Take in Spark's reports, oldest first; those that were taken in before change nothing."""
+        for text in reports:
+            report = json.loads(text)
+            if report["timestamp"] > self._seen:
+                self._seen = report["timestamp"]
+                self._add(report)
+
+    def summary(self) -> Summary:
+        """Return a row for each queue: what was read of it, and what is left."""
+        rows = []
+        for queue, end in sorted(self._last.positions.items()) if self._last else []:
+            start = self._first.positions.get(queue, 0) if self._first else 0
+            most = self._latest.positions.get(queue, end) if self._latest else end
+            place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+            rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
+        note = f"{counted(self.rows, 'message')} in {counted(self._batches, 'batch', 'batches')}"
+        one, many = "partial count of late messages was", "partial counts of late messages were"
+        late = f"{counted(self._late, one, many)} dropped"  # Spark counts them after summing up
+        return Summary(rows, (note, late) if self._late else (note,))
+
+    def _add(self, report: dict[str, Any]) -> None:
+        self.rows += report["numInputRows"]
+        self._batches += bool(report["numInputRows"])
+        self._late += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in report["stateOperators"])
+        source = report["sources"][0]
+        start, end, latest = (_offset(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
+        self._first = self._first or start or self._beginning
+        self._last = end or self._last
+        self._latest = latest or self._latest
+
+
+def _offset(given: Any) -> StreamOffset | None:
+    found = json.loads(given) if isinstance(given, str) else given
+    return read_stream_offset(found) if found else None

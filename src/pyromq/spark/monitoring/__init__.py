@@ -1,0 +1,1 @@
+"""How far queries are, and how far behind."""

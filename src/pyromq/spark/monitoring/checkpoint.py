@@ -1,0 +1,139 @@
+"""A query's checkpoint as Spark writes it: how far it is, and setting it anew. Folders on this machine only.
+
+    offsets/N   planned: `v1`, a line of settings, then a line for each source     commits/N   batch N is done
+
+Spark goes on behind the newest offset and repeats it first if it has no commit. Files may have a checksum `.N.crc`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.errors import UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.read.bounds import beginnings
+from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
+
+GROUP = "pyromq-spark-checkpoint"
+HEADING = 2  # lines before the sources'
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`batch` is the newest that is done, None before the first; `planned` is where one ends that is not done yet."""
+
+    folder: Path
+    batch: int | None
+    done: StreamOffset | None
+    planned: StreamOffset | None
+
+    @property
+    def newest(self) -> StreamOffset | None:
+        return self.planned or self.done
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Return how far the query is. Raises `UsageError` for what is no checkpoint of a query over one topic source."""
+    if not (folder / "offsets").is_dir():
+        raise UsageError(f"{folder} is no checkpoint of a streaming query: it has no folder `offsets`")
+    planned, committed = _numbers(folder / "offsets"), _numbers(folder / "commits")
+    batch = max(committed & planned, default=None)
+    waiting = max(planned, default=None)
+    return Checkpoint(
+        folder,
+        batch,
+        None if batch is None else _read(folder / "offsets" / str(batch)),
+        None if waiting is None or waiting == batch else _read(folder / "offsets" / str(waiting)),
+    )
+
+
+def describe(checkpoint: Checkpoint, namesrv: str) -> list[dict[str, Any]]:
+    """Return a row for each queue: done, planned, and what the broker holds; None where the topic is gone."""
+    newest = checkpoint.newest
+    if newest is None:
+        return []
+    with QueueReader(GROUP, namesrv) as reader:
+        known = set(reader.topics())
+        bounds = reader.bounds(sorted(newest.topics & known))
+    rows = []
+    for queue in sorted(newest.positions.keys() | bounds.keys()):
+        done = checkpoint.done.positions.get(queue) if checkpoint.done else None
+        least, most = bounds.get(queue, (None, None))
+        reached = done if done is not None else 0
+        rows.append(
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "done": done,
+                "planned": newest.positions.get(queue),
+                "broker_min": least,
+                "broker_max": most,
+                "lag": None if most is None else max(most - reached, 0),
+                "lost": None if least is None else max(least - reached, 0),
+            }
+        )
+    return rows
+
+
+def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
+    """Let the query go on at `place`: earliest, latest, or a table as option startingOffsets has it.
+
+    A batch that was planned and not done is forgotten. Returns where it goes on. Raises `UsageError` and `DataLoss`.
+    """
+    checkpoint = read_checkpoint(folder)
+    if checkpoint.batch is None or checkpoint.done is None:
+        raise UsageError(f"the query of {folder} has no batch that is done; delete the folder and use startingOffsets")
+    given = {"namesrvAddr": namesrv, "subscribe": ",".join(sorted(checkpoint.done.topics)), "startingOffsets": place}
+    options = read_options(given, STREAM)
+    with QueueReader(GROUP, namesrv) as reader:
+        bounds = reader.bounds(options.subscribe)
+        chosen = beginnings(options, reader, bounds, default="earliest")
+    named = chosen if isinstance(options.starting_offsets, str) else _named(chosen, options.starting_offsets or {})
+    offset = StreamOffset(checkpoint.done.positions | named)  # without marks: there may be others by now
+    for number in _numbers(folder / "offsets"):
+        if number > checkpoint.batch:
+            _remove(folder / "offsets" / str(number))
+    _write(folder / "offsets" / str(checkpoint.batch), offset)
+    return offset
+
+
+def _named(chosen: Mapping[MessageQueue, int], table: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """Return the places of queues that the table names; others stay where they are."""
+    return {
+        queue: offset
+        for queue, offset in chosen.items()
+        if str(queue.queue_id) in table.get(queue.topic, {}).get(queue.broker_name, {})
+    }
+
+
+def _numbers(folder: Path) -> set[int]:
+    return {int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()} if folder.is_dir() else set()
+
+
+def _read(path: Path) -> StreamOffset:
+    lines = path.read_text().splitlines()
+    sources = lines[HEADING:]
+    if not lines or lines[0] != "v1" or len(sources) != 1:
+        raise UsageError(f"{path} is not the offset of a query over one source")
+    try:
+        return read_stream_offset(json.loads(sources[0]))
+    except (ValueError, AttributeError, KeyError) as error:
+        raise UsageError(f"{path} holds no offset of topics: {sources[0][:80]!r}") from error
+
+
+def _write(path: Path, offset: StreamOffset) -> None:
+    lines = path.read_text().splitlines()[:HEADING]
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # of the old content
+    path.write_text("\n".join([*lines, json.dumps(offset.as_json())]))
+
+
+def _remove(path: Path) -> None:
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    path.unlink()

@@ -1,0 +1,154 @@
+"""How far behind streaming queries are: messages and seconds of each queue, rows a second; also as Prometheus text.
+
+No Spark here: `pyromq.spark.monitoring.lag_listener` hands over what Spark reports of a micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyromq.message import MessageQueue
+from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
+
+# Gives the store time (ms) of the message at an offset of each queue; None where there is none.
+StoreTimes = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """One queue of a query; `seconds` is how long its first message that is not read has been there."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """One topic of a query: the sum of its queues' messages, the most of their seconds."""
+
+    topic: str
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """One query after a micro-batch."""
+
+    query: str
+    batch: int
+    rows: int
+    rows_per_second: float
+    queues: list[QueueLag]
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def seconds(self) -> float:
+        return max((queue.seconds for queue in self.queues), default=0.0)
+
+    @property
+    def topics(self) -> list[TopicLag]:
+        """The topics, in order of their first queues."""
+        found: dict[str, list[QueueLag]] = {}
+        for queue in self.queues:
+            found.setdefault(queue.topic, []).append(queue)
+        return [
+            TopicLag(topic, sum(each.messages for each in queues), max(each.seconds for each in queues))
+            for topic, queues in found.items()
+        ]
+
+    def line(self) -> str:
+        """Return one line for a log."""
+        behind = "".join(
+            f", {each.messages} messages and {each.seconds:.1f} s behind in {each.topic}" for each in self.topics
+        )
+        return f"query {self.query} batch {self.batch}: {self.rows} rows, {self.rows_per_second:.0f} a second{behind}"
+
+    def as_json(self) -> str:
+        sums = {"messages": self.messages, "seconds": self.seconds, "topics": [asdict(each) for each in self.topics]}
+        return json.dumps(asdict(self) | sums)
+
+
+def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes | None = None) -> QueryLag:
+    """Return what Spark's progress of a batch says of our sources in it. Without `store_times`, seconds are 0."""
+    queues: list[QueueLag] = []
+    for source in progress["sources"]:
+        end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        if end is not None and latest is not None:
+            queues += _queues(end, latest, now_ms, store_times)
+    return QueryLag(
+        query=progress.get("name") or progress["id"],
+        batch=progress["batchId"],
+        rows=progress["numInputRows"],
+        rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
+        queues=queues,
+    )
+
+
+def _offset(given: Any) -> StreamOffset | None:
+    """Read an offset of our source, which Spark gives as text or as an object; None for another source's."""
+    found = json.loads(given) if isinstance(given, str) else given
+    return read_stream_offset(found) if isinstance(found, dict) and "t" in found else None
+
+
+def _queues(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
+    """Return the lag of each queue; brokers are asked once for all that have any."""
+    offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
+    lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
+    behind = {queue: offsets[queue] for queue, lag in lags.items() if lag}
+    stored = store_times(behind) if behind and store_times else {}
+
+    def seconds(queue: MessageQueue) -> float:
+        since = stored.get(queue)
+        return max(now_ms - since, 0) / 1000 if since is not None else 0.0
+
+    return [
+        QueueLag(queue.topic, queue.broker_name, queue.queue_id, offsets[queue], lag, seconds(queue))
+        for queue, lag in lags.items()
+    ]
+
+
+def prometheus_text(lags: Iterable[QueryLag]) -> str:
+    """Return the text format of Prometheus."""
+    lags = list(lags)
+    lines = []
+    for name, kind, meaning, value in _FAMILIES:
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{labels(query=lag.query)} {value(lag)}" for lag in lags]
+    for name, meaning, of_queue in _QUEUE_FAMILIES:
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
+        for lag in lags:
+            for queue in lag.queues:
+                marks = labels(query=lag.query, topic=queue.topic, broker=queue.broker, queue=str(queue.queue))
+                lines.append(f"{name}{marks} {of_queue(queue)}")
+    return "\n".join(lines) + "\n"
+
+
+_FAMILIES: list[tuple[str, str, str, Callable[[QueryLag], float]]] = [
+    ("pyromq_spark_batch", "counter", "Number of the last micro-batch.", lambda lag: lag.batch),
+    ("pyromq_spark_rows_per_second", "gauge", "Rows a second of that batch.", lambda lag: lag.rows_per_second),
+]
+_QUEUE_FAMILIES: list[tuple[str, str, Callable[[QueueLag], float]]] = [
+    ("pyromq_spark_lag_messages", "Messages not read yet.", lambda queue: queue.messages),
+    ("pyromq_spark_lag_seconds", "How long the first of them has been there.", lambda queue: queue.seconds),
+    ("pyromq_spark_offset", "Queue offset of the next message to read.", lambda queue: queue.offset),
+]
+
+
+def labels(**values: str) -> str:
+    """Return labels as Prometheus writes them."""
+
+    def escaped(value: str) -> str:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in values.items()) + "}"

@@ -1,0 +1,105 @@
+"""A query listener: after each micro-batch, how far behind the query is, into the log, a JSON file, a Prometheus file.
+
+spark.streams.addListener(LagListener(namesrv="127.0.0.1:9876", prometheus=Path("lag.prom")))
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.clock import SystemClock
+from pyromq.errors import MQError
+from pyromq.message import MessageQueue
+from pyromq.spark.monitoring.lag import QueryLag, lag_of, prometheus_text
+
+logger = logging.getLogger(__name__)
+
+GROUP = "pyromq-spark-lag"
+TIMEOUT_SECONDS = 2.0
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps the lag of every query of a session. With `namesrv`, brokers are asked how old unread messages are."""
+
+    def __init__(
+        self,
+        *,
+        namesrv: str | None = None,
+        json_file: Path | None = None,
+        prometheus: Path | None = None,
+        tell: Callable[[QueryLag], None] | None = None,
+    ) -> None:
+        self.lags: dict[str, QueryLag] = {}
+        self._namesrv = namesrv
+        self._json_file = json_file
+        self._prometheus = prometheus
+        self._tell = tell
+        self._reader: QueueReader | None = None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing to say yet."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing new to say."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """The last figures stay."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self.note(event.progress.json)
+
+    def note(self, progress: str) -> None:
+        """Take in what Spark reports of a micro-batch, as JSON; its events come late."""
+        lag = lag_of(
+            json.loads(progress),
+            now_ms=SystemClock().now_ms(),
+            store_times=self._store_times if self._namesrv else None,
+        )
+        self.lags[lag.query] = lag
+        logger.info("%s", lag.line())
+        self._write()
+        if self._tell is not None:
+            self._tell(lag)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
+        try:
+            if self._reader is None:
+                reader = QueueReader(GROUP, self._namesrv or "", timeout=TIMEOUT_SECONDS)
+                reader.start()
+                self._reader = reader
+            return self._reader.store_times(places)
+        except MQError as error:
+            logger.warning("how old messages are that are not read is not known: %s", error)
+            return {}
+
+    def _write(self) -> None:
+        lags = list(self.lags.values())
+        if self._json_file is not None:
+            _replace(self._json_file, "[" + ",".join(lag.as_json() for lag in lags) + "]\n")
+        if self._prometheus is not None:
+            _replace(self._prometheus, prometheus_text(lags))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Readers see the old text or the new one, never a part."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text)
+    draft.replace(path)

@@ -1,0 +1,207 @@
+"""From options to the place in each queue where a read begins and ends: earliest, latest, a group's, by time, given.
+
+No Spark here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
+from pyromq.message import MessageQueue
+from pyromq.names import is_system_topic
+from pyromq.spark.read.options import EARLIEST, LATEST, OffsetTable, ReadOptions
+from pyromq.spark.read.plan import QueueRange
+
+logger = logging.getLogger(__name__)
+
+Bounds = tuple[int, int]  # the first offset still there, the offset of the next message
+Positions = dict[MessageQueue, int]
+
+
+class DataLoss(MQError):
+    """Messages that were to be read are not there any more."""
+
+
+class Queues(Protocol):
+    """What planning asks a client for; `pyromq.client.consumer.queue_reader.QueueReader` has it."""
+
+    def brokers(self) -> list[str]: ...
+
+    def topics(self) -> list[str]: ...
+
+    def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]: ...
+
+    def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]: ...
+
+    def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int: ...
+
+    def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]: ...
+
+
+def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
+    """Return the range of every queue that a batch reads.
+
+    Raises `UsageError` for queues that do not exist and, with failOnDataLoss, `DataLoss` for offsets that are not
+    there.
+    """
+    bounds = client.live_bounds(queue_bounds(options, client))
+    starts = beginnings(options, client, bounds, default="earliest")
+    ends = _endings(options, client, bounds)
+    return [QueueRange(queue, starts[queue], ends[queue]) for queue in bounds]
+
+
+def queue_bounds(options: ReadOptions, client: Queues, known: Collection[str] = ()) -> dict[MessageQueue, Bounds]:
+    """Return the bounds of all queues that the options mean, in order. `known` topics were read before.
+
+    Raises `TopicNotFound` and `UsageError`; `Unavailable` where the topic is probably at a broker that is away.
+    """
+    try:
+        if options.assign is not None:
+            return _assigned_bounds(options.assign, client)
+        return client.bounds(options.subscribe or _matching(options, client))
+    except TopicNotFound as error:
+        wanted = set(options.assign or options.subscribe)
+        if wanted and wanted <= set(known):
+            raise Unavailable(f"no broker has the topic now, which was read before: {error}") from error
+        if not client.brokers():
+            raise Unavailable(f"no broker is registered at {options.namesrv}: {error}") from error
+        raise
+
+
+def beginnings(
+    options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue, Bounds], *, default: str
+) -> Positions:
+    """Return where to begin in each queue. `default` is earliest or latest, where the options do not say.
+
+    Without a message since a time, the place is the queue's end, or an error, as startingOffsetsByTimestampStrategy
+    says.
+    """
+    if options.starting_ms is not None:
+        times = dict.fromkeys(bounds, options.starting_ms)
+        return _since(options, client, bounds, times, "startingTimestamp")
+    if options.starting_times is not None:
+        times = _chosen(options.starting_times, bounds, "startingOffsetsByTimestamp")
+        rest = {queue: _edge("earliest", bounds[queue]) for queue in bounds if queue not in times}
+        return rest | _since(options, client, bounds, times, "startingOffsetsByTimestamp")
+    if options.starting_offsets == "group":
+        stored = client.committed(bounds, options.group)
+        given = {queue: bounds[queue][0] if offset is None else offset for queue, offset in stored.items()}
+        return _checked(options, f"the offset that group {options.group} has stored", given, bounds)
+    given = _placed(options.starting_offsets or default, bounds, "startingOffsets", other="earliest")
+    return _checked(options, "startingOffsets", given, bounds)
+
+
+def queue_name(queue: MessageQueue) -> str:
+    """Return how texts name a queue."""
+    return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
+
+
+def report_loss(options: ReadOptions, text: str) -> None:
+    """Raise `DataLoss` with failOnDataLoss, else log it."""
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{text}; set failOnDataLoss to false to read what is there")
+    logger.warning("%s; reading what is there", text)
+
+
+def _assigned_bounds(assign: dict[str, dict[str, list[int]]], client: Queues) -> dict[MessageQueue, Bounds]:
+    existing = client.bounds(sorted(assign))
+    chosen = [
+        MessageQueue(topic, broker, queue_id)
+        for topic, brokers in assign.items()
+        for broker, queue_ids in brokers.items()
+        for queue_id in queue_ids
+    ]
+    if missing := [queue for queue in chosen if queue not in existing]:
+        raise UsageError(f"option assign names {queue_name(missing[0])}, which does not exist")
+    return {queue: existing[queue] for queue in sorted(chosen)}
+
+
+def _matching(options: ReadOptions, client: Queues) -> list[str]:
+    pattern = options.subscribe_pattern
+    assert pattern is not None, "checked with the options"
+    names = [name for name in client.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
+    if not pattern.pattern.startswith("%"):  # retries and dead letters are meant only when they are named
+        names = [name for name in names if not name.startswith("%")]
+    if not names:
+        raise TopicNotFound(f"no topic matches subscribePattern {pattern.pattern!r}")
+    return names
+
+
+def _endings(options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
+    if options.ending_ms is not None:
+        return {queue: client.first_since(queue, options.ending_ms, bounds[queue]) for queue in bounds}
+    if options.ending_times is not None:
+        times = _chosen(options.ending_times, bounds, "endingOffsetsByTimestamp")
+        return {
+            queue: client.first_since(queue, times[queue], bounds[queue]) if queue in times else bounds[queue][1]
+            for queue in bounds
+        }
+    given = _placed(options.ending_offsets, bounds, "endingOffsets", other="latest")
+    return _checked(options, "endingOffsets", given, bounds)
+
+
+def _since(
+    options: ReadOptions,
+    client: Queues,
+    bounds: Mapping[MessageQueue, Bounds],
+    times: Mapping[MessageQueue, int],
+    name: str,
+) -> Positions:
+    """Return the first message since a time in each queue that has a time."""
+    found = {queue: client.first_since(queue, time_ms, bounds[queue]) for queue, time_ms in times.items()}
+    none = [queue for queue, offset in found.items() if offset >= bounds[queue][1]]
+    if none and options.starting_missing == "error":
+        raise UsageError(
+            f"{queue_name(none[0])} has no message stored at {times[none[0]]} ms ({name}) or later; set "
+            "startingOffsetsByTimestampStrategy to latest to begin at its end"
+        )
+    return found
+
+
+def _chosen(table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], name: str) -> dict[MessageQueue, int]:
+    """Return the table's entries. Raises `UsageError` for one of a queue that is not read: a slip of the pen."""
+    read = {(queue.topic, queue.broker_name, str(queue.queue_id)): queue for queue in bounds}
+    found = {}
+    for topic, brokers in table.items():
+        for broker, queues in brokers.items():
+            for queue_id, value in queues.items():
+                if (queue := read.get((topic, broker, queue_id))) is None:
+                    raise UsageError(
+                        f"option {name} names queue {queue_id} of topic {topic} at {broker}, which is not read here"
+                    )
+                found[queue] = value
+    return found
+
+
+def _placed(place: str | OffsetTable, bounds: Mapping[MessageQueue, Bounds], name: str, *, other: str) -> Positions:
+    """Return where `place` puts each queue; those it does not name are put at `other`."""
+    if isinstance(place, str):
+        return {queue: _edge(place, each) for queue, each in bounds.items()}
+    given = _chosen(place, bounds, name)
+    return {
+        queue: _meant(given[queue], each) if queue in given else _edge(other, each) for queue, each in bounds.items()
+    }
+
+
+def _edge(place: str, bounds: Bounds) -> int:
+    return bounds[0] if place == "earliest" else bounds[1]
+
+
+def _meant(offset: int, bounds: Bounds) -> int:
+    return bounds[0] if offset == EARLIEST else bounds[1] if offset == LATEST else offset
+
+
+def _checked(
+    options: ReadOptions, name: str, given: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]
+) -> Positions:
+    """Return the places, moved into their queues where that is allowed."""
+    places = {}
+    for queue, offset in given.items():
+        least, most = bounds[queue]
+        if not least <= offset <= most:
+            report_loss(options, f"{name} of {queue_name(queue)} is {offset}; the queue holds {least} to {most}")
+        places[queue] = min(max(offset, least), most)
+    return places

@@ -1,0 +1,271 @@
+"""Stored records, as pulls deliver them, into Arrow columns: in bulk, never through message objects.
+
+Knows no Spark and no client. Fixed fields are gathered with numpy, bodies and property texts become views of the
+pulled bytes, properties are split by Arrow's own functions. Records with IPv6 addresses, whose fields lie elsewhere,
+are rewritten first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyromq.errors import StoreCorrupt
+from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, decompress, format_address
+from pyromq.record import decode, decode_all, encode
+from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, list_offsets, slices, texts
+from pyromq.spark.read.property_pairs import PropertyPairs
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "brokerName": pa.string(),
+    "queueId": pa.int32(),
+    "queueOffset": pa.int64(),
+    "msgId": pa.string(),
+    "uniqKey": pa.string(),
+    "tags": pa.string(),
+    "keys": pa.list_(pa.string()),
+    "body": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "bornTimestamp": TIMESTAMP,
+    "storeTimestamp": TIMESTAMP,
+    "bornHost": pa.string(),
+    "reconsumeTimes": pa.int32(),
+    "sysFlag": pa.int32(),
+    "flag": pa.int32(),
+    "commitLogOffset": pa.int64(),
+}
+
+# A record with IPv4 addresses up to its body; see pyromq.record.
+_HEAD = np.dtype(
+    {
+        "names": [
+            *("size", "queue_id", "flag", "queue_offset", "log_offset", "sys_flag", "born_ms", "born_address"),
+            *("store_ms", "store_address", "reconsume_times", "body_size"),
+        ],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", "V8", ">i8", "V8", ">i4", ">i4"],
+        "offsets": [0, 12, 16, 20, 28, 36, 40, 48, 56, 64, 72, 84],
+        "itemsize": 88,
+    }
+)
+_BODY = _HEAD.itemsize
+_IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+_SIZE = struct.Struct(">i")
+_HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
+_ALIKE = 16  # records of one size after which more of it are expected
+
+
+def to_batch(
+    raw: bytes, broker_name: str, columns: Sequence[str], *, system_properties: bool = False, tags: frozenset[str]
+) -> pa.RecordBatch:
+    """Return the records of `raw` (back to back) with these columns, in order; with `tags`, only those that carry one.
+
+    Raises `StoreCorrupt` for bytes that are no records, `IllegalMessage` for a body that cannot be decompressed.
+    """
+    records = Records(raw, broker_name, system_properties)
+    arrays = [records.column(name) for name in columns]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+    if tags:  # the broker compared hashes only
+        batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(tags))))
+    return batch
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, ARROW_TYPES[name]) for name in columns])
+
+
+class Records:
+    """The records of some pulled bytes; each column is computed when asked for."""
+
+    def __init__(self, raw: bytes, broker_name: str, system_properties: bool = False) -> None:
+        self._read(raw)
+        if (self._head["sys_flag"] & _IPV6).any():
+            self._read(_with_ipv4(raw))
+        self._broker_name = broker_name
+        self._system_properties = system_properties
+
+    def _read(self, raw: bytes) -> None:
+        self._starts = _starts(raw)
+        self._bytes = np.frombuffer(raw, dtype=np.uint8)
+        self._head = blocks(self._bytes, self._starts, _HEAD)
+
+    def __len__(self) -> int:
+        return int(self._starts.size)
+
+    def column(self, name: str) -> pa.Array:
+        return _COLUMNS[name](self)
+
+    def int_column(self, field: str, form: str) -> pa.Array:
+        return pa.array(self._head[field].astype(form))
+
+    def time_column(self, field: str) -> pa.Array:
+        return pa.array(self._head[field].astype(np.int64) * 1000).cast(TIMESTAMP)
+
+    def broker_column(self) -> pa.Array:
+        return _repeated(self._broker_name, len(self))
+
+    def topic_column(self) -> pa.Array:
+        """Records of one pull have one topic: where all bytes are equal, one text is repeated."""
+        sizes = self._topic_size
+        if len(self) and sizes[0] and (sizes == sizes[0]).all():
+            names = blocks(self._bytes, self._topic_at + 1, f"S{sizes[0]}")
+            if (names == names[0]).all():
+                return _repeated(names[0].decode(), len(self))
+        return texts(self._bytes, self._topic_at + 1, sizes)
+
+    def body_column(self) -> pa.Array:
+        bodies = slices(self._bytes, self._starts + _BODY, self._body_size)
+        flags = self._head["sys_flag"]
+        compressed = np.flatnonzero(flags & SysFlag.COMPRESSED)
+        if not compressed.size:
+            return bodies
+        values = bodies.to_pylist()
+        for row in compressed:
+            values[row] = decompress(values[row], int(flags[row]))
+        return pa.array(values, pa.binary())
+
+    def offset_id_column(self) -> pa.Array:
+        """Store address and log offset as upper-case hex: 32 characters each."""
+        ids = np.empty((len(self), 16), np.uint8)
+        ids[:, :8] = _bytes_of(self._head["store_address"])
+        ids[:, 8:] = _bytes_of(self._head["log_offset"])
+        ends = np.arange(len(self) + 1, dtype=np.int32) * 32
+        return pa.StringArray.from_buffers(len(self), pa.py_buffer(ends), pa.py_buffer(_HEX[ids]))
+
+    def born_host_column(self) -> pa.Array:
+        packed = np.ascontiguousarray(self._head["born_address"]).view(np.int64)
+        if len(self) and (packed == packed[0]).all():
+            return _repeated(format_address(packed[0].tobytes()), len(self))
+        different, which = np.unique(packed, return_inverse=True)
+        names = pa.array([format_address(address.tobytes()) for address in different], pa.string())
+        return names.take(pa.array(which.ravel()))
+
+    def property_of(self, name: str) -> pa.Array:
+        """Return one property of each record; null where it has none."""
+        return self._pairs.value_of(name)
+
+    def keys_column(self) -> pa.Array:
+        texts_ = self.property_of(Property.KEYS)
+        if not texts_.null_count and not pc.any(pc.match_substring(texts_, " ")).as_py():
+            return pa.ListArray.from_arrays(pa.array(np.arange(len(self) + 1, dtype=np.int32)), texts_)
+        words = pc.split_pattern(pc.fill_null(texts_, ""), " ")
+        rows = pc.list_parent_indices(words).to_numpy()
+        keys = pc.list_flatten(words)
+        kept = pc.not_equal(keys, "").to_numpy(zero_copy_only=False)
+        return pa.ListArray.from_arrays(list_offsets(rows[kept], len(self)), keys.filter(pa.array(kept)))
+
+    def properties_column(self) -> pa.Array:
+        hidden = frozenset() if self._system_properties else RESERVED_PROPERTIES
+        rows, names, values = self._pairs.without(hidden)
+        return pa.MapArray.from_arrays(list_offsets(rows, len(self)), names, values)
+
+    @cached_property
+    def _body_size(self) -> Ints:
+        return self._head["body_size"].astype(np.int64)
+
+    @cached_property
+    def _topic_at(self) -> Ints:
+        return self._starts + _BODY + self._body_size
+
+    @cached_property
+    def _topic_size(self) -> Ints:
+        return self._bytes[self._topic_at].astype(np.int64)
+
+    @cached_property
+    def _pairs(self) -> PropertyPairs:
+        size_at = self._topic_at + 1 + self._topic_size
+        sizes = blocks(self._bytes, size_at, ">i2").astype(np.int64)
+        return PropertyPairs(self._bytes, size_at + 2, sizes)
+
+
+_COLUMNS: dict[str, Callable[[Records], pa.Array]] = {
+    "topic": Records.topic_column,
+    "brokerName": Records.broker_column,
+    "queueId": lambda records: records.int_column("queue_id", "i4"),
+    "queueOffset": lambda records: records.int_column("queue_offset", "i8"),
+    "msgId": Records.offset_id_column,
+    "uniqKey": lambda records: records.property_of(Property.UNIQUE_KEY),
+    "tags": lambda records: records.property_of(Property.TAGS),
+    "keys": Records.keys_column,
+    "body": Records.body_column,
+    "properties": Records.properties_column,
+    "bornTimestamp": lambda records: records.time_column("born_ms"),
+    "storeTimestamp": lambda records: records.time_column("store_ms"),
+    "bornHost": Records.born_host_column,
+    "reconsumeTimes": lambda records: records.int_column("reconsume_times", "i4"),
+    "sysFlag": lambda records: records.int_column("sys_flag", "i4"),
+    "flag": lambda records: records.int_column("flag", "i4"),
+    "commitLogOffset": lambda records: records.int_column("log_offset", "i8"),
+}
+
+
+def count_records(raw: bytes) -> int:
+    """Return how many records lie back to back in `raw`. Raises `StoreCorrupt`."""
+    return int(_starts(raw).size)
+
+
+def check_bodies(raw: bytes) -> None:
+    """Compare every body with its checksum. Raises `StoreCorrupt`."""
+    for start in _starts(raw):
+        decode(raw, int(start), check_crc=True)
+
+
+def _starts(raw: bytes) -> Ints:
+    """Return where the records begin. After some of one size, more of it are looked for in bulk."""
+    runs: list[Ints] = []
+    starts: list[int] = []
+    position, end = 0, len(raw)
+    last_size = alike = 0
+    while position + _BODY <= end:
+        starts.append(position)
+        size = _SIZE.unpack_from(raw, position)[0]
+        if size <= _BODY:
+            break
+        position += size
+        alike = alike + 1 if size == last_size else 1
+        last_size = size
+        if alike >= _ALIKE:
+            run = _run(raw, position, size, 2 * alike)
+            runs += [np.array(starts, np.int64), run]
+            starts = []
+            position += run.size * size
+            alike = alike + run.size if run.size else 0
+    if position != end:
+        raise StoreCorrupt(f"pulled bytes are no whole records: of {end} the first {position} are, as far as sizes go")
+    return np.concatenate([*runs, np.array(starts, np.int64)])
+
+
+def _run(raw: bytes, position: int, size: int, most: int) -> Ints:
+    """Return the places of records of one size that follow one another from `position` on, `most` at most."""
+    count = min(most, (len(raw) - position) // size)
+    places = position + size * np.arange(count)
+    others = np.flatnonzero(blocks(np.frombuffer(raw, np.uint8), places, ">i4") != size)
+    return places[: others[0]] if others.size else places
+
+
+def _with_ipv4(raw: bytes) -> bytes:
+    """Rewrite records so that fields lie where IPv4 addresses leave them; an IPv6 address becomes its last part."""
+    parts = []
+    for message in decode_all(raw):
+        message.sys_flag &= ~_IPV6
+        message.born_address = message.born_address[-8:]
+        message.store_address = message.store_address[-8:]
+        parts.append(encode(message))
+    return b"".join(parts)
+
+
+def _bytes_of(values: npt.NDArray[Any]) -> Bytes:
+    """Return the bytes of each item, one item a row."""
+    return np.ascontiguousarray(values).view(np.uint8).reshape(values.size, values.itemsize)
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), count)

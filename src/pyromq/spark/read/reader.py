@@ -1,0 +1,147 @@
+"""Spark's readers, batch and stream: what the driver plans and the tasks read is decided elsewhere, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyromq.clock import SystemClock
+from pyromq.errors import MQError
+from pyromq.spark.clients import client_of, patiently
+from pyromq.spark.read.bounds import plan_ranges
+from pyromq.spark.read.options import ReadOptions
+from pyromq.spark.read.plan import QueueRange, partition
+from pyromq.spark.read.stream_offset import read_stream_offset
+from pyromq.spark.read.stream_planning import Limits, StreamPlanning
+from pyromq.spark.read.task import read_ranges
+
+UNLIMITED = (1 << 63) - 1
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """The ranges of one task: names and offsets only; the task finds out itself where the brokers are now."""
+
+    ranges: list[QueueRange]
+
+
+class RocketMQReader(DataSourceReader):
+    """One batch read. What "latest" is, is fixed when `partitions` runs: once for a DataFrame."""
+
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        client = client_of(options)  # a name server that is not there is told at once, not after a deadline
+        return _partitions(options, patiently(options, lambda: plan_ranges(options, client)))
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the partition's messages as Arrow batches; Spark gives no partition when nothing is to be read."""
+        return _read(self._options, self._columns, partition)
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One run of a streaming query.
+
+    Spark plans in one process, with one object throughout, and reads in others, with copies that never planned. It
+    calls `commit` a batch late and not for the last one, but `latestOffset` always with the end of the last batch that
+    is done: so that is where offsets are stored from.
+    """
+
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def initialOffset(self) -> dict[str, Any]:
+        return patiently(self._options, self._planning.first).as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        patiently(self._options, self._planning.end_here)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        reached = read_stream_offset(start)
+        end = patiently(self._options, partial(self._planning.next, reached, self._limits(limit)))
+        self._planning.publish(reached, last=self._planning.ends_here and end == reached)
+        return end.as_json() if end != reached else start
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark knows one limit at a time; that there is any tells it from a trigger that wants all."""
+        options = self._options
+        if options.max_rows or options.max_bytes or options.min_rows:
+            return ReadMaxRows(options.max_rows or UNLIMITED)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        latest = self._planning.latest()
+        return latest.as_json() if latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, stop = read_stream_offset(start), read_stream_offset(end)
+        return _partitions(self._options, patiently(self._options, partial(self._planning.ranges, begin, stop)))
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: see above."""
+
+    def stop(self) -> None:
+        """Nothing: Spark does not always call it, and connections end with the process."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_columns": self._columns}
+
+    @cached_property
+    def _planning(self) -> StreamPlanning:
+        return StreamPlanning(self._options, client_of(self._options), SystemClock())
+
+    def _limits(self, limit: ReadLimit) -> Limits:
+        if isinstance(limit, ReadAllAvailable):
+            return Limits()
+        return Limits(self._options.max_rows, self._options.max_bytes, self._options.min_rows)
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises, in all that Spark asks first of a stream, why there is none.
+
+    Spark hides what `streamReader` itself raises behind an error of its own, that a variable is not set.
+    """
+
+    def __init__(self, why: MQError) -> None:
+        self._why = why
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._why
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._why
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._why
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._why
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        raise self._why
+
+
+def _partitions(options: ReadOptions, ranges: list[QueueRange]) -> list[InputPartition]:
+    tasks = partition(
+        ranges, least=options.min_partitions, most=options.max_partitions, max_records=options.max_records
+    )
+    return [RangePartition(task) for task in tasks]
+
+
+def _read(options: ReadOptions, columns: list[str], partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, RangePartition):  # Spark makes one up when there is nothing to read
+        return iter(())
+    return read_ranges(options, columns, partition.ranges)

@@ -1,0 +1,260 @@
+"""What the driver of a stream decides: how far the next micro-batch goes, what is lost, what tools are told.
+
+Spark's reader calls it; no Spark here. It lives as long as one run of a query: what must outlive it is in the offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyromq.client.consumer.pulling import PullResult
+from pyromq.clock import Clock
+from pyromq.errors import MQError, UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.read.bounds import Bounds, Positions, Queues, beginnings, queue_bounds, queue_name, report_loss
+from pyromq.spark.read.options import ReadOptions
+from pyromq.spark.read.plan import QueueRange, share
+from pyromq.spark.read.stream_offset import NO_MESSAGE, Mark, StreamOffset, TopicAtBroker
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = 32  # messages whose mean size stands for a backlog's
+
+
+class Broker(Queues, Protocol):
+    """What a stream asks a client for, beside bounds."""
+
+    def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]: ...
+
+    def pull(self, queue: MessageQueue, offset: int, max_count: int = 32) -> PullResult: ...
+
+    def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None: ...
+
+    def announce_group(self, group: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one micro-batch; None: no limit. `rows` waits for so many at least."""
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    min_rows: int | None = None
+
+
+class StreamPlanning:
+    """Plans the micro-batches of one run of a query."""
+
+    def __init__(self, options: ReadOptions, client: Broker, clock: Clock) -> None:
+        self._options = options
+        self._client = client
+        self._clock = clock
+        self._first: StreamOffset | None = None
+        self._target: Positions | None = None  # with AvailableNow: where this run ends
+        self._latest: Positions = {}
+        self._away: set[TopicAtBroker] = set()
+        self._waiting_since = clock.monotonic()
+        self._commit_seconds = options.commit_interval_ms / 1000
+        self._published: Positions = {}
+        self._published_at: float | None = None
+
+    def first(self) -> StreamOffset:
+        """Return where a query without a checkpoint begins; the same however often Spark asks."""
+        if self._first is None:
+            bounds = self._client.live_bounds(queue_bounds(self._options, self._client))
+            positions = beginnings(self._options, self._client, bounds, default="latest")
+            self._first = StreamOffset(positions, self._marks(positions, bounds, {}))
+        return self._first
+
+    def end_here(self) -> None:
+        """Read no further than what is there now (Trigger.AvailableNow)."""
+        self._target = {queue: most for queue, (_, most) in queue_bounds(self._options, self._client).items()}
+
+    def next(self, start: StreamOffset, limits: Limits) -> StreamOffset:
+        """Return where the next micro-batch ends; an equal offset when there is nothing to do.
+
+        Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics.
+        """
+        bounds = queue_bounds(self._options, self._client, start.topics)
+        self._check_topics(start, bounds)
+        bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
+        self._latest = {queue: most for queue, (_, most) in bounds.items()}
+        made = self._look_for_losses(start, bounds)
+        begin = {queue: place for queue in bounds if (place := self._begin(start, queue, bounds, made)) is not None}
+        ends = self._ends(begin, bounds, limits)
+        moved = {queue: end for queue, end in ends.items() if end != start.positions.get(queue)}
+        if not moved:
+            return start
+        self._waiting_since = self._clock.monotonic()
+        positions = start.positions | moved
+        return StreamOffset(positions, start.marks | made | self._marks(moved, bounds, start.marks | made))
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether this run ends at a place that was fixed when it began."""
+        return self._target is not None
+
+    def latest(self) -> StreamOffset | None:
+        """Return the ends of all queues as `next` last saw them, for the query's progress."""
+        return StreamOffset(self._latest) if self._latest else None
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
+        """Return what a micro-batch reads; depends on the two offsets only, so that a repeated one reads the same."""
+        bounds: dict[MessageQueue, Bounds] = {}
+        found = []
+        for queue, stop in end.positions.items():
+            place = start.positions.get(queue)
+            if place is None and self._options.new_queues == "latest":
+                continue
+            if place is None or end.made(queue) > start.made(queue):
+                bounds = bounds or self._client.live_bounds(self._client.bounds(sorted(end.topics)))
+                place = bounds[queue][0] if queue in bounds else 0
+            found.append(QueueRange(queue, place, stop))
+        return found
+
+    def publish(self, reached: StreamOffset, *, last: bool = False) -> None:
+        """Store how far the query is under its group's name, now and then, and the `last` time of a run.
+
+        A failure is only logged: tools see old figures until the next time.
+        """
+        if not self._options.publishes or reached.positions == self._published:
+            return
+        now = self._clock.monotonic()
+        if not last and self._published_at is not None and now - self._published_at < self._commit_seconds:
+            return
+        changed = {queue: offset for queue, offset in reached.positions.items() if self._published.get(queue) != offset}
+        try:
+            if self._published_at is None:
+                self._client.announce_group(self._options.group)
+            self._client.commit(changed, self._options.group)
+        except MQError as error:
+            logger.warning("offsets of group %s are not stored yet: %s", self._options.group, error)
+        else:
+            self._published = dict(reached.positions)
+        self._published_at = now
+
+    def _check_topics(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> None:
+        known = {queue.topic for queue in bounds}
+        if self._options.subscribe_pattern is None and (others := sorted(start.topics - known)):
+            raise UsageError(
+                f"the checkpoint is of topic {', '.join(others)}, which this query does not read; "
+                "give it a new checkpoint location"
+            )
+
+    def _look_for_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
+        """Report what is lost; return the marks of topics that were created anew."""
+        made = {}
+        for place in self._created_anew(start, bounds):
+            report_loss(
+                self._options,
+                f"topic {place[0]} at {place[1]} was deleted and created anew; what it held is lost",
+            )
+            made[place] = Mark(0, NO_MESSAGE, 0, start.marks[place].made + 1)
+        for queue, offset in start.positions.items():
+            if (queue.topic, queue.broker_name) not in made:
+                self._look_at(queue, offset, bounds)
+        return made
+
+    def _look_at(self, queue: MessageQueue, offset: int, bounds: Mapping[MessageQueue, Bounds]) -> None:
+        """Report offsets that are gone. A broker that is away has lost nothing: its queues wait."""
+        if queue not in bounds:
+            if any(other[:2] == queue[:2] for other in bounds):
+                report_loss(self._options, f"{queue_name(queue)} does not exist any more; it was read to {offset}")
+            elif queue[:2] not in self._away:
+                self._away.add((queue.topic, queue.broker_name))
+                logger.warning("broker %s of topic %s is away; its queues wait", queue.broker_name, queue.topic)
+            return
+        self._away.discard((queue.topic, queue.broker_name))
+        least, most = bounds[queue]
+        if offset < least:
+            report_loss(
+                self._options,
+                f"{queue_name(queue)}: offsets {offset} to {least - 1} are gone, {least - offset} in all; "
+                f"the queue holds {least} to {most}",
+            )
+        elif offset > most:
+            report_loss(
+                self._options, f"{queue_name(queue)} was read to {offset}, but ends at {most}: it was cut or made anew"
+            )
+
+    def _created_anew(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> list[TopicAtBroker]:
+        """Return the topics that have another message where the mark was, or a queue that ends before it."""
+        anew = []
+        places = {}
+        for place, mark in start.marks.items():
+            queue = MessageQueue(*place, mark.queue_id)
+            least, most = bounds.get(queue, (mark.offset + 1, mark.offset + 1))
+            if most <= mark.offset:
+                anew += [place] if queue in bounds else []
+            elif least <= mark.offset:
+                places[queue] = mark.offset
+        for queue, stored in self._client.store_times(places).items():
+            place = (queue.topic, queue.broker_name)
+            if stored is not None and stored != start.marks[place].stored_ms:
+                anew.append(place)
+        return anew
+
+    def _begin(
+        self,
+        start: StreamOffset,
+        queue: MessageQueue,
+        bounds: Mapping[MessageQueue, Bounds],
+        made: Mapping[TopicAtBroker, Mark],
+    ) -> int | None:
+        """Return where the next micro-batch begins in a queue; None for a new one that it does not read yet."""
+        least, most = bounds[queue]
+        place = start.positions.get(queue)
+        if place is None:
+            return most if self._options.new_queues == "latest" else least if most > least else None
+        if (queue.topic, queue.broker_name) in made:
+            return least
+        return min(max(place, least), most)
+
+    def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limits: Limits) -> Positions:
+        ends = {queue: bounds[queue][1] for queue in begin}
+        if self._target is not None:
+            target = self._target
+            ends = {queue: max(min(end, target.get(queue, 0)), begin[queue]) for queue, end in ends.items()}
+        backlogs = {queue: ends[queue] - begin[queue] for queue in begin}
+        total = sum(backlogs.values())
+        if self._target is None and limits.min_rows and total < limits.min_rows and not self._waited_enough():
+            return begin
+        most = self._most_rows(begin, backlogs, limits)
+        if most is None or total <= most:
+            return ends
+        shares = share(backlogs, most)
+        return {queue: begin[queue] + shares.get(queue, 0) for queue in begin}
+
+    def _waited_enough(self) -> bool:
+        return self._clock.monotonic() - self._waiting_since >= self._options.max_delay_ms / 1000
+
+    def _most_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int], limits: Limits) -> int | None:
+        """Return the limit as rows; bytes count by the mean size of the first messages of the longest backlog."""
+        if limits.max_bytes is None or not any(backlogs.values()):
+            return limits.max_rows
+        queue = max(backlogs, key=lambda each: backlogs[each])
+        found = self._client.pull(queue, begin[queue], SAMPLE)
+        count = found.next_offset - begin[queue]
+        if not found.raw or count <= 0:
+            return limits.max_rows
+        rows = max(limits.max_bytes * count // len(found.raw), 1)
+        return rows if limits.max_rows is None else min(rows, limits.max_rows)
+
+    def _marks(
+        self, positions: Positions, bounds: Mapping[MessageQueue, Bounds], known: Mapping[TopicAtBroker, Mark]
+    ) -> dict[TopicAtBroker, Mark]:
+        """Return a mark for each topic and broker of the positions: the last message before the furthest of them."""
+        furthest: dict[TopicAtBroker, MessageQueue] = {}
+        for queue, offset in positions.items():
+            place = (queue.topic, queue.broker_name)
+            if offset > bounds[queue][0] and (place not in furthest or offset > positions[furthest[place]]):
+                furthest[place] = queue
+        times = self._client.store_times({queue: positions[queue] - 1 for queue in furthest.values()})
+        return {
+            place: Mark(queue.queue_id, positions[queue] - 1, stored, known[place].made if place in known else 0)
+            for place, queue in furthest.items()
+            if (stored := times[queue]) is not None
+        }

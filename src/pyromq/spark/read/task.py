@@ -1,0 +1,153 @@
+"""What a task does: pulls its ranges of queues, one pull ahead, and makes Arrow batches of the records. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+
+from pyromq.client.consumer.pulling import PullResult
+from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.filter.tags import parse_tags
+from pyromq.message import MessageQueue
+from pyromq.spark.clients import client_of, patiently
+from pyromq.spark.read.bounds import queue_name, report_loss
+from pyromq.spark.read.columns import check_bodies, count_records, to_batch
+from pyromq.spark.read.options import ReadOptions
+from pyromq.spark.read.plan import QueueRange
+
+T = TypeVar("T")
+
+BUNDLE_ROWS = 1024  # ranges of so few rows are pulled at once,
+BUNDLE_RANGES = 16  # but not more of them: each may bring `pullBytes`
+
+
+def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of the ranges, one range after the other, each in order.
+
+    Raises `DataLoss` with failOnDataLoss when messages are gone, `Unavailable` when a broker is away for longer than
+    `deadlineMs`.
+    """
+    tags = parse_tags(options.tag_filter).tags
+    client = patiently(options, lambda: client_of(options))
+    for broker_name, raw in _ahead(_joined(options, _pulls(options, client, ranges))):
+        if options.verify_crc:
+            check_bodies(raw)
+        yield to_batch(raw, broker_name, columns, system_properties=options.system_properties, tags=tags)
+
+
+def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Join pulls of one broker until a batch is full: batches of a small pull would cost Spark three times as much."""
+    parts: list[bytes] = []
+    rows = size = 0
+    broker_name = ""
+    for queue, found, raw in pulled:
+        full = rows >= options.arrow_rows or size >= options.arrow_bytes
+        if parts and (full or queue.broker_name != broker_name):
+            yield broker_name, _whole(parts)
+            parts, rows, size = [], 0, 0
+        parts.append(raw)
+        broker_name = queue.broker_name
+        rows += found
+        size += len(raw)
+    if parts:
+        yield broker_name, _whole(parts)
+
+
+def _whole(parts: list[bytes]) -> bytes:
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items, the next one being fetched in a thread while the last one is worked on."""
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(next, items, end)
+        while (item := pending.result()) is not end:
+            pending = thread.submit(next, items, end)
+            yield item  # type: ignore[misc]  # it is not the end
+
+
+def _pulls(
+    options: ReadOptions, client: QueueReader, ranges: list[QueueRange]
+) -> Iterator[tuple[MessageQueue, int, bytes]]:
+    """Yield the records of each range as pulled, with how many there are.
+
+    A range ends by offset, never by count: filtered or deleted messages leave gaps.
+    """
+    for together in bundles(ranges):
+        begun = _pull(options, client, [(range_, range_.start) for range_ in together])
+        for range_, found in zip(together, begun, strict=True):
+            offset = range_.start
+            while _is_whole(options, client, found, place=(range_, offset)):
+                count, offset = found.next_offset - offset, found.next_offset
+                if found.raw and (raw := _before(found, range_.end)):
+                    yield range_.queue, count_records(raw) if options.tag_filter != "*" else count, raw
+                if offset >= range_.end:
+                    break
+                found = _pull(options, client, [(range_, offset)])[0]
+
+
+def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
+    """Put short ranges together, to be pulled at once: a micro-batch has a few messages in each of many queues."""
+    bundle: list[QueueRange] = []
+    rows = 0
+    for range_ in ranges:
+        if bundle and (rows + len(range_) > BUNDLE_ROWS or len(bundle) == BUNDLE_RANGES):
+            yield bundle
+            bundle, rows = [], 0
+        bundle.append(range_)
+        rows += len(range_)
+    if bundle:
+        yield bundle
+
+
+def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult]:
+    wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
+    pull = partial(client.pull_all, wanted, tags=options.tag_filter, max_bytes=options.pull_bytes)
+    return patiently(options, pull, planned=True)
+
+
+def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, place: tuple[QueueRange, int]) -> bool:
+    """Say whether the range can be read on; messages that were there when it was planned may be deleted by now."""
+    range_, offset = place
+    least, most = found.min_offset, found.max_offset
+    moves = found.next_offset > offset
+    if moves and least <= offset:
+        least = _first_offset(found)
+        if least == offset or _is_filtered(options, client, range_.queue, offset):
+            return True
+    gone = (min(least, range_.end) if offset < least else range_.end) - offset
+    report_loss(
+        options,
+        f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} are not there any more, {gone} in all; "
+        f"the queue holds {least} to {most}",
+    )
+    return moves
+
+
+def _first_offset(found: PullResult) -> int:
+    """Return the queue offset of the first record that was pulled; without one, where to go on."""
+    return int.from_bytes(found.raw[20:28], "big") if found.raw else found.next_offset
+
+
+def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue, offset: int) -> bool:
+    """Say whether a message that was not given is one that nobody wants. Brokers answer for expired ones alike."""
+    if options.tag_filter == "*":
+        return False
+    return patiently(options, partial(client.store_time_at, queue, offset), planned=True) is not None
+
+
+def _before(found: PullResult, end: int) -> bytes:
+    """Return the records before queue offset `end`; a pull may bring more than was asked for."""
+    if found.next_offset <= end:
+        return found.raw
+    raw, position = found.raw, 0
+    while position < len(raw):
+        if int.from_bytes(raw[position + 20 : position + 28], "big") >= end:
+            break
+        position += int.from_bytes(raw[position : position + 4], "big")
+    return raw[:position]

@@ -1,0 +1,1 @@
+"""Writing to topics: at least once, idempotent, exactly once."""

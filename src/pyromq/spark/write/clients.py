@@ -1,0 +1,43 @@
+"""Sending clients of this process, one for each way of sending, kept between tasks: Spark's workers live on."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from pyromq.client.blocking.batch_transactions import BatchTransactions
+from pyromq.spark.write.options import SinkOptions
+
+# A client is here by the ledger it was asked for, and by the one it has found: driver and tasks share it.
+_clients: dict[tuple[int, str, str, str | None, int, int], BatchTransactions] = {}
+
+
+def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransactions:
+    """Return this process's client; Spark forks its workers, so a client of the parent is of no use to the child.
+
+    Raises `NoNameServer` at once when no name server can be reached, `UsageError` for a ledger that is not there.
+    """
+    wanted = ledger or options.ledger
+    if (found := _clients.get(_key(options, wanted))) is not None:
+        return found
+    client = BatchTransactions(
+        options.group,
+        options.namesrv,
+        ledger=wanted,
+        timeout=options.deadline_ms / 1000,
+        in_flight=options.in_flight,
+    )
+    client.start()
+    _clients[_key(options, wanted)] = _clients[_key(options, client.ledger)] = client
+    return client
+
+
+def _key(options: SinkOptions, ledger: str | None) -> tuple[int, str, str, str | None, int, int]:
+    return os.getpid(), options.namesrv, options.group, ledger, options.deadline_ms, options.in_flight
+
+
+@atexit.register
+def _close_clients() -> None:
+    for (pid, *_), client in _clients.items():
+        if pid == os.getpid():
+            client.close()

@@ -1,0 +1,349 @@
+"""Rows into messages: which columns a sink takes, and Arrow batches into messages as runs hold them, in bulk.
+
+Knows no Spark and no client. Nothing is done row by row: property texts are joined by Arrow's own functions, and the
+members of runs are one array whose bytes, between any two rows, are the body of a run (see `pyromq.record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyromq.errors import IllegalMessage, UsageError
+from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES, Property
+from pyromq.record import MAX_PROPERTIES_SIZE
+from pyromq.spark.write.options import EXACTLY_ONCE, FAIL, QUEUE_ID, SHARDING_KEY, SinkOptions
+
+BORN = "BORN_TIMESTAMP"  # the property that column bornTimestamp becomes, in ms: a batch has one time of its own
+MEMBER_BYTES = 22  # of a member without body and properties
+KEPT_BYTES = 64 << 10  # of the body of a row that is too large
+ROOM_FOR_BROKER = 200  # bytes of properties that a broker adds, such as its cluster's name
+
+# What Spark calls the types that a column may have.
+SINK_COLUMNS: dict[str, tuple[str, ...]] = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("string", "array<string>"),
+    "properties": ("map<string,string>",),
+    "flag": ("int",),
+    "uniqKey": ("string",),
+    "shardingKey": ("string",),
+    "queueId": ("int",),
+    "brokerName": ("string",),
+    "delayLevel": ("int",),
+    "deliverTimestamp": ("timestamp",),
+    "bornTimestamp": ("timestamp",),
+}
+_EXTRA_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp")
+_PLAIN = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
+_NUMBERS = ("flag", "queueId", "delayLevel")
+_KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
+
+# Spark's texts may be large ones, and `split` and `array` make lists whose items are never null: Arrow has more types.
+_WORDS, _PAIRS_OF_TEXTS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
+
+Ints = npt.NDArray[np.int64]
+Truths = npt.NDArray[np.bool_]
+
+
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Check names and types (as Spark writes them) against what a sink takes. Raises `UsageError` naming both."""
+    for name, kind in columns.items():
+        allowed = SINK_COLUMNS.get(name)
+        if allowed is None:
+            _check_extra(name, kind, options)
+        elif kind not in allowed:
+            raise UsageError(f"column {name} is {kind}; the sink takes {' or '.join(allowed)}")
+    if "body" not in columns:
+        raise UsageError(f"the sink needs column body; there are {', '.join(columns) or 'none'}")
+    if "topic" not in columns and options.topic is None:
+        raise UsageError("give option topic, or a column topic")
+    if options.order_by is not None and options.order_by not in columns:
+        raise UsageError(f"option orderBy is {options.order_by}, but there is no such column")
+    delays = [name for name in ("delayLevel", "deliverTimestamp") if name in columns]
+    if len(delays) > 1:
+        raise UsageError("give column delayLevel or column deliverTimestamp, not both")
+    if delays and options.delivery == EXACTLY_ONCE:
+        raise UsageError(f"column {delays[0]} is not possible with delivery=exactlyOnce: batches cannot be delayed")
+
+
+def _check_extra(name: str, kind: str, options: SinkOptions) -> None:
+    if options.extra_columns == FAIL:
+        raise UsageError(
+            f"column {name!r} means nothing to the sink, which takes {', '.join(SINK_COLUMNS)}; drop it, or set option "
+            "extraColumns to properties"
+        )
+    if kind not in _EXTRA_TYPES and not kind.startswith("decimal"):
+        raise UsageError(f"column {name} is {kind}, which makes no property; cast it to string")
+    _check_name(name)
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or NAME_VALUE in name or PAIRS in name:
+        raise IllegalMessage(f"property {name!r} is blank or contains a separator (character 1 or 2)")
+    if name in RESERVED_PROPERTIES or name == BORN:
+        raise IllegalMessage(f"property {name!r} is used by the system; choose another name")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message: for rows that cannot go with others."""
+
+    topic: str
+    body: bytes
+    text: str  # its properties
+    flag: int = 0
+
+
+class Messages:
+    """The messages of some rows, in order. None where a column is not there, or means nothing by the options."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], texts: pa.Array, options: SinkOptions) -> None:
+        self._columns = columns
+        self._options = options
+        self.bodies = columns["body"]
+        self.texts = texts
+        self.topics: pa.Array | None = columns["topic"] if options.topic is None else None
+        by_id, by_key = options.order_by != SHARDING_KEY, options.order_by != QUEUE_ID
+        self.queue_ids: pa.Array | None = columns.get(QUEUE_ID) if by_id else None
+        self.broker_names: pa.Array | None = columns.get("brokerName") if by_id else None
+        self.sharding_keys: pa.Array | None = columns.get(SHARDING_KEY) if by_key else None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @cached_property
+    def members(self) -> pa.BinaryArray:
+        """The messages as runs hold them."""
+        count = len(self)
+        heads = np.zeros((count, 5), ">i4")
+        heads[:, 0] = self.sizes
+        heads[:, 3] = self._flags
+        heads[:, 4] = self._body_sizes
+        parts = (
+            _fixed(heads.tobytes(), count, 20),
+            self.bodies,
+            _fixed(self._text_sizes.astype(">i2").tobytes(), count, 2),
+            self.texts,
+        )
+        return pc.binary_join_element_wise(*parts, b"")
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Bytes that each takes in a run."""
+        return self._body_sizes + self._text_sizes + MEMBER_BYTES
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of all bodies."""
+        return int(self._body_sizes.sum())
+
+    @cached_property
+    def too_large(self) -> Truths:
+        """Which of them no broker takes."""
+        too_wide = self._text_sizes > MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER
+        return (self.sizes > self._options.max_message_bytes) | too_wide
+
+    @cached_property
+    def delayed(self) -> Truths:
+        """Which of them wait for their time: they cannot be in a run."""
+        if "deliverTimestamp" in self._columns:
+            return ~_truths(self._columns["deliverTimestamp"].is_null())
+        if "delayLevel" in self._columns:
+            return _truths(pc.not_equal(pc.fill_null(self._columns["delayLevel"], 0), 0))
+        return np.zeros(len(self), np.bool_)
+
+    def row(self, index: int) -> Row:
+        """Return one message by itself."""
+        topic = self._options.topic or self._columns["topic"][index].as_py()
+        text = self.texts[index].as_py().decode()
+        return Row(topic, self.bodies[index].as_py(), text, int(self._flags[index]))
+
+    def where(self, kept: Truths) -> Messages:
+        """Return some of them, in order."""
+        mask = pa.array(kept)
+        return Messages({n: c.filter(mask) for n, c in self._columns.items()}, self.texts.filter(mask), self._options)
+
+    def refusal(self, index: int) -> str:
+        """Say why a too large one is."""
+        body, text = int(self._body_sizes[index]), int(self._text_sizes[index])
+        if self.sizes[index] > self._options.max_message_bytes:
+            return f"{body} bytes of body and {text} of properties; the limit is {self._options.max_message_bytes}"
+        return f"{text} bytes of properties; the limit is {MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER}"
+
+    @cached_property
+    def _body_sizes(self) -> Ints:
+        return _lengths(self.bodies)
+
+    @cached_property
+    def _text_sizes(self) -> Ints:
+        return _lengths(self.texts)
+
+    @cached_property
+    def _flags(self) -> Ints:
+        flags = self._columns.get("flag")
+        return np.zeros(len(self), np.int64) if flags is None else pc.fill_null(flags, 0).to_numpy().astype(np.int64)
+
+
+class MessageReader:
+    """Turns Arrow batches into messages.
+
+    `new_ids(count)` makes unique ids for rows that have none, `id_of(key)` that of a row with a key of its own.
+    """
+
+    def __init__(self, options: SinkOptions, new_ids: Callable[[int], list[str]], id_of: Callable[[str], str]) -> None:
+        self._options = options
+        self._new_ids = new_ids
+        self._id_of = id_of
+
+    def read(self, batch: pa.RecordBatch) -> Messages:
+        """Return the rows as messages. Raises `IllegalMessage` saying what cannot be sent of which column."""
+        columns = {name: _plain(name, batch.column(name)) for name in batch.schema.names}
+        self._check_rows(columns)
+        if "bornTimestamp" in columns and "properties" in columns:
+            columns["bornTimestamp"] = _where_no_copy(columns["bornTimestamp"], columns["properties"])
+        pieces = [self._identities(columns.get("uniqKey"), batch.num_rows)]
+        for name, column in columns.items():
+            if name in _PLAIN or name not in SINK_COLUMNS:
+                pieces.append(_property(_PLAIN.get(name, name), column))
+        if "properties" in columns:
+            pieces.append(_free_properties(columns["properties"]))
+        pieces += _waits(columns)
+        texts = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, "")
+        return Messages(columns, texts.cast(pa.binary()), self._options)
+
+    def _check_rows(self, columns: Mapping[str, pa.Array]) -> None:
+        if self._options.topic is None and columns["topic"].null_count:
+            raise IllegalMessage("a row has no topic: column topic is null and option topic is not given")
+        lengths = pc.fill_null(pc.binary_length(columns["body"]), -1)
+        if len(lengths) and (least := pc.min(lengths).as_py()) < 1:
+            where = f"a row for topic {self._options.topic or columns['topic'][pc.index(lengths, least).as_py()]}"
+            what = "null" if least < 0 else "empty"
+            raise IllegalMessage(f"{where} has {what} body; brokers take none: filter such rows")
+
+    def _identities(self, keys: pa.Array | None, count: int) -> pa.Array:
+        ids = self._new_ids(count)
+        if keys is not None:
+            given = keys.to_pylist()
+            ids = [self._id_of(key) if key else fresh for key, fresh in zip(given, ids, strict=True)]
+        return pc.binary_join_element_wise(Property.UNIQUE_KEY, pa.array(ids, pa.string()), NAME_VALUE)
+
+
+def dead_letter(row: Row, reason: str, options: SinkOptions) -> Messages:
+    """Return what is kept of a row that is too large: the beginning of its body, and what it was."""
+    properties = {"TOO_LARGE": reason, "ORIGIN_TOPIC": row.topic, "ORIGIN_BODY_BYTES": str(len(row.body))}
+    pairs = [f"{name}{NAME_VALUE}{value}" for name, value in properties.items()]
+    kept = [pair for pair in row.text.split(PAIRS) if len(pair) < 1024 and pair.startswith(_KEPT)]
+    columns = {
+        "body": pa.array([row.body[: min(KEPT_BYTES, options.max_message_bytes // 2)]], pa.binary()),
+        "topic": pa.array([options.dead_letter_topic], pa.string()),
+        "flag": pa.array([row.flag], pa.int32()),
+    }
+    text = pa.array([PAIRS.join(pairs + kept).encode()], pa.binary())
+    return Messages(columns, text, _of_column_topic(options))
+
+
+def _of_column_topic(options: SinkOptions) -> SinkOptions:
+    return SinkOptions(max_message_bytes=options.max_message_bytes, batch_bytes=options.batch_bytes)
+
+
+def _plain(name: str, column: pa.Array) -> pa.Array:
+    """Return a column as what the rest works with: bytes for bodies, texts for what becomes a property."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if name == "body":
+        return column.cast(pa.binary())
+    if name == "keys" and pa.types.is_nested(column.type):
+        return _joined_words(column.cast(_WORDS))
+    if name == "properties":
+        return column.cast(_PAIRS_OF_TEXTS)
+    if name in ("bornTimestamp", "deliverTimestamp"):
+        microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        return pc.divide(pc.add(microseconds, 999), 1000).cast(pa.string())  # whole ms, not before
+    return column if name in _NUMBERS else column.cast(pa.string())
+
+
+def _joined_words(lists: pa.ListArray) -> pa.Array:
+    if lists.flatten().null_count:
+        words = [None if row is None else [word for word in row if word] for row in lists.to_pylist()]
+        lists = pa.array(words, _WORDS)
+    return pc.binary_join(lists, " ")
+
+
+def _where_no_copy(born: pa.Array, maps: pa.MapArray) -> pa.Array:
+    """Return the times of birth without those of copies: what these were copied from has told its own."""
+    before = pc.fill_null(pc.map_lookup(maps, BORN, "last"), "")
+    return pc.if_else(pc.equal(before, ""), born, pa.scalar(None, pa.string()))
+
+
+def _property(name: str, values: pa.Array) -> pa.Array:
+    """Return `02 name 01 value` for each row; '' for null and empty values. Raises `IllegalMessage`."""
+    _check_texts(name, values)
+    values = pc.fill_null(values, "")
+    pairs = pc.binary_join_element_wise(PAIRS + name + NAME_VALUE, values, "")
+    if not len(values) or pc.min(pc.binary_length(values)).as_py() > 0:
+        return pairs
+    return pc.if_else(pc.equal(values, ""), "", pairs)
+
+
+def _check_texts(name: str, values: pa.Array) -> None:
+    for separator in (NAME_VALUE, PAIRS):
+        if pc.any(pc.match_substring(values, separator)).as_py():
+            wrong = values.filter(pc.match_substring(values, separator))[0].as_py()
+            raise IllegalMessage(f"property {name}={wrong!r} contains a separator (character 1 or 2)")
+
+
+def _free_properties(maps: pa.MapArray) -> pa.Array:
+    """Return `02 name 01 value 02 name 01 value` for each row. Pairs without a value are left out."""
+    lists = maps.cast(pa.list_(maps.type.field(0)))
+    pairs = lists.flatten()
+    names, values = pairs.field(0), pc.fill_null(pairs.field(1), "")
+    for name in pc.unique(names).to_pylist():
+        if name != BORN:  # of a copy that is copied again
+            _check_name(name)
+    for name in (name for name in pc.unique(names).to_pylist() if _has_separator(values.filter(pc.equal(names, name)))):
+        _check_texts(name, values.filter(pc.equal(names, name)))
+    texts = pc.binary_join_element_wise("", names, PAIRS)
+    texts = pc.if_else(pc.equal(values, ""), "", pc.binary_join_element_wise(texts, values, NAME_VALUE))
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    ends = np.zeros(len(lists) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), "")
+
+
+def _has_separator(values: pa.Array) -> bool:
+    return bool(pc.any(pc.match_substring_regex(values, f"[{NAME_VALUE}{PAIRS}]")).as_py())
+
+
+def _waits(columns: Mapping[str, pa.Array]) -> Iterator[pa.Array]:
+    """Yield what lets rows wait, as properties."""
+    if (levels := columns.get("delayLevel")) is not None:
+        levels = pc.if_else(pc.equal(levels, 0), pa.scalar(None, pa.int32()), levels)
+        bounds = pc.min_max(levels).as_py()
+        if bounds["min"] is not None and not 0 < bounds["min"] <= bounds["max"] <= 1000:
+            wrong = bounds["min"] if bounds["min"] <= 0 else bounds["max"]
+            raise IllegalMessage(f"delayLevel {wrong} is out of range: 1 to 1000; brokers usually have 18")
+        yield _property(Property.DELAY, levels.cast(pa.string()))
+    if (moments := columns.get("deliverTimestamp")) is not None:
+        yield _property(Property.TIMER_DELIVER_MS, moments)
+
+
+def _fixed(raw: bytes, count: int, width: int) -> pa.Array:
+    """Return bytes cut into pieces of one width."""
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(raw)]).cast(pa.binary())
+
+
+def _lengths(values: pa.Array) -> Ints:
+    return np.asarray(pc.binary_length(values).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _truths(values: Any) -> Truths:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)

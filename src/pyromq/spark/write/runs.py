@@ -1,0 +1,180 @@
+"""Messages on their way into runs: the queue of each is chosen, runs are closed when they are full. Knows no Spark.
+
+Messages for one queue stay in order. Those that want no particular queue fill one run after the other, each for the
+next queue in turn: full runs cost a broker far less than messages spread over all queues.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyromq.client.producer.queue_selection import queue_for_key
+from pyromq.errors import UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.write.columns import Messages
+
+MOST_BUFFERED = 8  # full runs that a task may hold in pieces: with more queues, runs are closed before they are full
+KNOWN_KEYS = 10_000  # ordering keys whose queue is remembered
+
+
+@dataclass(slots=True)
+class _Run:
+    """The open run of one queue."""
+
+    parts: list[memoryview] = field(default_factory=list)
+    size: int = 0
+    messages: int = 0
+
+
+class _Topic:
+    """The queues of one topic."""
+
+    def __init__(self, name: str, queues: list[MessageQueue]) -> None:
+        self.name = name
+        self.queues = queues
+        self._turn = random.randrange(len(queues))
+        self._by_place = {(queue.broker_name, queue.queue_id): queue for queue in queues}
+        self._brokers = sorted({queue.broker_name for queue in queues})
+        self._of_key = lru_cache(KNOWN_KEYS)(lambda key: queue_for_key(queues, key))
+
+    @property
+    def next(self) -> MessageQueue:
+        """The queue whose turn it is."""
+        return self.queues[self._turn % len(self.queues)]
+
+    def pass_turn(self) -> None:
+        self._turn += 1
+
+    def wishes(self, messages: Messages) -> list[MessageQueue | None] | None:
+        """Return the queue that each message names or whose key it has, None for those without; None: all without.
+
+        Raises `UsageError` for a queue that does not exist.
+        """
+        keys = None if messages.sharding_keys is None else messages.sharding_keys.to_pylist()
+        ids = None if messages.queue_ids is None else messages.queue_ids.to_pylist()
+        if ids is None:
+            return None if keys is None else [None if key is None else self._of_key(key) for key in keys]
+        keys = keys or [None] * len(messages)
+        brokers = [None] * len(messages) if messages.broker_names is None else messages.broker_names.to_pylist()
+        return [
+            self.named(broker, queue_id) if queue_id is not None else None if key is None else self._of_key(key)
+            for broker, queue_id, key in zip(brokers, ids, keys, strict=True)
+        ]
+
+    def named(self, broker: str | None, queue_id: int) -> MessageQueue:
+        """Return the queue with this id. Raises `UsageError` where there is none, or more than one."""
+        if broker is None:
+            if len(self._brokers) > 1:
+                raise UsageError(
+                    f"queueId {queue_id} of topic {self.name} is not unique: brokers {', '.join(self._brokers)} have"
+                    " the topic; give column brokerName, too"
+                )
+            broker = self._brokers[0]
+        queue = self._by_place.get((broker, queue_id))
+        if queue is None:
+            raise UsageError(
+                f"topic {self.name} has no queue {queue_id} at {broker} that can be written; there are "
+                + ", ".join(f"{each.queue_id} at {each.broker_name}" for each in self.queues[:16])
+            )
+        return queue
+
+
+class OpenRuns:
+    """The runs of one task. `send(queue, body, messages)` takes those that are full."""
+
+    def __init__(
+        self,
+        queues_of: Callable[[str], list[MessageQueue]],
+        send: Callable[[MessageQueue, bytes, int], None],
+        *,
+        run_bytes: int,
+    ) -> None:
+        self._queues_of = queues_of
+        self._send = send
+        self._run_bytes = run_bytes
+        self._topics: dict[str, _Topic] = {}
+        self._runs: dict[MessageQueue, _Run] = {}
+        self._size = 0
+
+    def add(self, topic: str | None, messages: Messages) -> None:
+        """Put messages into their queues' runs; without `topic` each says its own.
+
+        Raises `UsageError` for a queue that does not exist.
+        """
+        if topic is not None:
+            self._add_to(self._topic(topic), messages)
+            return
+        assert messages.topics is not None
+        for name in pc.unique(messages.topics).to_pylist():
+            mask = pc.equal(messages.topics, name).to_numpy(zero_copy_only=False)
+            self._add_to(self._topic(name), messages if mask.all() else messages.where(mask))
+
+    def queue_of(self, topic: str, messages: Messages) -> MessageQueue:
+        """Return where a single message goes by itself."""
+        wishes = self._topic(topic).wishes(messages)
+        return (wishes and wishes[0]) or self._topic(topic).next
+
+    def flush(self) -> None:
+        """Send what is left."""
+        for queue in list(self._runs):
+            self._close(queue)
+
+    def _topic(self, name: str) -> _Topic:
+        if name not in self._topics:
+            self._topics[name] = _Topic(name, self._queues_of(name))
+        return self._topics[name]
+
+    def _add_to(self, topic: _Topic, messages: Messages) -> None:
+        wishes = topic.wishes(messages)
+        if wishes is None:
+            self._fill(topic, None, messages.members)
+            return
+        different = list(dict.fromkeys(wishes))
+        numbers = {queue: number for number, queue in enumerate(different)}
+        wanted = np.fromiter((numbers[queue] for queue in wishes), np.int32, len(wishes))
+        for number, queue in enumerate(different):
+            chosen = np.flatnonzero(wanted == number)
+            members = messages.members if len(different) == 1 else messages.members.take(pa.array(chosen))
+            self._fill(topic, queue, members)
+
+    def _fill(self, topic: _Topic, wish: MessageQueue | None, members: pa.BinaryArray) -> None:
+        """Put members into the runs of one queue; without a wish each full run passes the turn on."""
+        _, ends_buffer, bytes_buffer = members.buffers()
+        ends = np.frombuffer(ends_buffer, np.int32)[members.offset : members.offset + len(members) + 1]
+        content = memoryview(bytes_buffer) if bytes_buffer is not None else memoryview(b"")
+        first, count = 0, len(members)
+        while first < count:
+            queue = wish or topic.next
+            run = self._runs.get(queue)
+            if run is None:
+                run = self._runs[queue] = _Run()
+            last = int(np.searchsorted(ends, ends[first] + self._run_bytes - run.size, "right")) - 1
+            if last <= first:
+                if run.messages:
+                    self._close(queue)
+                    continue
+                last = first + 1  # larger than a run: it is one by itself
+            run.parts.append(content[ends[first] : ends[last]])
+            run.size += int(ends[last] - ends[first])
+            run.messages += last - first
+            self._size += int(ends[last] - ends[first])
+            first = last
+            if run.size >= self._run_bytes or first < count:
+                self._close(queue)
+            elif self._size > MOST_BUFFERED * self._run_bytes:
+                self._close(max(self._runs, key=lambda each: self._runs[each].size))
+
+    def _close(self, queue: MessageQueue) -> None:
+        run = self._runs.pop(queue)
+        self._size -= run.size
+        topic = self._topics[queue.topic]
+        if queue == topic.next:
+            topic.pass_turn()
+        self._send(queue, b"".join(run.parts), run.messages)

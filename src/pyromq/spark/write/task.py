@@ -1,0 +1,168 @@
+"""What one task of a write does: rows in, runs out, and a report when every run is acknowledged. Knows no Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+
+from pyromq.client.blocking.batch_transactions import Attempt, BatchTransactions, Stream
+from pyromq.client.producer.batch_transactions import AttemptResult
+from pyromq.client.producer.run_producer import Acknowledged
+from pyromq.errors import BatchDecided, MessageRefused
+from pyromq.message import MessageQueue
+from pyromq.message_id import UniqueIds
+from pyromq.spark.clients import patiently
+from pyromq.spark.write.columns import MessageReader, Messages, Row, dead_letter
+from pyromq.spark.write.options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
+from pyromq.spark.write.runs import OpenRuns
+
+logger = logging.getLogger(__name__)
+
+_UNIQUE_ID_DIGITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TaskName:
+    """Which part of which write: the same when Spark repeats it."""
+
+    write: str  # a query's batch, or a job: also the transaction's name
+    partition: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What a task has written. `skipped`: nothing, since the write was decided before.
+
+    Without exactly once `queues` has the offsets of what was stored.
+    """
+
+    write: str
+    result: AttemptResult | None = None
+    skipped: bool = False
+    rows: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    dead_letters: int = 0
+    queues: dict[MessageQueue, Acknowledged] = field(default_factory=dict)
+
+
+class SinkTask:
+    """Writes the rows of one task."""
+
+    def __init__(self, client: BatchTransactions, options: SinkOptions, name: TaskName) -> None:
+        self._client = client
+        self._options = options
+        self._name = name
+        self._report = Report(name.write)
+        self._out: Attempt | Stream
+        self._runs: OpenRuns
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Report:
+        """Send all rows; return when the brokers hold everything.
+
+        Raises `IllegalMessage` for a row that cannot be sent, and what sending fails with.
+        """
+        exactly_once = self._options.delivery == EXACTLY_ONCE
+        if exactly_once and patiently(self._options, lambda: self._client.lookup(self._name.write)) is not None:
+            return self._skipped(batches)
+        self._out = self._client.attempt(self._name.write) if exactly_once else self._client.stream()
+        self._runs = OpenRuns(self._queues, self._out.send_run, run_bytes=self._options.batch_bytes)
+        try:
+            self._send(batches)
+            self._finish()
+        except BatchDecided:  # by an attempt at the same write, while this one was sending
+            self._out.abandon()
+            return self._skipped(batches)
+        except BaseException:
+            self._out.abandon()
+            raise
+        return self._report
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        return patiently(self._options, lambda: self._client.queues(topic), planned=True)
+
+    def _skipped(self, batches: Iterable[pa.RecordBatch]) -> Report:
+        """Take what Spark gives and do nothing with it: its worker wants it all taken."""
+        for _ in batches:
+            pass
+        logger.info("%s is written already; partition %d sends nothing", self._name.write, self._name.partition)
+        return Report(self._name.write, skipped=True)
+
+    def _send(self, batches: Iterable[pa.RecordBatch]) -> None:
+        reader = MessageReader(self._options, _id_maker(self._options, self._name, self._client.ids), unique_id_of)
+        for batch in batches:
+            if batch.num_rows:
+                self._take(reader.read(batch))
+        self._runs.flush()
+
+    def _take(self, messages: Messages) -> None:
+        unusual = messages.too_large | messages.delayed
+        for index in np.flatnonzero(unusual).tolist():
+            if messages.too_large[index]:
+                self._refuse(messages.row(index), messages.refusal(index))
+            else:
+                self._send_single(messages.where(np.arange(len(messages)) == index))
+        if unusual.any():
+            messages = messages.where(~unusual)
+        self._runs.add(self._options.topic, messages)
+        self._count(messages)
+
+    def _refuse(self, row: Row, reason: str) -> None:
+        """Do with a row that no broker takes what the options say."""
+        options = self._options
+        if options.too_large == FAIL:
+            raise MessageRefused(
+                f"a row for topic {row.topic} has {reason} bytes; make it smaller, or set option onTooLarge to drop or"
+                " dlq (and maxMessageBytes to what the brokers take)"
+            )
+        if options.too_large == DROP:
+            self._report.dropped += 1
+        else:
+            self._runs.add(None, dead_letter(row, reason, options))
+            self._report.dead_letters += 1
+        logger.warning("a row for topic %s has %s: %s", row.topic, reason, options.too_large)
+
+    def _send_single(self, message: Messages) -> None:
+        """Send a delayed message by itself: batches cannot be delayed."""
+        assert isinstance(self._out, Stream)
+        row = message.row(0)
+        queue = self._runs.queue_of(row.topic, message)
+        header = self._client.single_header(queue, flag=row.flag, properties=row.text)
+        self._out.send_run(queue, row.body, 1, header=header)
+        self._count(message)
+
+    def _count(self, messages: Messages) -> None:
+        self._report.rows += len(messages)
+        self._report.bytes += messages.body_bytes
+
+    def _finish(self) -> None:
+        if isinstance(self._out, Attempt):
+            self._report.result = self._out.finish()
+        else:
+            self._report.queues = self._out.finish()
+
+
+def unique_id_of(key: str) -> str:
+    """Return the message id for a row's own key: the key itself where it is one."""
+    if len(key) == _UNIQUE_ID_DIGITS and key.isascii() and key.isalnum():
+        return key
+    return _digest(key)
+
+
+def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callable[[int], list[str]]:
+    """Return what makes so many message ids: always new ones, or those that a repeated task makes again."""
+    if options.delivery != IDEMPOTENT:
+        return unique.take
+    numbers = count()
+    prefix = f"{name.write}:{name.partition}:"
+    return lambda wanted: [_digest(f"{prefix}{next(numbers)}") for _ in range(wanted)]
+
+
+def _digest(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest().upper()

@@ -1,0 +1,162 @@
+"""Writing: what Spark calls in tasks and on the driver, for batches and for streams. What it does is `sink_task`'s.
+
+In tasks Spark gives Arrow batches; on the driver it gives the tasks' reports to `commit`, or to `abort` with None for
+attempts that failed. A stream's driver-side object is a new one for every call, so all it needs is in the reports.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyromq.client.blocking.batch_transactions import BatchTransactions
+from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
+from pyromq.errors import MQError, Unavailable, UsageError
+from pyromq.spark.clients import RESTART_SECONDS, patiently
+from pyromq.spark.write.clients import sink_client
+from pyromq.spark.write.options import EXACTLY_ONCE, SinkOptions
+from pyromq.spark.write.task import Report, SinkTask, TaskName
+
+logger = logging.getLogger(__name__)
+
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1  # pauses between two looks whether messages can be read
+SLOWLY_VISIBLE = 10_000  # messages a second that any broker makes visible: about 70,000 in measurements
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """A task's report on its way to the driver."""
+
+    report: Report
+
+
+class RocketMQWriter(DataSourceArrowWriter):
+    """One batch write. The same object, pickled, is in the tasks and on the driver."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._ledger = check_reachable(options, wait_seconds=0)
+        self._write = f"spark-job:{options.job_id or uuid4().hex}:{options.topic or '*'}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return Written(_run_task(self._options, self._ledger, self._write, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_reports(self._options, self._ledger, reports_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        abort_reports(self._options, self._ledger, reports_of(messages))
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """The writes of a stream's micro-batches, each known by the query's id and the batch's number."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        if options.job_id is not None:
+            raise UsageError("option jobId is for batch writes; a stream's writes are named by its query")
+        self._options = options
+        self._ledger = check_reachable(options, wait_seconds=RESTART_SECONDS)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = _task()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise UsageError("Spark does not say which query and batch this is; the sink needs PySpark 4.1 or later")
+        return Written(_run_task(self._options, self._ledger, f"spark-query:{query}:{batch}", iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit_reports(self._options, self._ledger, reports_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        abort_reports(self._options, self._ledger, reports_of(messages))
+
+
+def check_reachable(options: SinkOptions, *, wait_seconds: float) -> str | None:
+    """Connect, at planning: no name server, no such topic or ledger are said before any row is touched.
+
+    Spark plans each micro-batch, so a stream waits a while for servers that are started again. Return the broker that
+    decides, for exactly once: tasks and driver must mean the same.
+    """
+    client = patiently(options, lambda: sink_client(options), most_seconds=wait_seconds)
+    for topic in filter(None, (options.topic, options.dead_letter_topic)):
+        patiently(options, partial(client.queues, topic), most_seconds=wait_seconds, planned=wait_seconds > 0)
+    return client.ledger if options.delivery == EXACTLY_ONCE else None
+
+
+def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[Report]:
+    return [message.report for message in messages if isinstance(message, Written)]
+
+
+def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+    """Make a write count. Without exactly once it counts already. Raises what the brokers refuse it with."""
+    if not reports:
+        return
+    write = reports[0].write
+    if options.delivery == EXACTLY_ONCE:
+        # Where a task found the write decided, its commit only finishes what that decision began.
+        whole = not any(report.skipped for report in reports)
+        client = patiently(options, lambda: sink_client(options, ledger), planned=True)
+        outcome = client.commit(write, _results(reports) if whole else [])
+        logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
+        if options.wait_visible and not outcome.visible:
+            wait_until_visible(options, client, outcome)
+    dropped, dead_letters = sum(each.dropped for each in reports), sum(each.dead_letters for each in reports)
+    if dropped or dead_letters:
+        logger.warning("%s: rows too large: %d dropped, %d dead letters", write, dropped, dead_letters)
+
+
+def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome: BatchOutcome) -> None:
+    """Return when all messages of a decided write can be read, so that what comes next finds them.
+
+    Raises `Unavailable` when that takes longer than `deadlineMs` and what so many messages take.
+    """
+    write = outcome.transaction
+    give_up = time.monotonic() + options.deadline_ms / 1000 + outcome.messages / SLOWLY_VISIBLE
+    pause = FIRST_LOOK_SECONDS
+    while (found := patiently(options, partial(client.lookup, write))) is not None and not found.visible:
+        if time.monotonic() >= give_up:
+            raise Unavailable(
+                f"{write}: its {outcome.messages} messages are stored and count, but cannot all be read yet; brokers "
+                "will show them, so do not write them again under another name"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, LAST_LOOK_SECONDS)
+
+
+def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+    """Let brokers forget what the tasks sent, unless it was decided that it counts. Never raises an `MQError`."""
+    if options.delivery != EXACTLY_ONCE or not reports:
+        if reports:
+            logger.warning("%s failed; %d rows are stored all the same", reports[0].write, sum(r.rows for r in reports))
+        return
+    try:
+        client = sink_client(options, ledger)
+        if client.lookup(reports[0].write) is None:
+            client.rollback(reports[0].write, _results(reports))
+    except MQError as error:
+        logger.warning("%s is not rolled back, the brokers will do it in time: %s", reports[0].write, error)
+
+
+def _results(reports: Iterable[Report]) -> list[AttemptResult]:
+    return [report.result for report in reports if report.result is not None]
+
+
+def _run_task(options: SinkOptions, ledger: str | None, write: str, batches: Iterator[pa.RecordBatch]) -> Report:
+    name = TaskName(write, _task().partitionId())
+    client = patiently(options, lambda: sink_client(options, ledger), planned=True)
+    return SinkTask(client, options, name).write(batches)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "Spark calls `write` in tasks"
+    return context

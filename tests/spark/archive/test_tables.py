@@ -1,0 +1,170 @@
+"""Files and commits of archives, without Spark."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from pyromq.errors import UsageError
+from pyromq.spark.archive.files import holds_delta, open_root, write_files
+from pyromq.spark.archive.tables import Page, open_table
+from pyromq.spark.read.columns import arrow_schema
+
+COLUMNS = ["topic", "brokerName", "queueId", "queueOffset", "body", "storeTimestamp"]
+SCHEMA = arrow_schema(COLUMNS)
+DAY = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def rows(offsets, topic="orders", queue=0, day=DAY):
+    table = [
+        {
+            "topic": topic,
+            "brokerName": "broker-a",
+            "queueId": queue,
+            "queueOffset": offset,
+            "body": b"%d" % offset,
+            "storeTimestamp": day,
+        }
+        for offset in offsets
+    ]
+    return pa.RecordBatch.from_pylist(table, schema=SCHEMA)
+
+
+class Archive:
+    """An archive in a folder, filled as Spark would."""
+
+    def __init__(self, folder, form):
+        self.location, self.form = str(folder / "archive"), form
+
+    def write(self, *batches, batch=0, query="query"):
+        table = open_table(self.location, self.form)
+        return write_files(open_root(self.location), batches, query=query, batch=batch, hidden=table.hidden)
+
+    def commit(self, files, batch=0, query="query"):
+        return open_table(self.location, self.form).commit(query, batch, files, SCHEMA)
+
+    def offsets(self):
+        if self.form == "delta":
+            deltalake = pytest.importorskip("deltalake")
+            table = deltalake.DeltaTable(self.location).to_pyarrow_table()
+        else:
+            table = ds.dataset(self.location, format="parquet", partitioning="hive").to_table()
+        return sorted(table.column("queueOffset").to_pylist())
+
+
+@pytest.fixture(params=["parquet", "delta"])
+def archive(request, tmp_path):
+    if request.param == "delta":
+        pytest.importorskip("deltalake")
+    return Archive(tmp_path, request.param)
+
+
+def test_a_committed_batch_is_seen_with_its_rows(archive):
+    files = archive.write(rows(range(10)), rows(range(10, 15)))
+    assert archive.commit(files)
+    assert archive.offsets() == list(range(15))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "archive").write_text("a file")
+    with pytest.raises(OSError, match="Cannot create directory"):
+        write_files(open_root(str(tmp_path / "archive")), [rows(range(3))], query="query", batch=0)
+
+
+def test_a_delta_table_is_told_from_parquet(archive):
+    assert holds_delta(archive.location) is False
+    archive.commit(archive.write(rows(range(10))))
+    assert holds_delta(archive.location) is (archive.form == "delta")
+    assert holds_delta(f"file://{archive.location}") is (archive.form == "delta")
+    assert holds_delta("s3a://lake/archive") is None  # pyarrow says s3://
+
+
+@pytest.mark.parametrize(
+    ("is_delta", "form", "text"),
+    [
+        (False, "delta", "there is no archive in Delta at"),
+        (True, "parquet", "is a Delta table; give --format delta"),
+    ],
+)
+def test_an_archive_of_another_format_is_refused(is_delta, form, text, tmp_path):
+    pytest.importorskip("pyspark")
+    from pyromq.spark.jobs.session import read_archive
+
+    if is_delta:
+        (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(UsageError, match=text):
+        read_archive(None, str(tmp_path), form)
+
+
+def test_a_repeated_batch_is_there_once(archive):
+    archive.commit(archive.write(rows(range(10))))
+    assert not archive.commit(archive.write(rows(range(10))))
+    archive.commit(archive.write(rows(range(10, 12)), batch=1), batch=1)
+    assert archive.offsets() == list(range(12))
+
+
+def test_two_queries_into_one_archive_do_not_take_each_other_for_repeats(archive):
+    archive.commit(archive.write(rows(range(5)), query="one"), query="one")
+    archive.commit(archive.write(rows(range(5, 9)), query="two"), query="two")
+    assert archive.offsets() == list(range(9))
+
+
+def test_a_commit_cut_short_is_finished_by_the_next_attempt(tmp_path):
+    archive = Archive(tmp_path, "parquet")
+    first, second = archive.write(rows(range(5)), rows(range(5), queue=1)), archive.write(rows(range(5, 9)))
+    table = open_table(archive.location, "parquet")
+    table._write_page(Page("query", 0, first + second))  # and nothing moved yet
+    again = archive.write(rows(range(9)), rows(range(5), queue=1))
+    assert not archive.commit(again)
+    assert archive.offsets() == sorted([*range(9), *range(5)])
+
+
+def test_files_of_an_attempt_that_failed_are_never_seen(tmp_path):
+    archive = Archive(tmp_path, "parquet")
+    archive.write(rows(range(3)))
+    archive.commit(archive.write(rows(range(3))))
+    assert archive.offsets() == [0, 1, 2]
+    assert not list((tmp_path / "archive" / "_pyromq" / "new").rglob("*.parquet"))
+
+
+def test_topics_and_days_have_folders_of_their_own(tmp_path):
+    archive = Archive(tmp_path, "parquet")
+    next_day = datetime(2026, 2, 1, tzinfo=UTC)
+    archive.commit(archive.write(rows([0, 1]), rows([2], day=next_day), rows([0], topic="payments")))
+    folders = {
+        str(path.parent.relative_to(archive.location)) for path in (tmp_path / "archive").rglob("topic=*/*/*.parquet")
+    }
+    assert folders == {
+        "topic=orders/date=2026-01-31",
+        "topic=orders/date=2026-02-01",
+        "topic=payments/date=2026-01-31",
+    }
+
+
+def test_the_book_knows_what_is_in_each_file(tmp_path):
+    archive = Archive(tmp_path, "parquet")
+    archive.commit(archive.write(rows([3, 4]), rows([7], queue=1)))
+    (page,) = open_table(archive.location, "parquet").pages()
+    (file,) = page.files
+    assert [(span.queue_id, span.first, span.last, span.rows) for span in file.queues] == [(0, 3, 4, 2), (1, 7, 7, 1)]
+    assert page.rows == 3
+
+
+def test_a_batch_without_rows_commits_nothing(archive):
+    assert archive.write(rows([])) == []
+    assert archive.commit([])
+
+
+def test_columns_that_an_archive_cannot_be_without_are_named(tmp_path):
+    with pytest.raises(UsageError, match="needs column brokerName"):
+        Archive(tmp_path, "parquet").write(rows([1]).select(["topic", "body"]))
+
+
+def test_another_format_is_named(tmp_path):
+    with pytest.raises(UsageError, match="'orc' is none of parquet, delta"):
+        open_table(str(tmp_path), "orc")

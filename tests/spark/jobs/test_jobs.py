@@ -1,0 +1,363 @@
+"""The jobs on a real session and real brokers."""
+
+import asyncio
+import json
+import os
+import shutil
+import time
+import uuid
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as F
+
+from pyromq import Admin, Message, Producer
+from pyromq.client.consumer.push.listener import GiveUp
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.errors import UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.jobs import metrics
+from pyromq.spark.jobs import runner as running
+from pyromq.spark.jobs.runner import Totals
+from pyromq.spark.jobs.settings import JOBS, build, run
+from pyromq.spark.monitoring.checkpoint import describe, read_checkpoint, reset_to
+from pyromq.spark.read.stream_offset import StreamOffset
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def topic(namesrv):
+    name = f"jobs-{uuid.uuid4().hex[:8]}"
+    with Admin(namesrv) as admin:
+        admin.create_topic(name, 4)
+    return name
+
+
+@pytest.fixture(scope="module")
+def producer(namesrv):
+    with Producer("jobs-test", namesrv) as producer:
+        yield producer
+
+
+def send(producer, topic, numbers):
+    places = [MessageQueue(topic, "broker-a", number) for number in range(4)]
+    messages = [
+        Message(topic, b"%d" % n, tags=f"t{n % 2}", keys=f"k{n % 4}", properties={"n": str(n)}) for n in numbers
+    ]
+    sent = zip(numbers, messages, strict=True)
+    for future in [producer.send_soon(message, queue=places[n % 4]) for n, message in sent]:
+        future.result()
+
+
+def job(name, namesrv, **values):
+    return run(name, build(JOBS[name], {"namesrv": namesrv} | values), lambda _: None)
+
+
+def stream(topic, folder):
+    return {"topics": topic, "checkpoint": str(folder / "checkpoint"), "once": True}
+
+
+@pytest.fixture
+def archived(spark, namesrv, topic, producer, tmp_path):
+    """A topic of 100 messages in an archive of three batches."""
+    send(producer, topic, range(100))
+    archive = {"to": str(tmp_path / "lake"), **stream(topic, tmp_path), "batch_rows": 40}
+    summary = job("archive", namesrv, **archive)
+    assert summary.notes == ("100 messages in 3 batches",)
+    return tmp_path / "lake"
+
+
+def read(spark, namesrv, topic):
+    return spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=topic).load()
+
+
+def bodies(spark, namesrv, topic):
+    return sorted(int(row.body) for row in read(spark, namesrv, topic).collect())
+
+
+def forget_newest_commit(folder):
+    """Let Spark believe that its last batch is not done."""
+    newest = max((folder / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    newest.unlink()
+
+
+def files(archive):
+    return sorted(archive.glob("topic=*/date=*/*.parquet"))
+
+
+class TestArchiveAndAudit:
+    def test_an_audit_of_what_is_nowhere_is_refused(self, namesrv, archived):
+        with pytest.raises(UsageError, match=f"topic typo is neither in the archive {archived} nor at the brokers"):
+            job("audit", namesrv, archive=str(archived), topics="typo")
+
+    def audit(self, namesrv, archive, **values):
+        summary = job("audit", namesrv, archive=str(archive), **values)
+        wrong = {name: sum(row[name] for row in summary.rows) for name in ("lost", "repeated", "disordered", "behind")}
+        return wrong, summary.failed
+
+    def test_an_archive_has_each_message_once(self, spark, namesrv, archived):
+        rows = spark.read.parquet(str(archived)).collect()
+        assert sorted(int(row.body) for row in rows) == list(range(100))
+        assert self.audit(namesrv, archived) == ({"lost": 0, "repeated": 0, "disordered": 0, "behind": 0}, False)
+
+    def test_a_repeated_batch_changes_nothing(self, spark, namesrv, topic, producer, archived, tmp_path):
+        forget_newest_commit(tmp_path)
+        send(producer, topic, range(100, 110))
+        job("archive", namesrv, to=str(archived), **stream(topic, tmp_path))
+        assert self.audit(namesrv, archived) == ({"lost": 0, "repeated": 0, "disordered": 0, "behind": 0}, False)
+        assert spark.read.parquet(str(archived)).count() == 110
+
+    def test_what_is_lost_repeated_or_out_of_order_is_found(self, spark, namesrv, topic, archived):
+        first, second, third, *_ = files(archived)
+        lost = spark.read.parquet(str(first)).count()
+        first.unlink()
+        repeated = spark.read.parquet(str(second)).count()
+        shutil.copy(second, second.with_name("copy.parquet"))
+        swapped = spark.read.parquet(str(third)).selectExpr(
+            "* except (commitLogOffset)", "-commitLogOffset as commitLogOffset"
+        )
+        swapped.coalesce(1).write.parquet(str(archived / "swapped"))
+        (written,) = (archived / "swapped").glob("*.parquet")
+        written.rename(third)
+        shutil.rmtree(archived / "swapped")
+        wrong, failed = self.audit(namesrv, archived, complete=True)
+        assert failed
+        assert (wrong["lost"], wrong["repeated"]) == (lost, repeated)
+        assert wrong["disordered"] > 0
+
+    def test_messages_not_archived_yet_are_behind_and_not_lost(self, namesrv, topic, producer, archived):
+        send(producer, topic, range(7))
+        wrong, failed = self.audit(namesrv, archived)
+        assert (wrong["behind"], failed) == (7, False)
+
+    def test_an_archive_that_is_not_there_is_named(self, spark, namesrv, tmp_path):
+        with pytest.raises(UsageError, match="there is no archive at"):
+            job("audit", namesrv, archive=str(tmp_path / "nothing"))
+
+    def test_delta_has_each_message_once_though_a_batch_is_repeated(self, spark, namesrv, topic, producer, tmp_path):
+        pytest.importorskip("deltalake")
+        delta = {"to": str(tmp_path / "delta"), "format": "delta"} | stream(topic, tmp_path)
+        send(producer, topic, range(20))
+        job("archive", namesrv, **delta, batch_rows=15)
+        forget_newest_commit(tmp_path)
+        send(producer, topic, range(20, 30))
+        job("archive", namesrv, **delta)
+        wrong, failed = self.audit(namesrv, tmp_path / "delta", format="delta", complete=True)
+        assert (sum(wrong.values()), failed) == (0, False)
+
+    def test_a_checkpoint_is_described_and_set_anew(self, spark, namesrv, topic, archived, tmp_path):
+        rows = describe(read_checkpoint(tmp_path / "checkpoint"), namesrv)
+        assert [(row["done"], row["broker_max"], row["lag"]) for row in rows] == [(25, 25, 0)] * 4
+        reset_to(tmp_path / "checkpoint", namesrv, json.dumps({topic: {"broker-a": {"0": 20}}}))
+        summary = job("archive", namesrv, to=str(tmp_path / "again"), **stream(topic, tmp_path))
+        assert [(row["queue"], row["read"]) for row in summary.rows] == [(0, 5), (1, 0), (2, 0), (3, 0)]
+
+
+class TestReplay:
+    def test_archived_messages_are_sent_again_with_where_they_come_from(self, spark, namesrv, topic, archived):
+        values = {"archive": str(archived), "topic": topic, "job": topic, "to_topic": f"{topic}-again", "tag": "t1"}
+        with Admin(namesrv) as admin:
+            admin.create_topic(f"{topic}-again", 4)
+        assert job("replay", namesrv, dry_run=True, **values).notes == (f"50 messages would be sent to {topic}-again",)
+        job("replay", namesrv, delivery="exactlyOnce", same_queues=True, **values)
+        job("replay", namesrv, delivery="exactlyOnce", same_queues=True, **values)
+        read = spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=f"{topic}-again").load().collect()
+        assert sorted(int(row.body) for row in read) == list(range(1, 100, 2))
+        row = next(row for row in read if row.body == b"1")
+        assert row.properties["ORIGIN"] == f"archive:{topic}/broker-a/1/0"
+        assert (row.queueId, row.tags, row.properties["n"]) == (1, "t1", "1")
+
+
+class TestRedrive:
+    def die(self, namesrv, topic, group):
+        async def consume():
+            seen, done = 0, asyncio.Event()
+
+            async def give_up(batch):
+                nonlocal seen
+                seen += 1
+                if seen == 4:
+                    done.set()
+                raise GiveUp("no such order")
+
+            consumer = AsyncConsumer(group, namesrv)
+            consumer.subscribe(topic, give_up)
+            async with consumer:
+                await asyncio.wait_for(done.wait(), 10)
+
+        asyncio.run(consume())
+
+    def test_dead_letters_go_back_once_and_are_parked_when_they_come_again(self, spark, namesrv, topic, producer):
+        send(producer, topic, range(4))
+        group = f"group-{topic}"
+        self.die(namesrv, topic, group)
+        summary = job("redrive", namesrv, group=group, job="one", reason="order")
+        assert summary.rows == [{"destination": topic, "reason": "GiveUp: no such order", "messages": 4}]
+        job("redrive", namesrv, group=group, job="one", reason="order")
+        assert bodies(spark, namesrv, topic) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+class TestMetrics:
+    def test_windows_go_to_a_topic_and_to_prometheus(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(40))
+        with Admin(namesrv) as admin:
+            admin.create_topic(f"{topic}-metrics", 1)
+        windows = {"mode": "update", "window": "1 hour"}
+        job("metrics", namesrv, to_topic=f"{topic}-metrics", **windows, **stream(topic, tmp_path))
+        options = {"namesrvAddr": namesrv, "subscribe": f"{topic}-metrics"}
+        read = [json.loads(row.body) for row in spark.read.format("rocketmq").options(**options).load().collect()]
+        assert {(each["tag"]) for each in read} == {"t0", "t1"}
+        assert sum(each["messages"] for each in read) == 40
+        text = tmp_path / "windows.prom"
+        job("metrics", namesrv, to_prometheus=str(text), **windows, **stream(topic, tmp_path / "other"))
+        assert f'pyromq_window_messages{{topic="{topic}",tag="t0"}} 20' in text.read_text()
+
+    def test_a_window_is_written_once_when_it_is_complete_and_late_messages_are_told(
+        self, spark, namesrv, topic, tmp_path
+    ):
+        """Messages from files: the times of those from a broker cannot be chosen."""
+        # What is late is known from the times of the micro-batch before the last.
+        minutes = (["00:10"] * 10, ["10:00"], ["10:10"], ["00:20", "00:30"], ["20:00"])
+        (tmp_path / "in").mkdir()
+        written = time.time() - 60
+        for number, times in enumerate(minutes):
+            lines = [json.dumps({"topic": "t", "body": "eA==", "bornTimestamp": t, "storeTimestamp": t}) for t in times]
+            file = tmp_path / "in" / f"{number}.json"
+            file.write_text("\n".join(lines))
+            os.utime(file, (written + number, written + number))  # Spark takes them in this order
+        windows = {"window": "1 minute", "late": "1 minute", "to_topic": topic}
+        settings = build(JOBS["metrics"], {"namesrv": namesrv, **windows, **stream(topic, tmp_path)})
+        schema = "topic string, tags string, body binary, bornTimestamp string, storeTimestamp string"
+        frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        for name in ("bornTimestamp", "storeTimestamp"):
+            frame = frame.withColumn(name, F.to_timestamp(F.concat(F.lit("2026-01-31 12:"), name)))
+        writer = metrics._writer(metrics.windows(frame, settings), settings).outputMode("append")
+        query = writer.option("checkpointLocation", settings.stream.checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        totals = Totals(StreamOffset({}))
+        reports = [json.loads(each.json) | {"sources": [{}]} for each in query.recentProgress]
+        totals.note(map(json.dumps, reports))
+        read = spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=topic).load().collect()
+        found = [json.loads(row.body) for row in read]
+        assert sorted((each["start"][14:16], each["messages"]) for each in found) == [("00", 10), ("10", 2)]
+        assert totals.summary().notes[-1].startswith("1 partial count")
+
+    def test_one_destination_is_needed(self, namesrv, topic, tmp_path):
+        with pytest.raises(UsageError, match="give one of"):
+            job("metrics", namesrv, **stream(topic, tmp_path))
+
+
+class TestMirror:
+    def test_copies_keep_queues_and_say_where_they_come_from(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(40))
+        copy = f"{topic}-copy"
+        with Admin(namesrv) as admin:
+            admin.create_topic(copy, 4)
+        mirror = {"to_namesrv": namesrv, "to_topic": copy}
+        job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
+        send(producer, topic, range(40, 60))
+        job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
+        assert bodies(spark, namesrv, copy) == list(range(60))
+        summary = job("audit", namesrv, mirror=copy, source_namesrv=namesrv)
+        assert not summary.failed
+        assert [(row["topic"], row["rows"]) for row in summary.rows] == [(topic, 15)] * 4
+
+    @pytest.mark.soak
+    def test_copies_are_copied_again_with_the_time_of_the_first(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(8))
+        chain = [topic, f"{topic}-2", f"{topic}-3"]
+        with Admin(namesrv) as admin:
+            for copy in chain[1:]:
+                admin.create_topic(copy, 4)
+        for number, (source, copy) in enumerate(pairwise(chain)):
+            mirror = {"to_namesrv": namesrv, "to_topic": copy, "cluster": f"c{number}", "to_cluster": f"c{number + 1}"}
+            job("mirror", namesrv, **mirror, **stream(source, tmp_path / copy))
+        assert bodies(spark, namesrv, chain[-1]) == list(range(8))
+        born = "coalesce(cast(properties['BORN_TIMESTAMP'] as bigint), unix_millis(bornTimestamp)) as born"
+        first, last = (
+            sorted(read(spark, namesrv, each).selectExpr(born, "cast(body as string)").collect()) for each in chain[::2]
+        )
+        assert first == last
+
+    def test_offsets_of_an_unknown_group_are_not_carried_over(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(8))
+        mirror = {"to_namesrv": namesrv, "to_topic": f"{topic}-copy", "groups": "nobody"}
+        with Admin(namesrv) as admin:
+            admin.create_topic(f"{topic}-copy", 4)
+        with pytest.raises(UsageError, match=f"group nobody is not known at {namesrv}"):
+            job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
+
+    def test_what_a_copy_lacks_repeats_or_has_in_another_order_is_found(self, spark, namesrv, topic, producer):
+        send(producer, topic, range(16))  # offsets 0 to 3 of each queue
+        copy = f"{topic}-copy"
+        with Admin(namesrv) as admin:
+            admin.create_topic(copy, 4)
+        origins = {0: [0, 1, 2, 3], 1: [0, 1, 3], 2: [0, 1, 1, 2, 3], 3: [0, 2, 1, 3]}
+        for queue, offsets in origins.items():
+            for offset in offsets:
+                origin = {"ORIGIN": f"a:{topic}/broker-a/{queue}/{offset}"}
+                producer.send(Message(copy, b"x", properties=origin), queue=MessageQueue(copy, "broker-a", queue))
+        summary = job("audit", namesrv, mirror=copy, source_namesrv=namesrv, complete=True)
+        assert summary.failed
+        found = [(row["lost"], row["repeated"], row["disordered"]) for row in summary.rows]
+        assert found == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+
+    @pytest.mark.soak
+    def test_offsets_of_groups_are_carried_over(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(40))
+        copy, group = f"{topic}-copy", f"group-{topic}"
+        with Admin(namesrv) as admin:
+            admin.create_topic(copy, 4)
+            for number in range(4):
+                admin.commit_offset(group, MessageQueue(topic, "broker-a", number), 3 + number)
+        mirror = {"to_namesrv": namesrv, "to_topic": copy, "groups": group}
+        summary = job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
+        assert summary.notes[-1] == f"offsets of 1 groups of {topic} carried over to {copy}"
+        with Admin(namesrv) as admin:
+            assert [each.consumer_offset for each in admin.group_progress(group, copy)] == [3, 4, 5, 6]
+
+    @pytest.mark.soak
+    def test_copies_are_not_mirrored_back(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(8))
+        there, back = f"{topic}-there", f"{topic}-back"
+        with Admin(namesrv) as admin:
+            admin.create_topic(there, 4)
+            admin.create_topic(back, 4)
+        job("mirror", namesrv, to_namesrv=namesrv, to_topic=there, **stream(topic, tmp_path))
+        turned = {"cluster": "b", "to_cluster": "a", "to_namesrv": namesrv, "to_topic": back}
+        job("mirror", namesrv, **turned, **stream(there, tmp_path / "back"))
+        assert bodies(spark, namesrv, back) == []
+
+
+@pytest.mark.soak
+def test_spark_has_no_listener_of_ours_to_call_when_python_has_ended(
+    spark, namesrv, topic, producer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(running, "LOOK_SECONDS", 0.01)
+    send(producer, topic, range(10))
+    seen, before = [], len(spark.streams._jsqm.listListeners())
+    values = {"namesrv": namesrv, "to": str(tmp_path / "lake"), "lag_json": str(tmp_path / "lag.json")}
+    settings = build(JOBS["archive"], values | stream(topic, tmp_path))
+    (tmp_path / "lag.json").mkdir()  # it cannot be written
+    with pytest.raises(IsADirectoryError):  # at the end: batches do not fail by it
+        run("archive", settings, lambda rows: seen.append((rows, len(spark.streams._jsqm.listListeners()))))
+    assert {listeners for _, listeners in seen} == {before}
+    assert describe(read_checkpoint(tmp_path / "checkpoint"), namesrv)
+
+
+def test_the_lag_of_a_job_is_in_files(spark, namesrv, topic, producer, tmp_path):
+    send(producer, topic, range(10))
+    lag = {"lag_json": str(tmp_path / "lag.json"), "lag_prometheus": str(tmp_path / "lag.prom")}
+    job("archive", namesrv, to=str(tmp_path / "lake"), **lag, **stream(topic, tmp_path))
+    (query,) = json.loads(Path(lag["lag_json"]).read_text())
+    assert (query["query"], query["messages"], len(query["queues"])) == ("archive", 0, 4)
+    assert (
+        f'pyromq_spark_offset{{query="archive",topic="{topic}",broker="broker-a",queue="0"}} 3'
+        in Path(lag["lag_prometheus"]).read_text()
+    )

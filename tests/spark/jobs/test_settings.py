@@ -1,0 +1,103 @@
+"""Settings of jobs: what is understood, and what is said about mistakes. Without Spark."""
+
+from datetime import datetime
+
+import pytest
+
+from pyromq.errors import UsageError
+from pyromq.spark.jobs.settings import JOBS, Archive, build, pairs
+
+ARCHIVE = {"to": "/lake", "topics": "orders", "checkpoint": "/checkpoint"}
+
+
+def test_settings_of_all_parts_are_given_side_by_side():
+    settings = build(Archive, ARCHIVE | {"once": True, "namesrv": "a:1", "conf": ["x=1"]})
+    assert (settings.to, settings.stream.topics, settings.stream.once) == ("/lake", "orders", True)
+    assert (settings.session.namesrv, settings.session.conf) == ("a:1", ("x=1",))
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"to": "/lake", "topics": "orders"}, "setting checkpoint is missing"),
+        (ARCHIVE | {"topic": "x"}, "setting 'topic' is unknown; did you mean topics"),
+        (ARCHIVE | {"batch_rows": "many"}, "batch_rows is 'many'; it must be a whole number"),
+        (ARCHIVE | {"once": "yes"}, "once is 'yes'; it must be true or false"),
+        (ARCHIVE | {"to": 7}, "to is 7; it must be a text: put it in quotes"),
+        (ARCHIVE | {"every": datetime(2026, 1, 31, 12)}, "every is 2026-01-31 12:00:00; .* a text: put it in quotes"),
+        (ARCHIVE | {"topics": ["a", "b"]}, "topics is .*; it must be a text: write a,b"),
+        (ARCHIVE | {"start": None}, "start is empty; it must be a text$"),
+        (ARCHIVE | {"option": 5}, "option is 5; it must be a text or a list of texts"),
+        (ARCHIVE | {"option": [5]}, r"option is \[5\]; it must be a text or a list of texts"),
+        (ARCHIVE | {1: "x"}, "setting 1 is unknown; known are "),
+    ],
+)
+def test_a_mistake_is_named(values, text):
+    with pytest.raises(UsageError, match=text):
+        build(Archive, values)
+
+
+REPLAY = {"archive": "/lake", "topic": "orders", "job": "1"}
+STREAM = {"topics": "orders", "checkpoint": "/checkpoint"}
+
+
+@pytest.mark.parametrize(
+    ("job", "values", "text"),
+    [
+        ("archive", ARCHIVE | {"format": "pq"}, "setting format is 'pq'; write parquet or delta"),
+        ("archive", ARCHIVE | {"conf": "foo"}, "'foo' is not of the form NAME=VALUE"),
+        ("archive", ARCHIVE | {"option": "foo"}, "'foo' is not of the form NAME=VALUE"),
+        ("audit", {}, "give setting archive or setting mirror, one of them"),
+        ("audit", {"mirror": "orders"}, "setting mirror needs source_namesrv"),
+        ("audit", {"archive": "/lake", "format": "pqrquet"}, "setting format is 'pqrquet'"),
+        ("metrics", STREAM, "give one of the settings to_topic, to and to_prometheus"),
+        ("metrics", STREAM | {"to": "/windows", "mode": "update"}, "setting mode is 'update'"),
+        ("metrics", STREAM | {"to_topic": "windows", "mode": "all"}, "setting mode is 'all'"),
+        ("redrive", {"group": "billing", "job": "1", "attempts": 3}, "attempts and parking_topic belong together"),
+        ("replay", REPLAY | {"format": "orc"}, "setting format is 'orc'"),
+        ("replay", REPLAY | {"rate": -5, "dry_run": True}, "setting rate is -5; write a whole number from 0 on"),
+        ("replay", REPLAY | {"since": "rubbish"}, "setting since is 'rubbish'; write a time: 2026-01-31"),
+        ("replay", REPLAY | {"until": "2026-02-31"}, "setting until is '2026-02-31'"),
+        ("redrive", {"group": "billing", "job": "1", "since": "yesterday"}, "setting since is 'yesterday'"),
+        ("archive", ARCHIVE | {"every": "banana"}, "setting every is 'banana'; write a length of time"),
+        ("archive", ARCHIVE | {"batch_rows": 0}, "setting batch_rows is 0; write a whole number from 1 on"),
+        ("metrics", STREAM | {"to": "/windows", "window": "long"}, "setting window is 'long'"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_before_spark_starts(job, values, text):
+    with pytest.raises(UsageError, match=text):
+        build(JOBS[job], values)
+
+
+@pytest.mark.parametrize("moment", ["", "2026-01-31", "2026-01-31 12:00", "2026-01-31T12:00:00.5Z"])
+def test_moments_are_taken_as_spark_takes_them(moment):
+    assert build(JOBS["replay"], REPLAY | {"since": moment}).since == moment
+
+
+@pytest.mark.parametrize("name", ["lag_json", "lag_prometheus", "to_prometheus"])
+def test_the_folder_of_a_file_that_is_written_later_must_be_there(name, tmp_path):
+    job, values = ("metrics", STREAM) if name == "to_prometheus" else ("archive", ARCHIVE)
+    build(JOBS[job], values | {name: str(tmp_path / "figures")})
+    with pytest.raises(UsageError, match=f"setting {name} is .*there is no folder {tmp_path / 'nodir'}"):
+        build(JOBS[job], values | {name: str(tmp_path / "nodir" / "figures")})
+
+
+def test_formats_are_those_of_archives():
+    pytest.importorskip("pyarrow")
+    from pyromq.spark.archive import tables as archive_tables
+    from pyromq.spark.jobs import settings
+
+    assert settings.FORMATS == archive_tables.FORMATS
+
+
+@pytest.mark.parametrize("job", JOBS.values())
+def test_every_setting_says_what_it_is_for(job):
+    from pyromq.spark.jobs.settings import flags
+
+    assert all(each.metadata["doc"].endswith((".", "`.")) for each, _ in flags(job))
+
+
+def test_pairs_are_split_at_the_first_equals_sign():
+    assert pairs(("a=b=c", "d=")) == {"a": "b=c", "d": ""}
+    with pytest.raises(UsageError, match="'x' is not of the form"):
+        pairs(("x",))

@@ -1,0 +1,88 @@
+"""Checkpoints as Spark writes them, read and set anew; against a real broker, without Spark."""
+
+import json
+import uuid
+
+import pytest
+
+from pyromq import Admin, Message, Producer
+from pyromq.errors import UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.monitoring.checkpoint import describe, read_checkpoint, reset_to
+from pyromq.spark.read.stream_offset import StreamOffset
+
+
+@pytest.fixture(scope="module")
+def topic(namesrv):
+    """Two queues of ten messages."""
+    name = f"checkpoint-{uuid.uuid4().hex[:8]}"
+    with Admin(namesrv) as admin, Producer("checkpoint-test", namesrv) as producer:
+        admin.create_topic(name, 2)
+        for number in range(20):
+            producer.send(Message(name, b"x"), queue=MessageQueue(name, "broker-a", number % 2))
+    return name
+
+
+class Folder:
+    """A checkpoint with some batches planned and some done."""
+
+    def __init__(self, path, topic):
+        self.path, self.topic = path, topic
+        for name in ("offsets", "commits"):
+            (path / name).mkdir()
+
+    def plan(self, batch, *offsets):
+        positions = {MessageQueue(self.topic, "broker-a", number): offset for number, offset in enumerate(offsets)}
+        text = "\n".join(["v1", '{"conf":{}}', json.dumps(StreamOffset(positions).as_json())])
+        (self.path / "offsets" / str(batch)).write_text(text)
+        (self.path / "offsets" / f".{batch}.crc").write_bytes(b"crc")
+
+    def finish(self, batch):
+        (self.path / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+@pytest.fixture
+def folder(tmp_path, topic):
+    folder = Folder(tmp_path, topic)
+    folder.plan(0, 3, 2)
+    folder.finish(0)
+    folder.plan(1, 8, 7)
+    return folder
+
+
+def test_what_is_done_and_planned_is_shown_against_the_broker(folder, namesrv):
+    rows = describe(read_checkpoint(folder.path), namesrv)
+    assert [(row["queue"], row["done"], row["planned"], row["broker_max"], row["lag"]) for row in rows] == [
+        (0, 3, 8, 10, 7),
+        (1, 2, 7, 10, 8),
+    ]
+
+
+def test_a_query_is_set_anew_and_forgets_what_was_planned(folder, namesrv, topic):
+    reset_to(folder.path, namesrv, json.dumps({topic: {"broker-a": {"1": 9}}}))
+    checkpoint = read_checkpoint(folder.path)
+    assert (checkpoint.batch, checkpoint.planned) == (0, None)
+    assert list(checkpoint.done.positions.values()) == [3, 9]
+    assert not (folder.path / "offsets" / ".0.crc").exists()
+
+
+@pytest.mark.parametrize(("place", "offsets"), [("earliest", [0, 0]), ("latest", [10, 10])])
+def test_a_query_is_set_to_an_end(folder, namesrv, place, offsets):
+    assert list(reset_to(folder.path, namesrv, place).positions.values()) == offsets
+
+
+def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):
+    with pytest.raises(UsageError, match="is no checkpoint"):
+        read_checkpoint(tmp_path)
+
+
+def test_another_sources_checkpoint_is_named(folder):
+    (folder.path / "offsets" / "0").write_text("v1\n{}\n17")
+    with pytest.raises(UsageError, match="holds no offset of topics: '17'"):
+        read_checkpoint(folder.path)
+
+
+def test_a_query_that_has_done_nothing_cannot_be_set(folder, namesrv):
+    (folder.path / "commits" / "0").unlink()
+    with pytest.raises(UsageError, match="has no batch that is done"):
+        reset_to(folder.path, namesrv, "latest")

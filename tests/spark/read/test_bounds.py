@@ -1,0 +1,95 @@
+"""From options to offset ranges."""
+
+import pytest
+
+from pyromq.errors import TopicNotFound, UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.read.bounds import DataLoss, plan_ranges
+from pyromq.spark.read.options import read_options
+
+FIRST, SECOND = MessageQueue("x", "b", 0), MessageQueue("x", "b", 1)
+
+
+class TwoQueues:
+    """Queue 0 holds offsets 5 to 10, stored at 500, 600, ... ms; queue 1 is empty."""
+
+    def brokers(self):
+        return ["b"]
+
+    def topics(self):
+        return ["%RETRY%x", "rmq_sys_x", "x"]
+
+    def bounds(self, topics):
+        return {FIRST: (5, 10), SECOND: (0, 0)} if list(topics) == ["x"] else {}
+
+    def live_bounds(self, bounds):
+        return bounds
+
+    def first_since(self, queue, time_ms, bounds):
+        return min(max(-(-time_ms // 100), bounds[0]), bounds[1])
+
+    def committed(self, queues, group):
+        return {queue: 8 if queue == FIRST and group == "g" else None for queue in queues}
+
+
+def planned(**options):
+    return [(r.start, r.end) for r in plan_ranges(read_options({"subscribe": "x"} | options), TwoQueues())]
+
+
+@pytest.mark.parametrize(
+    ("options", "ranges"),
+    [
+        ({}, [(5, 10), (0, 0)]),
+        ({"startingOffsets": "group", "group": "g"}, [(8, 10), (0, 0)]),
+        ({"startingOffsets": "group", "group": "other"}, [(5, 10), (0, 0)]),
+        ({"startingOffsets": '{"x":{"b":{"0":7}}}'}, [(7, 10), (0, 0)]),
+        ({"startingOffsets": '{"x":{"b":{"0":-1}}}'}, [(10, 10), (0, 0)]),
+        ({"endingOffsets": '{"x":{"b":{"0":6}}}'}, [(5, 6), (0, 0)]),
+        ({"startingTimestamp": "650"}, [(7, 10), (0, 0)]),
+        ({"startingTimestamp": "9999"}, [(10, 10), (0, 0)]),
+        ({"startingTimestamp": "600", "endingTimestamp": "800"}, [(6, 8), (0, 0)]),
+        ({"startingOffsetsByTimestamp": '{"x":{"b":{"0":700}}}'}, [(7, 10), (0, 0)]),
+        ({"endingOffsetsByTimestamp": '{"x":{"b":{"0":700}}}'}, [(5, 7), (0, 0)]),
+    ],
+)
+def test_where_queues_begin_and_end(options, ranges):
+    assert planned(**options) == ranges
+
+
+@pytest.mark.parametrize(
+    "name", ["startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"]
+)
+@pytest.mark.parametrize("table", ['{"y":{"b":{"0":7}}}', '{"x":{"c":{"0":7}}}', '{"x":{"b":{"2":7}}}'])
+def test_a_queue_that_is_not_read_is_named(name, table):
+    with pytest.raises(UsageError, match=f"option {name} names queue . of topic . at ., which is not read here"):
+        planned(**{name: table})
+
+
+def test_no_message_since_a_time_is_an_error_where_that_is_wanted():
+    with pytest.raises(UsageError, match=r"queue 0 of topic x at b has no message stored at 9999 ms"):
+        planned(startingTimestamp="9999", startingOffsetsByTimestampStrategy="error")
+
+
+def test_offsets_that_are_gone_are_an_error_that_says_what_is_there():
+    with pytest.raises(DataLoss, match=r"queue 0 of topic x at b is 2; the queue holds 5 to 10.*failOnDataLoss"):
+        planned(startingOffsets='{"x":{"b":{"0":2}}}')
+
+
+def test_without_fail_on_data_loss_the_rest_is_read():
+    assert planned(startingOffsets='{"x":{"b":{"0":2}}}', failOnDataLoss="false") == [(5, 10), (0, 0)]
+
+
+def test_a_queue_that_does_not_exist_is_named():
+    options = read_options({"assign": '{"x":{"b":[7]}}'})
+    with pytest.raises(UsageError, match=r"queue 7 of topic x at b, which does not exist"):
+        plan_ranges(options, TwoQueues())
+
+
+def test_a_pattern_means_applications_topics_only():
+    ranges = plan_ranges(read_options({"subscribePattern": ".*x"}), TwoQueues())
+    assert {r.queue.topic for r in ranges} == {"x"}
+
+
+def test_a_pattern_that_matches_nothing_is_named():
+    with pytest.raises(TopicNotFound, match=r"'y\.\*'"):
+        plan_ranges(read_options({"subscribePattern": "y.*"}), TwoQueues())

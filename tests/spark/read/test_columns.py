@@ -1,0 +1,169 @@
+"""Stored records into Arrow columns."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+
+from pyromq.errors import StoreCorrupt
+from pyromq.message import StoredMessage, SysFlag, compress, decode_properties
+from pyromq.record import encode
+from pyromq.spark.read.columns import ARROW_TYPES, arrow_schema, count_records, to_batch
+
+ALL = list(ARROW_TYPES)
+
+
+def record(body=b"body", text="", **fields):
+    return encode(StoredMessage("topic", body, text, **fields))
+
+
+def rows(raw, columns=ALL, **options):
+    return to_batch(raw, "broker-a", columns, **({"tags": frozenset()} | options)).to_pylist()
+
+
+def test_every_field_of_a_record_is_in_its_column():
+    raw = record(
+        text="TAGS\x01red\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01ABC\x02größe\x01naïve",
+        queue_id=3,
+        flag=7,
+        queue_offset=41,
+        log_offset=0x1234,
+        born_ms=1_700_000_000_123,
+        born_address=bytes([10, 0, 0, 1]) + (99).to_bytes(4, "big"),
+        store_ms=1_700_000_000_456,
+        store_address=bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big"),
+        reconsume_times=2,
+    )
+    (row,) = rows(raw)
+    assert [row.pop(name).timestamp() for name in ("bornTimestamp", "storeTimestamp")] == [
+        1700000000.123,
+        1700000000.456,
+    ]
+    assert row == {
+        "topic": "topic",
+        "brokerName": "broker-a",
+        "queueId": 3,
+        "queueOffset": 41,
+        "msgId": "7F00000100002A9F0000000000001234",
+        "uniqKey": "ABC",
+        "tags": "red",
+        "keys": ["k1", "k2"],
+        "body": b"body",
+        "properties": [("größe", "naïve")],
+        "bornHost": "10.0.0.1:99",
+        "reconsumeTimes": 2,
+        "sysFlag": 0,
+        "flag": 7,
+        "commitLogOffset": 0x1234,
+    }
+
+
+def test_a_record_without_properties_has_nulls_and_empty_lists():
+    (row,) = rows(record(), ["uniqKey", "tags", "keys", "properties"])
+    assert row == {"uniqKey": None, "tags": None, "keys": [], "properties": []}
+
+
+def test_a_value_may_begin_with_a_line_break():
+    (row,) = rows(record(text="a\x01\nb"), ["properties"])
+    assert row["properties"] == [("a", "\nb")]
+
+
+def test_broken_pairs_are_dropped_and_the_last_of_equal_names_stays():
+    text = "a\x011\x02broken\x02\x02\x01x\x02b\x01\x02a\x012\x02"
+    (row,) = rows(record(text=text), ["properties"])
+    assert row["properties"] == [("a", "2")]
+
+
+def test_system_properties_come_when_asked_for():
+    (row,) = rows(record(text="TAGS\x01x\x02a\x011"), ["properties"], system_properties=True)
+    assert row["properties"] == [("TAGS", "x"), ("a", "1")]
+
+
+def test_compressed_bodies_are_the_applications_again():
+    raw = record(compress(b"long" * 1000), sys_flag=SysFlag.COMPRESSED) + record(b"plain")
+    assert [row["body"] for row in rows(raw, ["body"])] == [b"long" * 1000, b"plain"]
+
+
+def test_records_with_ipv6_addresses_are_read_as_well():
+    raw = record(sys_flag=SysFlag.BORN_HOST_IPV6, born_address=bytes(20), text="a\x011") + record(b"other")
+    assert [row["body"] for row in rows(raw, ["body"])] == [b"body", b"other"]
+
+
+def test_only_wanted_tags_stay_though_hashes_are_equal():
+    raw = b"".join(record(tag.encode(), f"TAGS\x01{tag}") for tag in ("Aa", "BB", "Aa"))
+    assert [row["body"] for row in rows(raw, ["body"], tags=frozenset({"Aa"}))] == [b"Aa", b"Aa"]
+
+
+def test_bodies_of_all_lengths_around_the_inline_limit():
+    bodies = [bytes(range(size)) for size in range(30)]
+    assert [row["body"] for row in rows(b"".join(map(record, bodies)), ["body"])] == bodies
+
+
+def test_columns_come_in_the_order_asked_for():
+    batch = to_batch(record(), "b", ["flag", "topic"], tags=frozenset())
+    assert batch.schema == arrow_schema(["flag", "topic"])
+
+
+def test_nothing_pulled_is_an_empty_batch():
+    assert rows(b"") == []
+
+
+@given(st.lists(st.text("aKEYS\x01\x02é", max_size=30), max_size=60))
+def test_properties_are_those_that_reading_one_record_finds(texts):
+    raw = b"".join(record(text=text) for text in texts)
+    found = [dict(row["properties"]) for row in rows(raw, ["properties"], system_properties=True)]
+    assert found == [decode_properties(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "a\x01xy\x02d\x01z",
+        "ab\x01c\x02d\x01e",
+        "b\x01bc\x02d\x01e",
+        "a\x01b\x00\x02d\x01e",
+        "a\x01bc\x01d\x01e",
+        "\x02" * 8,
+    ],
+)
+def test_texts_of_one_size_may_differ_in_any_way(other):
+    texts = ["a\x01bc\x02d\x01e"] * 3 + [other]
+    found = rows(b"".join(record(text=text) for text in texts), ["properties"])
+    assert [dict(row["properties"]) for row in found] == [decode_properties(text) for text in texts]
+
+
+def test_what_is_no_text_is_replaced():
+    raw = record(text="TAGS\x01ab\x02na\x01c").replace(b"ab", b"a\xff").replace(b"na", b"n\xff")
+    assert rows(raw, ["tags", "properties"]) == [{"tags": "a\ufffd", "properties": [("n\ufffd", "c")]}]
+
+
+def test_more_different_names_than_anybody_has():
+    raw = b"".join(record(text=f"name{number}\x01{number}\x02TAGS\x01t{number}") for number in range(100))
+    found = rows(raw, ["properties", "tags"])
+    assert found == [{"properties": [(f"name{n}", str(n))], "tags": f"t{n}"} for n in range(100)]
+
+
+def test_records_of_one_size_and_of_others_begin_where_they_begin():
+    sizes = [40] * 100 + [7, 40, 40] + [9] * 50 + list(range(30))
+    bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    assert [row["body"] for row in rows(b"".join(map(record, bodies)), ["body"])] == bodies
+
+
+@pytest.mark.parametrize("cut", [1, 50, 90])
+def test_bytes_that_end_in_the_middle_of_a_record_are_refused(cut):
+    with pytest.raises(StoreCorrupt):
+        count_records(record()[:-cut])
+
+
+def test_every_record_of_a_genuine_store_reads_as_java_said(java_store_records):
+    raw, expected = java_store_records
+    found = rows(raw, ["queueOffset", "body", "properties", "commitLogOffset"], system_properties=True)
+    assert len(found) == len(expected)
+    for row, message in zip(found, expected, strict=True):
+        assert (row["queueOffset"], row["commitLogOffset"]) == (message["queueOffset"], message["commitLogOffset"])
+        assert dict(row["properties"]) == message["properties"]
+        assert hashlib.sha256(row["body"]).hexdigest() == message["bodySha256"]

@@ -1,0 +1,278 @@
+"""What a stream's driver decides, against a real broker; without Spark."""
+
+import asyncio
+import json
+import uuid
+
+import pytest
+
+from pyromq import Admin, AsyncAdmin, Message, Producer
+from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.errors import UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.clients import client_of
+from pyromq.spark.read.bounds import DataLoss
+from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.read.plan import share
+from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
+from pyromq.spark.read.stream_planning import Limits, StreamPlanning
+from pyromq.testing import Cluster, FakeClock
+
+ALL = Limits()
+
+
+class Topic:
+    """A topic of two queues that a test fills."""
+
+    def __init__(self, namesrv, producer):
+        self.name = f"stream-{uuid.uuid4().hex[:8]}"
+        self.namesrv = namesrv
+        self.producer = producer
+        self.create(2)
+
+    def create(self, queues):
+        with Admin(self.namesrv) as admin:
+            admin.create_topic(self.name, queues)
+
+    def delete(self):
+        with Admin(self.namesrv) as admin:
+            admin.delete_topic(self.name)
+
+    def send(self, count, queue=0):
+        place = MessageQueue(self.name, "broker-a", queue)
+        for future in [self.producer.send_soon(Message(self.name, b"x" * 100), queue=place) for _ in range(count)]:
+            future.result()
+
+    def planning(self, clock=None, **options):
+        given = {"namesrvAddr": self.namesrv, "subscribe": self.name, "startingOffsets": "earliest"} | options
+        checked = read_options(given, STREAM)
+        return StreamPlanning(checked, client_of(checked), clock or FakeClock())
+
+    def at(self, offset):
+        return [offset.positions.get(MessageQueue(self.name, "broker-a", number)) for number in range(3)]
+
+    def ranges(self, planning, start, end):
+        return [(r.queue.queue_id, r.start, r.end) for r in planning.ranges(start, end) if len(r)]
+
+
+@pytest.fixture(scope="module")
+def producer(namesrv):
+    with Producer("stream-test", namesrv) as producer:
+        yield producer
+
+
+@pytest.fixture
+def topic(namesrv, producer):
+    return Topic(namesrv, producer)
+
+
+def test_a_batch_goes_from_the_last_end_to_what_is_there(topic):
+    topic.send(5)
+    planning = topic.planning()
+    start = planning.first()
+    end = planning.next(start, ALL)
+    assert (topic.at(start), topic.at(end)) == ([0, 0, None], [5, 0, None])
+    assert topic.ranges(planning, start, end) == [(0, 0, 5)]
+    assert planning.next(end, ALL) == end
+
+
+def test_a_stream_begins_at_the_end_unless_told_otherwise(topic):
+    topic.send(5)
+    options = read_options({"namesrvAddr": topic.namesrv, "subscribe": topic.name}, STREAM)
+    assert topic.at(StreamPlanning(options, client_of(options), FakeClock()).first()) == [5, 0, None]
+
+
+def test_offsets_are_the_same_text_whatever_the_order_they_were_found_in(topic):
+    topic.send(3)
+    end = topic.planning().next(topic.planning().first(), ALL)
+    backwards = StreamOffset(dict(reversed(end.positions.items())), end.marks)
+    assert json.dumps(backwards.as_json()) == json.dumps(end.as_json())
+    assert read_stream_offset(json.loads(json.dumps(end.as_json()))) == end
+
+
+def test_rows_of_a_batch_are_shared_by_backlog(topic):
+    topic.send(30, queue=0)
+    topic.send(10, queue=1)
+    planning = topic.planning()
+    assert topic.at(planning.next(planning.first(), Limits(max_rows=8))) == [6, 2, None]
+
+
+def test_bytes_of_a_batch_count_by_the_mean_size(topic):
+    topic.send(100)
+    planning = topic.planning()
+    (end, *_) = topic.at(planning.next(planning.first(), Limits(max_bytes=10_000)))
+    assert 30 < end < 60  # 100 bytes of body, as much again of the record
+
+
+def test_a_batch_waits_for_rows_but_not_for_ever(topic):
+    topic.send(3)
+    clock = FakeClock()
+    planning = topic.planning(clock, maxTriggerDelay="5s")
+    start = planning.first()
+    assert planning.next(start, Limits(min_rows=4)) == start
+    asyncio.run(clock.advance(5))
+    assert topic.at(planning.next(start, Limits(min_rows=4))) == [3, 0, None]
+
+
+def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(topic):
+    topic.send(5)
+    planning = topic.planning()
+    start = planning.first()
+    planning.end_here()
+    topic.send(5)
+    middle = planning.next(start, Limits(max_rows=3, min_rows=100))
+    end = planning.next(middle, Limits(max_rows=3, min_rows=100))
+    assert (topic.at(middle), topic.at(end)) == ([3, 0, None], [5, 0, None])
+    assert planning.next(end, ALL) == end
+
+
+@pytest.mark.parametrize(("policy", "begin"), [("earliest", 0), ("latest", 4)])
+def test_a_new_queue_is_noticed(topic, policy, begin):
+    start = topic.planning().first()
+    topic.create(3)
+    topic.send(4, queue=2)
+    planning = topic.planning(newQueues=policy, pullTimeoutMs="4000")  # another client: routes are kept for 0.2 s
+    end = planning.next(start, ALL)
+    assert topic.at(end)[2] == 4
+    assert topic.ranges(planning, start, end) == ([(2, 0, 4)] if begin == 0 else [])
+    topic.send(1, queue=2)
+    assert topic.ranges(planning, end, planning.next(end, ALL)) == [(2, 4, 5)]
+
+
+@pytest.mark.parametrize("sent", [2, 9])
+def test_a_topic_created_anew_is_noticed_however_much_it_holds_by_then(topic, sent):
+    topic.send(5)
+    planning = topic.planning()
+    end = planning.next(planning.first(), ALL)
+    topic.delete()
+    topic.create(2)
+    topic.send(sent)
+    with pytest.raises(DataLoss, match=r"was deleted and created anew.*failOnDataLoss"):
+        topic.planning().next(end, ALL)
+
+
+@pytest.mark.parametrize("sent", [0, 2, 9])
+def test_a_topic_created_anew_is_read_from_its_beginning_where_loss_is_allowed(topic, sent):
+    topic.send(5)
+    planning = topic.planning(failOnDataLoss="false")
+    old = planning.next(planning.first(), ALL)
+    topic.delete()
+    topic.create(2)
+    topic.send(sent)
+    end = planning.next(old, ALL)
+    assert topic.ranges(planning, old, end) == ([(0, 0, sent)] if sent else [])
+    assert planning.next(end, ALL) == end
+    topic.send(1)
+    assert topic.ranges(planning, end, planning.next(end, ALL)) == [(0, sent, sent + 1)]
+
+
+def test_an_offset_behind_the_end_is_named(topic):
+    topic.send(5)
+    planning = topic.planning()
+    start = StreamOffset({queue: 50 for queue in planning.first().positions})
+    with pytest.raises(DataLoss, match=r"queue 0 of topic .* was read to 50, but ends at 5"):
+        planning.next(start, ALL)
+
+
+def test_a_queue_that_is_gone_is_named(topic):
+    planning = topic.planning()
+    start = StreamOffset(planning.first().positions | {MessageQueue(topic.name, "broker-a", 9): 7})
+    with pytest.raises(DataLoss, match=r"queue 9 of topic .* does not exist any more; it was read to 7"):
+        planning.next(start, ALL)
+
+
+def test_queues_of_a_broker_that_is_away_wait(topic):
+    planning = topic.planning()
+    away = MessageQueue(topic.name, "broker-b", 0)
+    start = StreamOffset(planning.first().positions | {away: 7})
+    topic.send(2)
+    assert planning.next(start, ALL).positions[away] == 7
+
+
+def test_a_checkpoint_of_another_topic_is_named(topic):
+    with pytest.raises(UsageError, match="the checkpoint is of topic other"):
+        topic.planning().next(StreamOffset({MessageQueue("other", "broker-a", 0): 1}), ALL)
+
+
+def test_a_checkpoint_of_another_version_is_named():
+    with pytest.raises(UsageError, match="not of version 1"):
+        read_stream_offset({"v": 2})
+
+
+class TestPublishing:
+    """What `pyromq group show` sees of a query."""
+
+    def lag(self, topic, group):
+        with Admin(topic.namesrv) as admin:
+            return sum(each.lag for each in admin.group_progress(group))
+
+    def test_offsets_are_stored_under_the_groups_name_now_and_then(self, topic):
+        topic.send(5)
+        clock = FakeClock()
+        planning = topic.planning(clock, group=topic.name, commitInterval="5s")
+        start = planning.first()
+        planning.publish(start)
+        end = planning.next(start, ALL)
+        planning.publish(end)
+        assert self.lag(topic, topic.name) == 5
+        asyncio.run(clock.advance(5))
+        planning.publish(end)
+        assert self.lag(topic, topic.name) == 0
+
+    def test_the_end_of_a_run_is_stored_at_once(self, topic):
+        topic.send(5)
+        planning = topic.planning(group=topic.name)
+        planning.publish(planning.first())
+        planning.publish(planning.next(planning.first(), ALL), last=True)
+        assert self.lag(topic, topic.name) == 0
+
+    def test_without_a_group_nothing_is_stored(self, topic):
+        topic.send(5)
+        planning = topic.planning()
+        planning.publish(planning.next(planning.first(), ALL), last=True)
+        assert self.lag(topic, "pyromq-spark") == 0
+
+    def test_what_cannot_be_stored_does_not_end_the_query(self, topic, caplog):
+        planning = topic.planning(group="g", commitOffsets="true")
+        planning.publish(StreamOffset({MessageQueue("nowhere", "broker-a", 0): 1}), last=True)
+        assert "offsets of group g are not stored yet" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "most", "shares"),
+    [
+        ([30, 10], 8, [6, 2]),
+        ([5, 5], 100, [5, 5]),
+        ([1000, 1], 10, [9, 1]),
+        ([10, 10, 10], 2, [1, 1, 0]),
+        ([0, 7], 3, [0, 3]),
+    ],
+)
+def test_shares_of_backlogs(backlogs, most, shares):
+    queues = [MessageQueue("t", "b", number) for number in range(len(backlogs))]
+    found = share(dict(zip(queues, backlogs, strict=True)), most)
+    assert [found.get(queue, 0) for queue in queues] == shares
+
+
+async def test_an_idle_stream_holds_one_connection_at_each_broker():
+    async with Cluster(2) as cluster:
+        async with AsyncAdmin(cluster.namesrv) as admin:
+            await admin.create_topic("orders", 4)
+        options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "orders", "group": "job"}, STREAM)
+        before = [set(broker._server.exchanges) for broker in cluster.brokers]
+        client = await asyncio.to_thread(idling, options)
+        found = [broker._server.exchanges - old for broker, old in zip(cluster.brokers, before, strict=True)]
+        await asyncio.to_thread(client.close)
+        assert [len(exchanges) for exchanges in found] == [1, 1]
+
+
+def idling(options):
+    """Plan as Spark does when nothing comes; return the client, which keeps its connections."""
+    client = QueueReader(options.group, options.namesrv)
+    client.start()
+    planning = StreamPlanning(options, client, FakeClock())
+    at = planning.first()
+    for _ in range(5):
+        assert planning.next(at, ALL) == at
+        planning.publish(at)
+    return client

@@ -1,0 +1,52 @@
+"""Options of a write: each checked by itself and with the others."""
+
+from pathlib import Path
+
+import pytest
+
+from pyromq.errors import UsageError
+from pyromq.spark.write.options import sink_documentation, sink_options
+
+
+def test_names_are_taken_in_any_case_and_values_by_their_units():
+    options = sink_options({"TOPIC": "orders", "sendbatchbytes": "512k", "deadlineMs": "5s", "delivery": "exactlyonce"})
+    assert (options.topic, options.batch_bytes, options.deadline_ms) == ("orders", 512 << 10, 5000)
+    assert options.delivery == "exactlyOnce"
+
+
+def test_name_servers_have_two_names():
+    assert sink_options({"endpoints": "a:1"}).namesrv == "a:1"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"topci": "orders"}, "option 'topci' is unknown; did you mean topic?"),
+        ({"topic": "no spaces"}, "option topic is 'no spaces': The specified topic contains illegal characters"),
+        ({"delivery": "twice"}, "option delivery is 'twice'; write atLeastOnce or idempotent or exactlyOnce"),
+        ({"inflight": "0"}, "option inflight is '0'; write a whole number from 1 to 1024"),
+        ({"sendBatchBytes": "1g"}, "option sendBatchBytes is '1g'; write bytes from 1024"),
+        ({"maxMessageBytes": "64m"}, "option maxMessageBytes is '64m'; write bytes from 1024 to 15728640"),
+        ({"deadlineMs": "soon"}, "option deadlineMs is 'soon'; write 500ms, 5s or 15m"),
+        ({"deadlineMs": "0"}, "option deadlineMs is '0'"),
+        ({"onTooLarge": "cut"}, "option onTooLarge is 'cut'; write fail or drop or dlq"),
+        ({"onTooLarge": "dlq"}, "options onTooLarge=dlq and deadLetterTopic belong together"),
+        ({"deadLetterTopic": "d"}, "options onTooLarge=dlq and deadLetterTopic belong together"),
+        ({"sendBatchBytes": "2m", "maxMessageBytes": "1m"}, "sendBatchBytes is 2097152, more than maxMessageBytes"),
+        ({"ledger": "broker-a"}, "option ledger is for delivery=exactlyOnce, and delivery is atLeastOnce"),
+        ({"jobId": "j"}, "option jobId is for delivery=exactlyOnce or idempotent"),
+        ({"jobId": "a\nb", "delivery": "idempotent"}, "write 1 to 128 printable characters"),
+        ({"group": "a b"}, "option group is 'a b'"),
+        ({"namesrvAddr": " "}, "option namesrvAddr is empty"),
+        ({"orderBy": "key"}, "option orderBy is 'key'; write queueId or shardingKey"),
+        ({"extraColumns": "drop"}, "option extraColumns is 'drop'; write fail or properties"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name_and_value(given, text):
+    with pytest.raises(UsageError) as caught:
+        sink_options(given)
+    assert text in str(caught.value)
+
+
+def test_the_page_holds_the_table_of_options():
+    assert sink_documentation() in (Path(__file__).parents[3] / "docs" / "spark.md").read_text()

@@ -1,0 +1,212 @@
+"""What a task of a write does, against a real broker and without Spark: rows arrive, once or at least once."""
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+from uuid import uuid4
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+from pyromq import Admin, PullConsumer
+from pyromq.clock import SystemClock
+from pyromq.errors import MessageRefused, TopicNotFound, Unavailable, UsageError
+from pyromq.message import MessageQueue
+from pyromq.spark.write.clients import sink_client
+from pyromq.spark.write.options import sink_options
+from pyromq.spark.write.task import SinkTask, TaskName
+from pyromq.spark.write.writer import commit_reports, wait_until_visible
+from pyromq.testing import Cluster
+
+names = count()
+
+
+@pytest.fixture
+def topic(namesrv):
+    name = f"sink-{next(names)}"
+    with Admin(namesrv) as admin:
+        admin.create_topic(name, 4)
+    return name
+
+
+@pytest.fixture
+def seen(namesrv):
+    """Return all messages of a topic that can be seen."""
+    with PullConsumer("sink-check", namesrv) as consumer:
+
+        def read(topic):
+            found = []
+            for queue in consumer.queues(topic):
+                offset = consumer.min_offset(queue)
+                while offset < consumer.max_offset(queue):
+                    result = consumer.pull(queue, offset, 32)
+                    found += result.messages
+                    offset = result.next_offset
+            return found
+
+        yield read
+
+
+def options_of(namesrv, topic, **given):
+    return sink_options({"namesrvAddr": namesrv, "topic": topic} | given)
+
+
+def batch(*bodies, **columns):
+    return pa.RecordBatch.from_pydict({"body": list(bodies)} | columns)
+
+
+def run(options, *batches, write=None, partition=0):
+    client = sink_client(options)
+    return SinkTask(client, options, TaskName(write or uuid4().hex, partition)).write(iter(batches))
+
+
+def bodies(messages):
+    return sorted(message.body for message in messages)
+
+
+def test_every_row_is_acknowledged_when_a_task_returns(namesrv, topic, seen):
+    report = run(options_of(namesrv, topic), batch("1", "2"), batch("3"))
+    assert bodies(seen(topic)) == [b"1", b"2", b"3"]
+    assert (report.rows, report.bytes, sum(each.messages for each in report.queues.values())) == (3, 3, 3)
+    (queue,) = report.queues
+    assert (queue.topic, report.queues[queue].first_offset, report.queues[queue].last_offset) == (topic, 0, 2)
+
+
+def test_rows_of_a_queue_stay_in_order_over_many_runs(namesrv, topic, seen):
+    rows = [f"{number:05}" + "x" * 500 for number in range(3000)]
+    run(options_of(namesrv, topic, sendBatchBytes="64k"), batch(*rows, shardingKey=["k"] * 3000))
+    assert [message.body.decode() for message in seen(topic)] == rows
+
+
+def test_idempotent_rows_have_the_same_ids_when_a_task_is_repeated(namesrv, topic, seen):
+    options = options_of(namesrv, topic, delivery="idempotent")
+    for _ in range(2):
+        run(options, batch("1", "2"), write="job", partition=1)
+    run(options, batch("1"), write="job", partition=2)
+    ids = [message.message_id for message in seen(topic)]
+    assert (len(ids), len(set(ids))) == (5, 3)
+
+
+def test_rows_may_bring_their_ids(namesrv, topic, seen):
+    run(options_of(namesrv, topic), batch("1", "2", uniqKey=["A" * 32, "orders@a:0:7"]))
+    ids = {message.body: message.message_id for message in seen(topic)}
+    assert ids[b"1"] == "A" * 32
+    assert len(ids[b"2"]) == 32
+
+
+def test_exactly_once_rows_are_seen_with_the_commit(namesrv, topic, seen):
+    options = options_of(namesrv, topic, delivery="exactlyOnce")
+    client = sink_client(options)
+    lost = run(options, batch("lost"), write=topic)
+    report = run(options, batch("1", "2"), write=topic)
+    assert seen(topic) == []
+    assert lost.result.token != report.result.token
+    client.commit(topic, [report.result])
+    assert run(options, batch("1", "2"), write=topic).skipped
+    while not client.lookup(topic).visible:
+        pass
+    assert bodies(seen(topic)) == [b"1", b"2"]
+
+
+def test_a_decision_while_a_task_sends_makes_it_skip(namesrv, topic, seen):
+    options = options_of(namesrv, topic, delivery="exactlyOnce", sendBatchBytes="1k")
+    client = sink_client(options)
+
+    def batches():
+        yield batch("1" * 2000)
+        client.commit(topic, [])
+        yield batch("2" * 2000)
+
+    report = SinkTask(client, options, TaskName(topic, 0)).write(batches())
+    assert report.skipped
+    assert seen(topic) == []
+
+
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])
+def test_too_large_rows_fail_or_are_dropped_or_kept_apart(namesrv, topic, seen, delivery):
+    large = {"maxMessageBytes": "10k", "sendBatchBytes": "8k", "delivery": delivery}
+    rows = batch("1", "x" * 20_000, "2")
+    with pytest.raises(MessageRefused, match=f"a row for topic {topic} has 20000 bytes of body"):
+        run(options_of(namesrv, topic, **large), rows)
+    dropped = run(options_of(namesrv, topic, onTooLarge="drop", **large), rows)
+    assert (dropped.rows, dropped.dropped, dropped.dead_letters) == (2, 1, 0)
+    letters = {"onTooLarge": "dlq", "deadLetterTopic": topic + "-dead"}
+    kept = run(options_of(namesrv, topic, **letters, **large), rows, write=topic)
+    assert (kept.rows, kept.dropped, kept.dead_letters) == (2, 0, 1)
+    if kept.result is not None:
+        client = sink_client(options_of(namesrv, topic, **large))
+        client.commit(topic, [kept.result])
+        while not client.lookup(topic).visible:
+            pass
+    (letter,) = seen(topic + "-dead")
+    assert letter.properties["ORIGIN_TOPIC"] == topic
+
+
+def test_delayed_rows_wait(namesrv, topic, seen):
+    report = run(options_of(namesrv, topic), batch("1", "2", delayLevel=pa.array([18, None], pa.int32())))
+    assert report.rows == 2
+    assert bodies(seen(topic)) == [b"2"]
+
+
+def test_rows_say_their_topic(namesrv, topic, seen):
+    other = topic + "-other"
+    options = sink_options({"namesrvAddr": namesrv})
+    run(options, batch("1", "2", "3", topic=[topic, other, topic]))
+    assert (bodies(seen(topic)), bodies(seen(other))) == ([b"1", b"3"], [b"2"])
+
+
+def test_a_queue_that_is_not_there_is_an_error(namesrv, topic):
+    with pytest.raises(UsageError, match=f"topic {topic} has no queue 9"):
+        run(options_of(namesrv, topic), batch("1", queueId=pa.array([9], pa.int32())))
+
+
+def test_what_rows_bring_may_fail_half_way_and_nothing_is_seen(namesrv, topic, seen):
+    def broken():
+        yield batch("1")
+        raise ZeroDivisionError
+
+    options = options_of(namesrv, topic, delivery="exactlyOnce")
+    with pytest.raises(ZeroDivisionError):
+        SinkTask(sink_client(options), options, TaskName(topic, 0)).write(broken())
+    assert seen(topic) == []
+
+
+async def test_a_topic_that_nobody_creates_is_an_error():
+    async with Cluster(clock=SystemClock(), auto_create_topic=False) as cluster:
+        client = await asyncio.to_thread(sink_client, options_of(cluster.namesrv, "absent"))
+        with pytest.raises(TopicNotFound, match="'absent' does not exist"):
+            await asyncio.to_thread(client.queues, "absent")
+        await asyncio.to_thread(client.close)
+
+
+def test_queues_are_named_with_their_broker(namesrv, topic, seen):
+    columns = {"queueId": pa.array([2], pa.int32()), "brokerName": ["broker-a"]}
+    report = run(options_of(namesrv, topic), batch("1", **columns))
+    assert list(report.queues) == [MessageQueue(topic, "broker-a", 2)]
+
+
+def test_driver_and_tasks_share_a_client(namesrv, topic):
+    options = options_of(namesrv, topic)
+    assert sink_client(options) is sink_client(options, "broker-a")
+
+
+@pytest.mark.parametrize(("wait", "readable"), [("true", True), ("false", False)])
+def test_a_commit_returns_when_its_messages_can_be_read_unless_told_otherwise(namesrv, topic, wait, readable):
+    count = 50_000  # a broker shows 256 and then answers requests
+    options = options_of(namesrv, topic, delivery="exactlyOnce", waitVisible=wait)
+    report = run(options, batch(*["x"] * count), write=topic)
+    commit_reports(options, None, [report])
+    with PullConsumer("sink-check", namesrv) as consumer:
+        assert (sum(map(consumer.max_offset, consumer.queues(topic))) == count) is readable
+
+
+def test_messages_that_stay_out_of_sight_are_an_error_that_says_that_they_count(namesrv, topic):
+    options = options_of(namesrv, topic, delivery="exactlyOnce", deadlineMs="1ms")
+    client = sink_client(options_of(namesrv, topic, delivery="exactlyOnce"))
+    report = run(options_of(namesrv, topic, delivery="exactlyOnce"), batch(*["x"] * 5000), write=topic)
+    outcome = replace(client.commit(topic, [report.result]), messages=1)  # so that its patience ends at once
+    with pytest.raises(Unavailable, match="are stored and count, but cannot all be read yet"):
+        wait_until_visible(options, client, outcome)

@@ -9,8 +9,8 @@ from typing import Self
 from pyromq.clock import Clock, SystemClock
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.kv import KvTable
+from pyromq.nameserver.registration import Configuring, Registering, Routing
 from pyromq.nameserver.routes import RouteTable
-from pyromq.nameserver.routing import Configuring, Registering, Routing
 from pyromq.net.server import Server
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.dispatch import Dispatcher

@@ -3,6 +3,7 @@
 import zlib
 
 import pytest
+from tests.nameserver.conftest import announcement
 
 from pyromq.clock import SystemClock
 from pyromq.nameserver.nameserver import NameServer
@@ -33,8 +34,6 @@ from pyromq.remoting.headers import (
     UnregisterBroker,
     WipeWritePermission,
 )
-
-from .conftest import announcement
 
 NO_ROUTE = (
     "No topic route info in name server for the topic: {}\n"

@@ -10,7 +10,7 @@ from pyromq.broker.members.consumer_groups import Groups
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError
-from pyromq.filter.differences import differences, in_words
+from pyromq.filter.subscription_differences import differences, in_words
 from pyromq.names import is_system_group, retry_topic
 from pyromq.remoting.bodies import ClientCheck, ConsumerEntry, HeartbeatBody, decode_body
 from pyromq.remoting.command import Call, Reply

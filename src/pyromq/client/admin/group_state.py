@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyromq.filter.differences import Differences, differences
+from pyromq.filter.subscription_differences import Differences, differences
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import Connection, ConsumerConnection, LockHolder
 

@@ -1,4 +1,4 @@
-from pyromq.filter.differences import differences, in_words
+from pyromq.filter.subscription_differences import differences, in_words
 
 
 def test_members_that_want_the_same_do_not_differ():

@@ -22,22 +22,28 @@ from pyromq.errors import MQError
 
 # name -> (module:attribute, one line of help); modules are imported only when their command runs.
 COMMANDS = {
-    "serve": ("pyromq.cli.serve:serve", "Run a name server and a broker, or one of them."),
-    "send": ("pyromq.cli.send:send", "Send messages: one, the lines of standard input, or a file."),
-    "consume": ("pyromq.cli.consume:consume", "Print a topic from the beginning, a time or an offset on."),
-    "topic": ("pyromq.cli.topics:topic", "Create, alter, delete, list and inspect topics."),
-    "group": ("pyromq.cli.groups:group", "Create, alter, delete, list and inspect consumer groups."),
-    "cluster": ("pyromq.cli.clusters:cluster", "Show brokers, their state and settings."),
-    "offset": ("pyromq.cli.offsets:offset", "Show, set and reset offsets."),
-    "message": ("pyromq.cli.messages:message", "Find messages by id or key."),
-    "dlq": ("pyromq.cli.dlq:dlq", "List, show and send again messages that a group could not consume."),
-    "delay": ("pyromq.cli.delays:delay", "List, count and cancel messages that wait for their time."),
-    "transaction": ("pyromq.cli.transactions:transaction", "List, show and decide half messages nobody decided on."),
-    "spark": ("pyromq.cli.spark:spark", "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror."),
-    "store": ("pyromq.cli.store:store", "Check, dump and repair a stopped broker's folder; expire messages."),
-    "doctor": ("pyromq.cli.doctor:doctor", "Find out why sending or consuming does not work."),
-    "bench": ("pyromq.cli.bench:bench", "Measure sending and pulling."),
-    "completion": ("pyromq.cli.completion:completion", "Print the completion script of a shell."),
+    "serve": ("pyromq.cli.commands.serve:serve", "Run a name server and a broker, or one of them."),
+    "send": ("pyromq.cli.commands.send:send", "Send messages: one, the lines of standard input, or a file."),
+    "consume": ("pyromq.cli.commands.consume:consume", "Print a topic from the beginning, a time or an offset on."),
+    "topic": ("pyromq.cli.commands.topics:topic", "Create, alter, delete, list and inspect topics."),
+    "group": ("pyromq.cli.commands.groups:group", "Create, alter, delete, list and inspect consumer groups."),
+    "cluster": ("pyromq.cli.commands.clusters:cluster", "Show brokers, their state and settings."),
+    "offset": ("pyromq.cli.commands.offsets:offset", "Show, set and reset offsets."),
+    "message": ("pyromq.cli.commands.messages:message", "Find messages by id or key."),
+    "dlq": ("pyromq.cli.commands.dlq:dlq", "List, show and send again messages that a group could not consume."),
+    "delay": ("pyromq.cli.commands.delays:delay", "List, count and cancel messages that wait for their time."),
+    "transaction": (
+        "pyromq.cli.commands.transactions:transaction",
+        "List, show and decide half messages nobody decided on.",
+    ),
+    "spark": (
+        "pyromq.cli.commands.spark:spark",
+        "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror.",
+    ),
+    "store": ("pyromq.cli.commands.store:store", "Check, dump and repair a stopped broker's folder; expire messages."),
+    "doctor": ("pyromq.cli.commands.doctor:doctor", "Find out why sending or consuming does not work."),
+    "bench": ("pyromq.cli.commands.bench:bench", "Measure sending and pulling."),
+    "completion": ("pyromq.cli.commands.completion:completion", "Print the completion script of a shell."),
 }
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("yaml")
 from pyspark.errors import StreamingQueryException
 
 from pyromq import Admin, Message, Producer
-from pyromq.cli import spark as commands
+from pyromq.cli.commands import spark as commands
 from pyromq.cli.main import run
 from pyromq.errors import MQError
 

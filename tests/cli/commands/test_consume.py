@@ -3,8 +3,7 @@ import signal
 import threading
 
 import pytest
-
-from .waiting import wait_until
+from tests.cli.waiting import wait_until
 
 ALL = ("--from", "beginning", "--until", "now")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pyromq import Admin
-from pyromq.cli.groups import check_known
+from pyromq.cli.commands.groups import check_known
 from pyromq.cli.render import namesrv_option, output_option, show_rows
 from pyromq.cli.times import END, Start, read_place
 from pyromq.errors import UsageError

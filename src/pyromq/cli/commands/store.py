@@ -12,8 +12,8 @@ import click
 
 from pyromq import Admin
 from pyromq.broker.config import BrokerConfig
-from pyromq.cli.clusters import addresses_of
-from pyromq.cli.consume import as_record
+from pyromq.cli.commands.clusters import addresses_of
+from pyromq.cli.commands.consume import as_record
 from pyromq.cli.properties import broker_settings, read_properties
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.errors import ProtocolError, UsageError

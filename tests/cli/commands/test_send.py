@@ -6,12 +6,11 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from tests.cli.conftest import PYROMQ
+from tests.cli.waiting import wait_until
 
-from pyromq.cli.send import Confirmations
+from pyromq.cli.commands.send import Confirmations
 from pyromq.errors import UsageError
-
-from .conftest import PYROMQ
-from .waiting import wait_until
 
 
 def test_body_is_sent_and_its_place_shown(cli, served):

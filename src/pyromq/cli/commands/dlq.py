@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pyromq.cli.consume import as_record
+from pyromq.cli.commands.consume import as_record
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
 from pyromq.client.admin.dead_letters import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pyromq import Admin
-from pyromq.cli.consume import as_record
+from pyromq.cli.commands.consume import as_record
 from pyromq.cli.render import namesrv_option, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pyromq.cli.consume import as_record
+from pyromq.cli.commands.consume import as_record
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.client.admin.undecided_transactions import AsyncHalfMessages, HalfMessage
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions

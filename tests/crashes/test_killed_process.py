@@ -12,14 +12,13 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
+from tests.processes import Program, free_port
 
 from pyromq import AsyncPullConsumer, AsyncTransactionProducer, Decision, Message, MQError, ProducerConfig
 from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.client.admin.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.undecided_transactions import AsyncHalfMessages
 from pyromq.errors import RecallRefused
-
-from ..interop.program import Program, free_port
 
 TOPIC = "orders"
 FIRST_SEED = int(os.environ.get("CRASH_SEED", str(int(time.time()))))

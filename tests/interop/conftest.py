@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .clients import JavaClient, OurClient
-from .java import Driver, JavaMissing, build
-from .servers import GenuineServers, OurServers
+from tests.interop.peers.clients import JavaClient, OurClient
+from tests.interop.peers.java import Driver, JavaMissing, build
+from tests.interop.peers.servers import GenuineServers, OurServers
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from .assigning import GOLDEN, recorded
+from tests.interop.peers.assigning import GOLDEN, recorded
 
 pytestmark = [pytest.mark.interop, pytest.mark.interop_short]
 

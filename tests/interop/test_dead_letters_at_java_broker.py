@@ -6,11 +6,10 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.interop.peers.servers import GenuineServers
 
 from pyromq import AsyncConsumer, AsyncProducer, ConsumeFrom, ConsumerConfig, GiveUp, Message, StoredMessage
 from pyromq.client.admin.dead_letters import AsyncDeadLetters, DeadLetter, Fate
-
-from .servers import GenuineServers
 
 pytestmark = pytest.mark.interop
 

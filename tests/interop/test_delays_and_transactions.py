@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interop.peers.clients import JavaClient, OurClient, Received, read
+from tests.interop.peers.java import Driver
+from tests.interop.peers.servers import GenuineServers, OurServers, Servers
 
 from pyromq import Decision, Message, StoredMessage, TransactionProducer
-
-from .clients import JavaClient, OurClient, Received, read
-from .java import Driver
-from .servers import GenuineServers, OurServers, Servers
 
 pytestmark = pytest.mark.interop
 short = pytest.mark.interop_short

@@ -6,11 +6,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-
-from .clients import ORDER, JavaClient, content, contents, read, received
-from .java import Driver
-from .samples import ordered_samples, samples
-from .servers import OurServers
+from tests.interop.peers.clients import ORDER, JavaClient, content, contents, read, received
+from tests.interop.peers.java import Driver
+from tests.interop.peers.samples import ordered_samples, samples
+from tests.interop.peers.servers import OurServers
 
 pytestmark = pytest.mark.interop
 short = pytest.mark.interop_short

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.interop.peers.clients import JavaClient
+from tests.interop.peers.java import Driver, Tools
+from tests.interop.peers.samples import ordered_samples
+from tests.interop.peers.servers import GenuineServers, OurServers, Servers
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.names import RETRY_PREFIX
-
-from .clients import JavaClient
-from .java import Driver, Tools
-from .samples import ordered_samples
-from .servers import GenuineServers, OurServers, Servers
 
 pytestmark = pytest.mark.interop
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.interop.peers.java import Driver
 
 from pyromq import MessageQueue
 from pyromq.client.consumer.push.local_offset_store import OffsetFile
-
-from .java import Driver
 
 pytestmark = [pytest.mark.interop]
 

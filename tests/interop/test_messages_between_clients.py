@@ -7,14 +7,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.interop.peers.clients import (
+    ORDER,
+    WAYS,
+    Client,
+    JavaClient,
+    OurClient,
+    Received,
+    Sent,
+    content,
+    contents,
+    read,
+)
+from tests.interop.peers.java import Driver
+from tests.interop.peers.samples import messages_for, ordered_samples, samples
+from tests.interop.peers.servers import Servers
 
 from pyromq import Admin
 from pyromq.java_hash import java_hash
-
-from .clients import ORDER, WAYS, Client, JavaClient, OurClient, Received, Sent, content, contents, read
-from .java import Driver
-from .samples import messages_for, ordered_samples, samples
-from .servers import Servers
 
 pytestmark = pytest.mark.interop
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.interop.peers.clients import JavaClient, OurClient, read
+from tests.interop.peers.java import Driver
+from tests.interop.peers.samples import ordered_samples, samples
+from tests.interop.peers.servers import GenuineServers
 
 from pyromq import Admin, Message, MessageQueue, Producer, PullConsumer
 from pyromq.errors import TopicNotFound
 from pyromq.remoting.bodies import GroupConfig
-
-from .clients import JavaClient, OurClient, read
-from .java import Driver
-from .samples import ordered_samples, samples
-from .servers import GenuineServers
 
 pytestmark = pytest.mark.interop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .program import free_port
+from tests.processes import free_port
 
 
 def test_a_server_s_port_is_none_that_clients_are_given() -> None:

@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.interop.peers.clients import received
+from tests.interop.peers.java import Driver
 
 from pyromq import (
     Admin,
@@ -22,9 +24,6 @@ from pyromq import (
     RetryLater,
     StoredMessage,
 )
-
-from .clients import received
-from .java import Driver
 
 pytestmark = [pytest.mark.interop]
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.interop.peers.servers import GenuineServers, OurServers
 
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
@@ -26,8 +27,6 @@ from pyromq.remoting.headers import (
     SendBatchMessage,
     SendMessageV2,
 )
-
-from .servers import GenuineServers, OurServers
 
 pytestmark = pytest.mark.interop
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.interop.peers.java import Driver
 
 from pyromq import Admin, ConsumeFrom, Consumer, ConsumerConfig, Message, Producer, StoredMessage
 
-from .java import Driver
 from .test_delays_and_transactions import line
 
 pytestmark = pytest.mark.interop

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from .clients import JavaClient, OurClient, Received, Sent, read, received
-from .java import Driver
-from .samples import ordered_samples, samples
-from .servers import GenuineServers, OurServers, Servers
+from tests.interop.peers.clients import JavaClient, OurClient, Received, Sent, read, received
+from tests.interop.peers.java import Driver
+from tests.interop.peers.samples import ordered_samples, samples
+from tests.interop.peers.servers import GenuineServers, OurServers, Servers
 
 pytestmark = pytest.mark.interop
 short = pytest.mark.interop_short

@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.processes import Program, free_port
+
 from pyromq import AsyncConsumer, AsyncProducer, Message, MQError, ProducerConfig
 from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.message import StoredMessage
-
-from ..interop.program import Program, free_port
 
 TOPIC = "orders"
 PRODUCERS, SENDERS, CONSUMERS, QUEUES = 2, 8, 2, 4

@@ -8,11 +8,11 @@ import time
 from concurrent.futures import Future
 from threading import Thread
 
+from tests.processes import Program, free_port
+
 from pyromq import PullConsumer
 from pyromq.clock import SystemClock
 from pyromq.testing import Cluster
-
-from ..interop.program import Program, free_port
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .java import Driver, build
+from tests.interop.peers.java import Driver, build
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "assignment.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "assignment.json"
 SEED = 4908
 OF_EACH = 60
 ROOMS = ("", "east", "north", "west")

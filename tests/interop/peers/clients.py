@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.interop.peers.java import Driver
+
 from pyromq import Message, MessageQueue, Producer, PullConsumer, SendResult, StoredMessage
 from pyromq.errors import TopicNotFound
-
-from .java import Driver
 
 ORDER = "order"  # the property by which the way "ordered" chooses the queue
 WAYS = ("sync", "async", "oneway", "batch", "ordered")

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from .java import command, furnish
-from .program import Program, free_port
+from tests.interop.peers.java import command, furnish
+from tests.processes import Program, free_port
 
 
 class GenuineServers:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from pyromq import Message
+from tests.interop.peers.clients import ORDER
 
-from .clients import ORDER
+from pyromq import Message
 
 
 def samples(topic: str) -> list[Message]:

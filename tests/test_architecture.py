@@ -36,7 +36,8 @@ FRONT_DOORS = {"pyromq", "pyromq.__main__"}
 # Fixed places: who may import a module of others.
 PLACES: dict[str, set[str]] = {
     "asyncio": {
-        "net", "client", "testing", "cli", "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "clock",
+        "net", "client", "testing", "cli", "clock",
+        "nameserver.nameserver", "broker.broker", "broker.name_server_registration",
     },
     "socket": {"net", "message"},  # `message`: the bytes of an address, no connection
     "ssl": {"net"},
@@ -56,7 +57,7 @@ LONG_FILES = {
     "pyromq.client.blocking.portal": "threads that take turns with one loop: each part has to know the others' states",
 }
 LONG_FUNCTIONS = {
-    "pyromq.client.consumer.push.push_consumer.__init__": "the list of a push consumer's parts, as they are put together"
+    "pyromq.client.consumer.push.push_consumer.__init__": "the list of its parts, as they are put together"
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PROJECT = Path(__file__).parent / "java"
+PROJECT = Path(__file__).parents[1] / "java"
 BUILD_SECONDS = 600
 COMMAND_SECONDS = 90
 Line = dict[str, Any]  # what is written to a Java program as JSON

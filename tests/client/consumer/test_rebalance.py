@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.rebalance import AGAIN_SECONDS, SOON_SECONDS, Rebalance
@@ -25,7 +25,7 @@ async def unbalanced(cluster, runs, clock):
     async def nothing(queues):
         return []
 
-    membership = Membership(cluster.namesrv, SystemClock())
+    membership = ClusterClient(cluster.namesrv, SystemClock())
     await membership.start()
     rebalance = Rebalance(
         {},

@@ -14,7 +14,7 @@ import msgspec
 from pyromq.client.admin.group_state import GroupState, put_together
 from pyromq.client.admin.message_search import find_by_key, find_by_offset_id, find_by_unique_id
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.lifespan import AsyncLifespan
@@ -142,7 +142,7 @@ class AsyncAdmin(AsyncLifespan):
         connections: ConnectionConfig = PLAIN,
     ) -> None:
         self._timeout = timeout
-        self._membership = Membership(namesrv, clock or SystemClock(), connections=connections)
+        self._membership = ClusterClient(namesrv, clock or SystemClock(), connections=connections)
         self._offsets = QueueOffsets(self._membership, timeout=timeout)
 
     async def start(self) -> None:

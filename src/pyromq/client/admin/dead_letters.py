@@ -17,7 +17,7 @@ from typing import Self
 
 from pyromq.client.admin.message_search import find_by_offset_id, find_copies
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.damage import DAMAGED
 from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
@@ -175,7 +175,7 @@ class AsyncDeadLetters:
     def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
         self._clock = clock or SystemClock()
-        self._membership = Membership(namesrv, self._clock)
+        self._membership = ClusterClient(namesrv, self._clock)
         self._offsets = QueueOffsets(self._membership, timeout=timeout)
         self._turns = count()
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.producer.recall import recall
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import CodeNotSupported
@@ -58,7 +58,7 @@ class AsyncDelayedMessages:
 
     def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
-        self._membership = Membership(namesrv, clock or SystemClock())
+        self._membership = ClusterClient(namesrv, clock or SystemClock())
 
     async def __aenter__(self) -> Self:
         await self._membership.start()

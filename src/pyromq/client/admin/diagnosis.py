@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.client.cluster.routes import read_route
 from pyromq.clock import Clock, SystemClock
@@ -37,7 +37,7 @@ async def diagnose(
 
 async def _check_all(namesrv: str | None, topic: str | None, clock: Clock) -> AsyncIterator[Finding]:
     for address in addresses_of(namesrv):
-        membership = Membership(address, clock)
+        membership = ClusterClient(address, clock)
         try:
             finding, table = await _check_name_server(membership, address)
             yield finding
@@ -51,7 +51,7 @@ async def _check_all(namesrv: str | None, topic: str | None, clock: Clock) -> As
             await membership.close()
 
 
-async def _check_name_server(membership: Membership, address: str) -> tuple[Finding, ClusterTable | None]:
+async def _check_name_server(membership: ClusterClient, address: str) -> tuple[Finding, ClusterTable | None]:
     name = f"name server {address}"
     try:
         await membership.start()
@@ -69,7 +69,7 @@ async def _check_name_server(membership: Membership, address: str) -> tuple[Find
     return Finding(name, True, f"answers; {len(table.brokers)} broker(s) registered"), table
 
 
-async def _check_brokers(membership: Membership, name_server: str, table: ClusterTable) -> AsyncIterator[Finding]:
+async def _check_brokers(membership: ClusterClient, name_server: str, table: ClusterTable) -> AsyncIterator[Finding]:
     if not table.brokers:
         advice = f"start one with `pyromq serve broker --namesrv {name_server}`, or correct its namesrvAddr setting"
         yield Finding("brokers", False, "no broker is registered", advice)
@@ -78,7 +78,7 @@ async def _check_brokers(membership: Membership, name_server: str, table: Cluste
             yield await _check_broker(membership, f"broker {broker_name} (id {broker_id})", address)
 
 
-async def _check_broker(membership: Membership, name: str, address: str) -> Finding:
+async def _check_broker(membership: ClusterClient, name: str, address: str) -> Finding:
     try:
         response = (await membership.ask(address, BrokerState(), timeout=TIMEOUT)).check()
         figures = decode_body(KeyValues, response.body).table
@@ -96,7 +96,7 @@ async def _check_broker(membership: Membership, name: str, address: str) -> Find
     return Finding(name, True, f"answers at {address}")
 
 
-async def _check_topic(membership: Membership, topic: str) -> AsyncIterator[Finding]:
+async def _check_topic(membership: ClusterClient, topic: str) -> AsyncIterator[Finding]:
     name = f"topic {topic}"
     try:
         check_topic(topic)
@@ -122,7 +122,7 @@ async def _check_topic(membership: Membership, topic: str) -> AsyncIterator[Find
         )
 
 
-async def _check_auto_creation(membership: Membership, topic: str) -> Finding:
+async def _check_auto_creation(membership: ClusterClient, topic: str) -> Finding:
     name = f"topic {topic}"
     try:
         await _route(membership, AUTO_CREATE_TOPIC)
@@ -132,6 +132,6 @@ async def _check_auto_creation(membership: Membership, topic: str) -> Finding:
     return Finding(name, True, "does not exist yet; the first message will create it")
 
 
-async def _route(membership: Membership, topic: str) -> TopicRoute:
+async def _route(membership: ClusterClient, topic: str) -> TopicRoute:
     response = await membership.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
     return decode_body(TopicRoute, response.check().body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.errors import BrokerError, QueryNotFound, Unavailable
 from pyromq.message import StoredMessage
 from pyromq.message_id import parse_offset_id
@@ -13,7 +13,7 @@ MAX_PER_BROKER = 64  # what a broker gives at most. Source: MessageStoreConfig.m
 FOR_EVER_MS = (1 << 63) - 1
 
 
-async def find_by_offset_id(membership: Membership, message_id: str, *, timeout: float) -> StoredMessage:
+async def find_by_offset_id(membership: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage:
     """Return the message a broker's id points at. Raises `QueryNotFound`, `UsageError`, `Unavailable`."""
     place = parse_offset_id(message_id)
     hint = "if it is the producer's unique id, give its topic too"
@@ -27,14 +27,14 @@ async def find_by_offset_id(membership: Membership, message_id: str, *, timeout:
 
 
 async def find_by_unique_id(
-    membership: Membership, topic: str, message_id: str, *, timeout: float
+    membership: ClusterClient, topic: str, message_id: str, *, timeout: float
 ) -> StoredMessage | None:
     """Return the message with a producer's id, the first stored if a retry stored it twice; None if there is none."""
     copies = await find_copies(membership, topic, message_id, timeout=timeout)
     return min(copies, key=lambda message: message.store_ms, default=None)
 
 
-async def find_copies(membership: Membership, topic: str, message_id: str, *, timeout: float) -> list[StoredMessage]:
+async def find_copies(membership: ClusterClient, topic: str, message_id: str, *, timeout: float) -> list[StoredMessage]:
     """Return all messages of a topic with a producer's id, as retries store it several times; 64 of each broker."""
     question = QueryMessage(
         topic=topic,
@@ -49,7 +49,7 @@ async def find_copies(membership: Membership, topic: str, message_id: str, *, ti
 
 
 async def find_by_key(
-    membership: Membership,
+    membership: ClusterClient,
     topic: str,
     key: str,
     *,
@@ -72,7 +72,7 @@ async def find_by_key(
     return sorted(matching, key=lambda message: (message.store_ms, message.log_offset), reverse=True)
 
 
-async def _ask_brokers(membership: Membership, question: QueryMessage, *, timeout: float) -> list[StoredMessage]:
+async def _ask_brokers(membership: ClusterClient, question: QueryMessage, *, timeout: float) -> list[StoredMessage]:
     found = []
     route = await membership.route(question.topic)
     for broker_name in sorted(route.addresses):

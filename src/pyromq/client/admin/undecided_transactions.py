@@ -14,7 +14,7 @@ from typing import Self
 
 from pyromq.client.admin.message_search import find_by_offset_id
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.producer.transaction_producer import Decision
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import CodeNotSupported, QueryNotFound, UsageError
@@ -65,7 +65,7 @@ class AsyncHalfMessages:
 
     def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
-        self._membership = Membership(namesrv, clock or SystemClock())
+        self._membership = ClusterClient(namesrv, clock or SystemClock())
 
     async def __aenter__(self) -> Self:
         await self._membership.start()

@@ -38,7 +38,7 @@ LONGEST_PAUSE = 0.5
 REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its route
 
 
-class Membership:
+class ClusterClient:
     """Between `start` and `close` a client can ask for routes and connections here.
 
     `announce` gives what heartbeats say, or None for a client that needs none; `answerers` have the answers to

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.damage import DamagedMessage, are_in_place, examine
 from pyromq.errors import ResponseCode, StoreCorrupt
 from pyromq.filter.tags import parse_tags, subscribed_tags
@@ -105,7 +105,7 @@ class PullResult:
 
 
 async def pull(
-    membership: Membership, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
+    membership: ClusterClient, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
 ) -> PullResult:
     """Pull once. Raises what the broker answers, or `Unavailable` when no broker answers in time."""
     tags = subscribed_tags(request.tags)

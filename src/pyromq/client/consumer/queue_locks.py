@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.errors import MQError, Unavailable
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
@@ -25,7 +25,7 @@ LOCK_REQUEST_SECONDS = 1.0
 class Locks:
     """Locks and unlocks queues of one group for this client, one request per broker."""
 
-    def __init__(self, group: str, membership: Membership) -> None:
+    def __init__(self, group: str, membership: ClusterClient) -> None:
         self._group = group
         self._membership = membership
         self._holders: dict[MessageQueue, str] = {}

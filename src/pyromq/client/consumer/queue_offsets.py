@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.errors import ResponseCode
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class QueueOffsets:
     """Asks the brokers that hold the queues. Each question takes at most `timeout` seconds, retries included."""
 
-    def __init__(self, membership: Membership, *, timeout: float) -> None:
+    def __init__(self, membership: ClusterClient, *, timeout: float) -> None:
         self._membership = membership
         self._timeout = timeout
         self._begun: dict[tuple[str, str, str], asyncio.Event] = {}  # by group, topic and broker name

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from pyromq.client.blocking.portal import Portal
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
@@ -50,7 +50,7 @@ class AsyncQueueReader(AsyncLifespan):
         self.group = group
         self._timeout = timeout
         self._verify = verify_checksums
-        self._membership = Membership(namesrv, clock or SystemClock())
+        self._membership = ClusterClient(namesrv, clock or SystemClock())
         self._offsets = QueueOffsets(self._membership, timeout=timeout)
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from pyromq.client.cluster.cluster_client import REFRESH_PAUSE, Membership
+from pyromq.client.cluster.cluster_client import REFRESH_PAUSE, ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ConsumerConfig, Strategy
 from pyromq.clock import Clock
@@ -58,7 +58,7 @@ class Rebalance(Generic[Q]):
         self,
         owned: dict[MessageQueue, Q],
         group: str,
-        membership: Membership,
+        membership: ClusterClient,
         config: ConsumerConfig,
         *,
         clock: Clock,

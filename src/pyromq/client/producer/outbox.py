@@ -9,10 +9,10 @@ import asyncio
 from collections import deque
 from functools import partial
 
-from pyromq.client.cluster.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, Membership
+from pyromq.client.cluster.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ProducerConfig
-from pyromq.client.producer.pending_send import STATUSES, Delivery, SelectorRaised
+from pyromq.client.producer.pending_send import STATUSES, PendingSend, SelectorRaised
 from pyromq.client.producer.queue_selection import QueueChoice
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable, from_response
@@ -32,7 +32,7 @@ class Outbox:
     in order with its topic's others, for both.
     """
 
-    def __init__(self, group: str, membership: Membership, config: ProducerConfig, clock: Clock) -> None:
+    def __init__(self, group: str, membership: ClusterClient, config: ProducerConfig, clock: Clock) -> None:
         self.in_flight = 0
         self._group = group
         self._membership = membership
@@ -40,10 +40,10 @@ class Outbox:
         self._clock = clock
         self._choice = QueueChoice(clock, avoid_slow=config.avoid_slow_brokers)
         self._templates: dict[tuple[str, str], HeaderTemplate] = {}
-        self._stalled: dict[str, deque[Delivery]] = {}
+        self._stalled: dict[str, deque[PendingSend]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
 
-    def send(self, delivery: Delivery) -> None:
+    def send(self, delivery: PendingSend) -> None:
         """Send now if everything is known; else let the message wait behind those of its topic that wait already."""
         self.in_flight += 1
         topic = delivery.topic
@@ -97,7 +97,7 @@ class Outbox:
             for delivery in waiting:  # only if this ended early: nobody waits for ever
                 self._fail(delivery, _given_up(topic))
 
-    async def destination(self, delivery: Delivery) -> tuple[Channel, MessageQueue]:
+    async def destination(self, delivery: PendingSend) -> tuple[Channel, MessageQueue]:
         """Return where the message goes next, connected. Raises `Unavailable` or what makes sending impossible."""
         remaining = max(0.0, delivery.deadline - self._clock.monotonic())
         try:
@@ -119,7 +119,7 @@ class Outbox:
             self._choice.report(queue.broker_name, 0.0, failed=True)
             raise
 
-    def _choose(self, route: Route, delivery: Delivery) -> MessageQueue | None:
+    def _choose(self, route: Route, delivery: PendingSend) -> MessageQueue | None:
         """Return the queue; None when the message has failed for good."""
         try:
             return self._pick(route, delivery)
@@ -129,7 +129,7 @@ class Outbox:
             self._fail(delivery, error)
         return None
 
-    def _pick(self, route: Route, delivery: Delivery) -> MessageQueue:
+    def _pick(self, route: Route, delivery: PendingSend) -> MessageQueue:
         if delivery.fixed_queue is not None:
             return delivery.fixed_queue
         if not route.writable:
@@ -139,7 +139,7 @@ class Outbox:
             return delivery.fixed_queue
         return self._choice.pick(route.writable, last_broker=delivery.queue and delivery.queue.broker_name)
 
-    def _ask(self, channel: Channel, delivery: Delivery, queue: MessageQueue) -> None:
+    def _ask(self, channel: Channel, delivery: PendingSend, queue: MessageQueue) -> None:
         now = self._clock.monotonic()
         delivery.queue = queue
         delivery.started = now
@@ -152,13 +152,13 @@ class Outbox:
             answered=partial(self._answered, delivery),
         )
 
-    def header(self, delivery: Delivery, queue: MessageQueue) -> Filled:
+    def header(self, delivery: PendingSend, queue: MessageQueue) -> Filled:
         name = "batch " if delivery.is_batch else ""
         template = self._templates.get((name + queue.topic, queue.broker_name)) or self._template(delivery, queue)
         born_ms = self._clock.now_ms()
         return Filled(template, (queue.queue_id, delivery.sys_flag, born_ms, delivery.flag, delivery.property_text))
 
-    def _template(self, delivery: Delivery, queue: MessageQueue) -> HeaderTemplate:
+    def _template(self, delivery: PendingSend, queue: MessageQueue) -> HeaderTemplate:
         name = "batch " if delivery.is_batch else ""
         template = self._templates[name + queue.topic, queue.broker_name] = HeaderTemplate(
             SendBatchMessage if delivery.is_batch else SendMessageV2,
@@ -175,7 +175,7 @@ class Outbox:
         )
         return template
 
-    def _answered(self, delivery: Delivery, answer: Response | MQError) -> None:
+    def _answered(self, delivery: PendingSend, answer: Response | MQError) -> None:
         queue = delivery.queue
         assert queue is not None
         failed = isinstance(answer, MQError) or answer.code not in STATUSES
@@ -192,7 +192,7 @@ class Outbox:
         else:
             self._stored(delivery, queue, answer)
 
-    def _stored(self, delivery: Delivery, queue: MessageQueue, answer: Response) -> None:
+    def _stored(self, delivery: PendingSend, queue: MessageQueue, answer: Response) -> None:
         try:
             header = answer.header(SendMessageResponse)
         except ProtocolError as error:
@@ -217,20 +217,20 @@ class Outbox:
         if not delivery.future.done():
             delivery.future.set_result(result)
 
-    def _not_sent(self, delivery: Delivery, error: MQError) -> None:
+    def _not_sent(self, delivery: PendingSend, error: MQError) -> None:
         """The message never reached a connection: this counts as no attempt, so only the deadline ends it."""
         if isinstance(error, Unavailable):
             self._membership.tasks.start(self._retry(delivery, error), name="retry")
         else:
             self._fail(delivery, error)
 
-    def _retry_or_fail(self, delivery: Delivery, error: MQError) -> None:
+    def _retry_or_fail(self, delivery: PendingSend, error: MQError) -> None:
         if delivery.attempts > self._config.retries or not self._membership.running or delivery.future.done():
             self._fail(delivery, error)
         else:
             self._membership.tasks.start(self._retry(delivery, error), name="retry")
 
-    async def _retry(self, delivery: Delivery, error: MQError) -> None:
+    async def _retry(self, delivery: PendingSend, error: MQError) -> None:
         failure: MQError | None = _given_up(delivery.topic)  # what a fault of ours means: nobody waits for ever
         try:
             failure = await self._try_again(delivery, error)
@@ -238,7 +238,7 @@ class Outbox:
             if failure is not None:
                 self._fail(delivery, failure)
 
-    async def _try_again(self, delivery: Delivery, error: MQError) -> MQError | None:
+    async def _try_again(self, delivery: PendingSend, error: MQError) -> MQError | None:
         """Try until the message is on a connection; a restarted broker is found within its timeout. Else, say why."""
         pause = FIRST_PAUSE
         while self._clock.monotonic() < delivery.deadline and not delivery.future.done():
@@ -259,7 +259,7 @@ class Outbox:
             return type(error)(f"no broker took the message to topic {delivery.topic!r} in time: {error}")
         return error
 
-    def _fail(self, delivery: Delivery, error: MQError) -> None:
+    def _fail(self, delivery: PendingSend, error: MQError) -> None:
         self._leave(delivery)
         if delivery.future.done():
             return
@@ -268,7 +268,7 @@ class Outbox:
         else:
             delivery.future.set_exception(error.reason if isinstance(error, SelectorRaised) else error)
 
-    def _leave(self, delivery: Delivery) -> None:
+    def _leave(self, delivery: PendingSend) -> None:
         self.in_flight -= 1
         for waiter in self._room:
             limit, future = waiter

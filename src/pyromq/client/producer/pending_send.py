@@ -53,7 +53,7 @@ class SelectorRaised(MQError):
 
 
 @dataclass(slots=True, eq=False)
-class Delivery:
+class PendingSend:
     """A prepared message. `fixed_queue` is set where the caller chose: retries then go to the same queue."""
 
     topic: str

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (
-    Delivery,
+    PendingSend,
     QueueChooser,
     Selector,
     check_topic_for_sending,
@@ -72,7 +72,7 @@ class AsyncProducer(AsyncLifespan):
         self.config = config or ProducerConfig()
         self._clock = clock or SystemClock()
         self._requests = Requests(self._clock)
-        self._membership = Membership(
+        self._membership = ClusterClient(
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
@@ -179,7 +179,7 @@ class AsyncProducer(AsyncLifespan):
         choose = queue_chooser(members[0], queue, ordering_key, None)
         body, ids, text = prepare_batch(members, self.config, self._ids)
         codes = self.config.retry_codes if choose is None else frozenset()
-        delivery = Delivery(topic, ids, 0, body, 0, text, self._deadline(timeout), codes, self._new_future())
+        delivery = PendingSend(topic, ids, 0, body, 0, text, self._deadline(timeout), codes, self._new_future())
         delivery.is_batch, delivery.choose = True, choose
         self._outbox.send(delivery)
         return await delivery.future
@@ -284,14 +284,14 @@ class AsyncProducer(AsyncLifespan):
         *,
         half: bool = False,
         more: Mapping[str, str] | None = None,
-    ) -> Delivery:
+    ) -> PendingSend:
         self.check_open()
         topic = message.topic
         if topic not in self._checked_topics:
             self._checked(topic)
         body, sys_flag, text = prepare(message, self.config, self._ids, half_of=self.group if half else None, more=more)
         assert message.message_id is not None
-        return Delivery(
+        return PendingSend(
             topic,
             message.message_id,
             message.flag,

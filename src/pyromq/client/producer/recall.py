@@ -5,14 +5,14 @@ The handle says all: topic, broker, due time and unique key. Source: RocketMQ 5.
 
 from __future__ import annotations
 
-from pyromq.client.cluster.cluster_client import API_SECONDS, Membership
+from pyromq.client.cluster.cluster_client import API_SECONDS, ClusterClient
 from pyromq.errors import Unavailable, UsageError
 from pyromq.remoting.headers import RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import decode_handle
 
 
 async def recall(
-    membership: Membership, recall_handle: str, *, group: str | None = None, timeout: float = API_SECONDS
+    membership: ClusterClient, recall_handle: str, *, group: str | None = None, timeout: float = API_SECONDS
 ) -> str:
     """Cancel a message and return its unique id: once this returns, nobody gets it. Asked once; seconds.
 

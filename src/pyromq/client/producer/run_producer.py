@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, Membership
+from pyromq.client.cluster.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, ClusterClient
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.pending_send import STATUSES, check_topic_for_sending
@@ -47,7 +47,7 @@ class RunStream:
     """Takes runs one by one. After a failure every call raises it: what was sent before may be stored or not."""
 
     def __init__(
-        self, membership: Membership, clock: Clock, *, make_header: MakeHeader, in_flight: int, timeout: float
+        self, membership: ClusterClient, clock: Clock, *, make_header: MakeHeader, in_flight: int, timeout: float
     ) -> None:
         self.acknowledged: dict[MessageQueue, Acknowledged] = {}
         self._membership = membership
@@ -166,7 +166,7 @@ class AsyncRunProducer(AsyncLifespan):
         self.timeout = timeout
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
-        self.membership = Membership(namesrv, self._clock)  # no heartbeats: nobody asks those who send runs anything
+        self.membership = ClusterClient(namesrv, self._clock)  # no heartbeats: nobody asks those who send runs anything
         self.ids: UniqueIds
 
     async def start(self) -> None:

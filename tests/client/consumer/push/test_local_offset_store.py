@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.local_offset_store import LocalOffsets, OffsetFile
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
@@ -112,7 +112,7 @@ def test_what_is_saved_is_loaded(tmp_path_factory, offsets):
 
 @pytest.fixture
 async def membership(cluster):
-    membership = Membership(cluster.namesrv, SystemClock(), instance="DEFAULT")
+    membership = ClusterClient(cluster.namesrv, SystemClock(), instance="DEFAULT")
     await membership.start()
     yield membership
     await membership.close()

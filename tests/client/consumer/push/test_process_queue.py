@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.client.consumer.push.listener import Listening
-from pyromq.client.consumer.push.process_queue import InFlight, Piece
+from pyromq.client.consumer.push.process_queue import ConsumeRequest, ProcessQueue
 from pyromq.message import MessageQueue, StoredMessage
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -14,11 +14,11 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 
 def filled(*sizes, start=0, now=lambda: 0.0, listener=lambda messages: None):
     """Pieces of so many messages each, from `start` on."""
-    in_flight = InFlight(QUEUE, start, now)
+    in_flight = ProcessQueue(QUEUE, start, now)
     pieces, offset = [], start
     for size in sizes:
         messages = [StoredMessage("orders", b"xy", queue_offset=offset + n) for n in range(size)]
-        pieces.append(Piece(in_flight, Listening.of(listener), messages))
+        pieces.append(ConsumeRequest(in_flight, Listening.of(listener), messages))
         offset += size
     in_flight.add(pieces, offset)
     return in_flight, pieces

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import check_queue, checked
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
 from pyromq.client.consumer.pull.positions import Positions
@@ -81,7 +81,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._reporting = Reporting(
             self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
         )
-        self._membership = Membership(
+        self._membership = ClusterClient(
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.passing_over import PassingOver
@@ -31,7 +31,7 @@ class Fetching:
     """
 
     def __init__(
-        self, group: str, membership: Membership, *, offsets: QueueOffsets, config: ConsumerConfig, clock: Clock
+        self, group: str, membership: ClusterClient, *, offsets: QueueOffsets, config: ConsumerConfig, clock: Clock
     ) -> None:
         self.changed = asyncio.Event()
         self.room = asyncio.Event()

@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.application_code import was_thrown_in
 from pyromq.message import MessageQueue
 
@@ -30,7 +30,7 @@ class QueueWatch:
     Source: RocketMQ 4.9.8, DefaultLitePullConsumerImpl.registerTopicMessageQueueChangeListener.
     """
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: ClusterClient) -> None:
         self._membership = membership
         self._watched: dict[str, _Watched] = {}
         membership.on_route_change.append(self._look)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.application_code import was_thrown_in
@@ -56,7 +56,7 @@ class Sharing:
     def __init__(
         self,
         group: str,
-        membership: Membership,
+        membership: ClusterClient,
         config: ConsumerConfig,
         *,
         clock: Clock,

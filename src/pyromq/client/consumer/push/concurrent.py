@@ -15,7 +15,7 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import Listening, Verdict
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
-from pyromq.client.consumer.push.process_queue import InFlight, Piece
+from pyromq.client.consumer.push.process_queue import ConsumeRequest, ProcessQueue
 from pyromq.client.consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
@@ -49,10 +49,10 @@ class ConcurrentConsuming:
         self._listener = listener
         self._send_back = send_back
         self._tasks = Tasks()
-        self._threads = ListenerThreads[Piece](config.concurrency, self._finished, name=f"pyromq {group}")
-        self._async = ListenerTasks[Piece](config.concurrency, self._finished, name=f"listener of {group}")
+        self._threads = ListenerThreads[ConsumeRequest](config.concurrency, self._finished, name=f"pyromq {group}")
+        self._async = ListenerTasks[ConsumeRequest](config.concurrency, self._finished, name=f"listener of {group}")
 
-    def deliver(self, in_flight: InFlight, messages: list[StoredMessage], next_offset: int) -> None:
+    def deliver(self, in_flight: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
         """Take what a pull brought; the listeners are called soon."""
         if in_flight.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
@@ -61,7 +61,7 @@ class ConcurrentConsuming:
         pieces = []
         for topic, group in groupby(messages, _topic):
             listener, run = self._listener(topic), list(group)
-            pieces += [Piece(in_flight, listener, run[at : at + size]) for at in range(0, len(run), size)]
+            pieces += [ConsumeRequest(in_flight, listener, run[at : at + size]) for at in range(0, len(run), size)]
         in_flight.add(pieces, next_offset)
         self._submit(pieces)
 
@@ -71,7 +71,7 @@ class ConcurrentConsuming:
         await self._async.stop()
         await self._tasks.stop()
 
-    async def rescue(self, in_flight: InFlight) -> None:
+    async def rescue(self, in_flight: ProcessQueue) -> None:
         """Send back the messages of listeners that take too long, first ones first, so that the queue moves on."""
         while in_flight.pieces:
             piece = in_flight.pieces[0]
@@ -80,7 +80,7 @@ class ConcurrentConsuming:
                 return
             await self._abandon(piece)
 
-    async def _abandon(self, piece: Piece) -> None:
+    async def _abandon(self, piece: ConsumeRequest) -> None:
         reason = f"the listener took longer than {self._config.consume_timeout_seconds:g} s"
         self._log(piece, Verdict(0, reason=reason))
         failed = await self._give_back(piece, piece.messages, Verdict(0, reason=reason, delay_level=FIRST_RETRY_LEVEL))
@@ -93,11 +93,11 @@ class ConcurrentConsuming:
             self._threads.replace()
         piece.in_flight.finish(piece)
 
-    def _submit(self, pieces: Iterable[Piece]) -> None:
+    def _submit(self, pieces: Iterable[ConsumeRequest]) -> None:
         for in_task, group in groupby(pieces, _in_task):
             (self._async if in_task else self._threads).submit(list(group))
 
-    def _finished(self, piece: Piece) -> None:
+    def _finished(self, piece: ConsumeRequest) -> None:
         """A listener is through with a piece. Called on the loop, for every piece."""
         in_flight = piece.in_flight
         if piece.abandoned and not piece.listener.in_task:
@@ -111,7 +111,7 @@ class ConcurrentConsuming:
         else:
             self._judge(piece)
 
-    def _judge(self, piece: Piece) -> None:
+    def _judge(self, piece: ConsumeRequest) -> None:
         verdict = piece.verdict
         if verdict.done >= len(piece.messages):
             piece.over = True
@@ -122,7 +122,7 @@ class ConcurrentConsuming:
             piece.in_flight.finish(piece, verdict.done)
         self._tasks.start(self._retry(piece, verdict), name=f"send back to {piece.in_flight.queue}")
 
-    async def _retry(self, piece: Piece, verdict: Verdict) -> None:
+    async def _retry(self, piece: ConsumeRequest, verdict: Verdict) -> None:
         """Have the piece's messages delivered again by the broker; what it does not take, by ourselves."""
         in_flight = piece.in_flight
         try:
@@ -141,7 +141,9 @@ class ConcurrentConsuming:
         if not in_flight.dropped:
             self._submit([piece])
 
-    async def _give_back(self, piece: Piece, messages: list[StoredMessage], verdict: Verdict) -> list[StoredMessage]:
+    async def _give_back(
+        self, piece: ConsumeRequest, messages: list[StoredMessage], verdict: Verdict
+    ) -> list[StoredMessage]:
         """Return the messages that could not be sent back, in order."""
         send_back = self._send_back
         if send_back is None:
@@ -167,7 +169,7 @@ class ConcurrentConsuming:
                 raise outcome
         return failed
 
-    def _log(self, piece: Piece, verdict: Verdict) -> None:
+    def _log(self, piece: ConsumeRequest, verdict: Verdict) -> None:
         """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
         first = piece.messages[verdict.done]
         logger.warning(
@@ -184,5 +186,5 @@ class ConcurrentConsuming:
         )
 
 
-def _in_task(piece: Piece) -> bool:
+def _in_task(piece: ConsumeRequest) -> bool:
     return piece.listener.in_task

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from pyromq.client.consumer.push.listener import Ack, Listening, RetryLater, reason_text
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
-from pyromq.client.consumer.push.process_queue import InFlight, Piece
+from pyromq.client.consumer.push.process_queue import ConsumeRequest, ProcessQueue
 from pyromq.clock import Clock
 from pyromq.message import StoredMessage
 from pyromq.remoting.bodies import ConsumeDirectlyResult, encode_body
@@ -26,14 +26,16 @@ class DirectConsuming:
     def __init__(self, group: str, clock: Clock, *, orderly: bool) -> None:
         self._clock = clock
         self._orderly = orderly
-        self._answers: dict[Piece, Future[Reply]] = {}
-        self._threads = ListenerThreads[Piece](1, self._finished, name=f"pyromq {group} directly")
-        self._tasks = ListenerTasks[Piece](1, self._finished, name=f"listener of {group}, directly")
+        self._answers: dict[ConsumeRequest, Future[Reply]] = {}
+        self._threads = ListenerThreads[ConsumeRequest](1, self._finished, name=f"pyromq {group} directly")
+        self._tasks = ListenerTasks[ConsumeRequest](1, self._finished, name=f"listener of {group}, directly")
 
     def consume(self, listener: Listening, message: StoredMessage) -> Future[Reply]:
         """Call the listener; the future gets the answer for the administrator."""
         message.topic = message.original_topic
-        piece = Piece(InFlight(message.queue, message.queue_offset, self._clock.monotonic), listener, [message])
+        piece = ConsumeRequest(
+            ProcessQueue(message.queue, message.queue_offset, self._clock.monotonic), listener, [message]
+        )
         future = self._answers[piece] = Future()
         (self._tasks if listener.in_task else self._threads).submit([piece])
         return future
@@ -42,7 +44,7 @@ class DirectConsuming:
         self._threads.stop()
         await self._tasks.stop()
 
-    def _finished(self, piece: Piece) -> None:
+    def _finished(self, piece: ConsumeRequest) -> None:
         assert piece.started is not None
         result = ConsumeDirectlyResult(
             order=self._orderly,
@@ -53,7 +55,7 @@ class DirectConsuming:
         self._answers.pop(piece).set_result(Reply(body=encode_body(result)))
 
 
-def _result(piece: Piece) -> str:
+def _result(piece: ConsumeRequest) -> str:
     if piece.failure is None:
         returned = piece.returned
         return _RETURNED[returned] if returned is None or isinstance(returned, Ack) else "CR_LATER"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import field
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
@@ -92,7 +92,7 @@ class LocalOffsets:
     The file is opened with the first question: before the start nobody knows the client id.
     """
 
-    def __init__(self, group: str, membership: Membership, config: ConsumerConfig) -> None:
+    def __init__(self, group: str, membership: ClusterClient, config: ConsumerConfig) -> None:
         self._group = group
         self._membership = membership
         self._config = config

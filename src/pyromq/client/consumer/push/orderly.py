@@ -15,7 +15,7 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, Listening, Verdict
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
-from pyromq.client.consumer.push.process_queue import InFlight, Piece
+from pyromq.client.consumer.push.process_queue import ConsumeRequest, ProcessQueue
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
@@ -32,10 +32,10 @@ SHORTEST_SUSPENSION, LONGEST_SUSPENSION = 0.01, 30.0  # seconds. Source: submitC
 class Turn:
     """Consecutive pieces of one queue, run by one thread or task one after the other, until one is not plainly done."""
 
-    def __init__(self, in_flight: InFlight, pieces: list[Piece]) -> None:
+    def __init__(self, in_flight: ProcessQueue, pieces: list[ConsumeRequest]) -> None:
         self.in_flight = in_flight
         self.in_task = pieces[0].listener.in_task
-        self.ran: list[Piece] = []
+        self.ran: list[ConsumeRequest] = []
         self._pieces = pieces
         self._ends = 0.0
 
@@ -53,7 +53,7 @@ class Turn:
                 break
         return True
 
-    def _is_over(self, piece: Piece) -> bool:
+    def _is_over(self, piece: ConsumeRequest) -> bool:
         self.ran.append(piece)
         return piece.failure is not None or piece.returned is not None or time.monotonic() > self._ends
 
@@ -82,21 +82,21 @@ class OrderlyConsuming:
         self._send_back = send_back
         self._max_retries = max_retries
         self._tasks = Tasks()
-        self._turns: dict[InFlight, Turn] = {}  # under way
+        self._turns: dict[ProcessQueue, Turn] = {}  # under way
         self._threads = ListenerThreads[Turn](config.concurrency, self._finished, name=f"pyromq {group}")
         self._async = ListenerTasks[Turn](config.concurrency, self._finished, name=f"listener of {group}")
 
-    def deliver(self, in_flight: InFlight, messages: list[StoredMessage], next_offset: int) -> None:
+    def deliver(self, in_flight: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
         """Take what a pull brought; the listeners are called soon."""
         size = self._config.batch
         pieces = []
         for topic, group in groupby(messages, lambda message: message.original_topic):
             listener, run = self._listener(topic), list(group)
-            pieces += [Piece(in_flight, listener, run[at : at + size]) for at in range(0, len(run), size)]
+            pieces += [ConsumeRequest(in_flight, listener, run[at : at + size]) for at in range(0, len(run), size)]
         in_flight.add(pieces, next_offset)
         self.go_on(in_flight)
 
-    def go_on(self, in_flight: InFlight) -> None:
+    def go_on(self, in_flight: ProcessQueue) -> None:
         """Begin the queue's next turn, unless one is under way, nothing is left, or it is not ours to consume now."""
         if in_flight.busy or in_flight.closed or len(in_flight.pieces) <= in_flight.uncommitted:
             return
@@ -110,7 +110,7 @@ class OrderlyConsuming:
         turn = self._turns[in_flight] = Turn(in_flight, pieces)
         (self._async if head.listener.in_task else self._threads).submit([turn])
 
-    def lose(self, in_flight: InFlight) -> None:
+    def lose(self, in_flight: ProcessQueue) -> None:
         """The queue may be another's by now: cancel an async listener that runs. One in a thread cannot be ended."""
         turn = self._turns.pop(in_flight, None)
         if turn is not None and turn.in_task:
@@ -125,7 +125,7 @@ class OrderlyConsuming:
         await self._async.stop()
         await self._tasks.stop()
 
-    async def rescue(self, in_flight: InFlight) -> None:
+    async def rescue(self, in_flight: ProcessQueue) -> None:
         """Nothing: giving a message to a retry while its listener still works on it would break the order."""
 
     def _finished(self, turn: Turn) -> None:
@@ -146,7 +146,7 @@ class OrderlyConsuming:
                 self._judge(piece)
         self.go_on(in_flight)
 
-    def _judge(self, piece: Piece) -> None:
+    def _judge(self, piece: ConsumeRequest) -> None:
         verdict = piece.verdict
         if verdict.done >= len(piece.messages):
             self._done(piece, verdict.ack)
@@ -156,7 +156,7 @@ class OrderlyConsuming:
             piece.in_flight.finish(piece, verdict.done)
         self._suspend(piece.in_flight, self._repeat(piece, verdict))
 
-    def _done(self, piece: Piece, ack: Ack) -> None:
+    def _done(self, piece: ConsumeRequest, ack: Ack) -> None:
         in_flight = piece.in_flight
         if self._config.auto_commit:
             in_flight.finish(piece)
@@ -170,7 +170,7 @@ class OrderlyConsuming:
             in_flight.uncommitted = 0
             self._suspend(in_flight, self._pause(None))
 
-    def _suspend(self, in_flight: InFlight, until: Coroutine[Any, Any, None]) -> None:
+    def _suspend(self, in_flight: ProcessQueue, until: Coroutine[Any, Any, None]) -> None:
         """Go on with the queue when `until` has ended."""
 
         async def suspended() -> None:
@@ -183,7 +183,7 @@ class OrderlyConsuming:
         in_flight.busy = True
         self._tasks.start(suspended(), name=f"suspend {in_flight.queue}")
 
-    async def _repeat(self, piece: Piece, verdict: Verdict) -> None:
+    async def _repeat(self, piece: ConsumeRequest, verdict: Verdict) -> None:
         """Wait before the piece's next attempt; messages that had their last one become dead letters."""
         left = []
         for message in piece.messages:
@@ -222,7 +222,7 @@ class OrderlyConsuming:
             return False
         return True
 
-    def _log(self, piece: Piece, verdict: Verdict) -> None:
+    def _log(self, piece: ConsumeRequest, verdict: Verdict) -> None:
         """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
         first = piece.messages[verdict.done]
         logger.warning(

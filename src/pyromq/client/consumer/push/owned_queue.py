@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyromq.client.consumer.push.process_queue import InFlight
+from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.message import MessageQueue
 
 
@@ -19,7 +19,7 @@ class OwnedQueue:
 
     def __init__(self, queue: MessageQueue, start_offset: int, now: Callable[[], float]) -> None:
         self.queue = queue
-        self.in_flight = InFlight(queue, start_offset, now)
+        self.in_flight = ProcessQueue(queue, start_offset, now)
         self.committed = -1
         self.broker_id = 0  # the one the broker suggested with its last answer
         self.troubled = False  # pulling fails; said once

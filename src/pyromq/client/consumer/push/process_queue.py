@@ -18,7 +18,7 @@ from pyromq.client.consumer.push.listener import Listening, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
 
 
-class Piece:
+class ConsumeRequest:
     """Messages for one call of the listener. A thread or task runs it; everything else is done by the event loop.
 
     `started` is the monotonic second of the latest call, None before it. `over` means that neither call nor clean-up
@@ -28,7 +28,7 @@ class Piece:
 
     __slots__ = ("abandoned", "done", "failure", "in_flight", "listener", "messages", "over", "returned", "started")
 
-    def __init__(self, in_flight: InFlight, listener: Listening, messages: list[StoredMessage]) -> None:
+    def __init__(self, in_flight: ProcessQueue, listener: Listening, messages: list[StoredMessage]) -> None:
         self.in_flight = in_flight
         self.listener = listener
         self.messages = messages
@@ -85,7 +85,7 @@ class Piece:
         return judge(len(self.messages), self.returned, self.failure)
 
 
-class InFlight:
+class ProcessQueue:
     """The pieces of one queue, in the order fetched; offsets are queue offsets.
 
     `next_offset` is where fetching goes on. Once `closed`, no piece starts any more; once `dropped`, what listeners
@@ -108,9 +108,9 @@ class InFlight:
         self.count = 0
         self.size = 0
         self.consumed_ms = 0  # wall clock of the latest end of a piece, for those who look from outside
-        self.pieces: deque[Piece] = deque()
+        self.pieces: deque[ConsumeRequest] = deque()
 
-    def add(self, pieces: Iterable[Piece], next_offset: int) -> None:
+    def add(self, pieces: Iterable[ConsumeRequest], next_offset: int) -> None:
         """Take what a pull brought; without pieces there was nothing wanted on the way to `next_offset`."""
         for piece in pieces:
             self.count += len(piece.messages)
@@ -130,7 +130,7 @@ class InFlight:
             self.changed.clear()
             await self.changed.wait()
 
-    def finish(self, piece: Piece, done: int | None = None) -> None:
+    def finish(self, piece: ConsumeRequest, done: int | None = None) -> None:
         """The first `done` messages of a piece are consumed; by default all of them."""
         consumed = piece.messages if done is None else piece.messages[:done]
         self.count -= len(consumed)
@@ -144,7 +144,7 @@ class InFlight:
         while pieces and pieces[0].done:
             pieces.popleft()
 
-    def replace(self, piece: Piece, messages: list[StoredMessage]) -> None:
+    def replace(self, piece: ConsumeRequest, messages: list[StoredMessage]) -> None:
         """Of the piece's messages only these, at least one, are left to consume."""
         self.count -= len(piece.messages) - len(messages)
         self.size -= _size(piece.messages) - _size(messages)

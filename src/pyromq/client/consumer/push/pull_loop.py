@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.damage import MessageDamaged
 from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.pulling import PullRequest, PullResult, PullStatus, pull
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
-from pyromq.client.consumer.push.process_queue import InFlight
+from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
 from pyromq.errors import FlowControl, MQError, TopicNotFound
@@ -47,12 +47,12 @@ class PullLoops:
     def __init__(
         self,
         group: str,
-        membership: Membership,
+        membership: ClusterClient,
         config: ConsumerConfig,
         *,
         clock: Clock,
         subscription: Callable[[str], tuple[str, Limits]],
-        deliver: Callable[[InFlight, list[StoredMessage], int], None],
+        deliver: Callable[[ProcessQueue, list[StoredMessage], int], None],
         begin_anew: Callable[[MessageQueue], None],
         damage: PassingOver,
         stops: Callable[[MessageDamaged], None],

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TypeVar, overload
 
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.application_code import text_of
@@ -118,7 +118,7 @@ class AsyncConsumer(AsyncLifespan):
             group, config, self._owned, self._entry, self._listening, self._reset, self._look_again
         )
         self._reporting = ConsumerReporting(consumption, self._direct)
-        self._membership = Membership(
+        self._membership = ClusterClient(
             namesrv,
             clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class GroupOffsets:
     """Finds where queues begin, and stores how far they are consumed."""
 
-    def __init__(self, group: str, membership: Membership, config: ConsumerConfig) -> None:
+    def __init__(self, group: str, membership: ClusterClient, config: ConsumerConfig) -> None:
         self._group = group
         self._offsets = QueueOffsets(membership, timeout=config.timeout)
         self._config = config

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.producer.pending_send import check_body
 from pyromq.clock import Clock
@@ -24,7 +24,7 @@ PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 class Replies:
     """Sends replies for one consumer."""
 
-    def __init__(self, membership: Membership, clock: Clock) -> None:
+    def __init__(self, membership: ClusterClient, clock: Clock) -> None:
         self._membership = membership
         self._clock = clock
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 
-from pyromq.client.cluster.cluster_client import Membership
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS
 from pyromq.clock import Clock
 from pyromq.errors import MQError, Unavailable
@@ -32,7 +32,7 @@ class SendBack:
     None leaves that number to the group's settings at the broker.
     """
 
-    def __init__(self, group: str, membership: Membership, clock: Clock, *, max_retries: int | None) -> None:
+    def __init__(self, group: str, membership: ClusterClient, clock: Clock, *, max_retries: int | None) -> None:
         self._group = group
         self._membership = membership
         self._clock = clock

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.interop.peers import java
 from tests.interop.peers.java import JavaMissing, failure
-
-from . import java
 
 ABSENT = [
     "Could not transfer artifact org.x:rocketmq-tools:pom:4.9.8 from/to central: Unknown host",

@@ -129,7 +129,7 @@ class Cluster:
         folder = broker.config.data
         left = folder.with_name(folder.name + ".killed")
         broker.cut_connections()
-        shutil.copytree(folder, left)
+        shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*.tmp"))  # half-written by a thread
         await self.stop_broker(number)
         shutil.rmtree(folder)
         left.rename(folder)

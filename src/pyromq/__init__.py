@@ -10,9 +10,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyromq.client.admin.admin import AsyncAdmin as AsyncAdmin
+    from pyromq.client.blocking.admin import Admin as Admin
     from pyromq.client.blocking.batch_transactions import BatchTransactions as BatchTransactions
-    from pyromq.client.blocking.clients import Admin as Admin
-    from pyromq.client.blocking.clients import Producer as Producer
+    from pyromq.client.blocking.producer import Producer as Producer
     from pyromq.client.blocking.pull_consumer import PullConsumer as PullConsumer
     from pyromq.client.blocking.push_consumer import Consumer as Consumer
     from pyromq.client.blocking.transactions import TransactionProducer as TransactionProducer
@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "pyromq.client.admin.admin": ("AsyncAdmin",),
     "pyromq.client.producer.batch_transactions": ("AsyncBatchTransactions",),
-    "pyromq.client.blocking.clients": ("Admin", "Producer"),
+    "pyromq.client.blocking.admin": ("Admin",),
+    "pyromq.client.blocking.producer": ("Producer",),
     "pyromq.client.blocking.batch_transactions": ("BatchTransactions",),
     "pyromq.client.blocking.push_consumer": ("Consumer",),
     "pyromq.client.blocking.pull_consumer": ("PullConsumer",),

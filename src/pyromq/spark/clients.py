@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
 from pyromq.spark.read.options import ReadOptions
 

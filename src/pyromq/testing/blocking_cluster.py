@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
-from pyromq.client.blocking.clients import Admin, Producer
+from pyromq.client.blocking.admin import Admin
+from pyromq.client.blocking.producer import Producer
 from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.blocking.push_consumer import Consumer
 from pyromq.errors import NotRunning

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pyromq import Message
-from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.spark.clients import patiently
 from pyromq.spark.read.bounds import plan_ranges

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pyromq import Message
-from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss, plan_ranges
 from pyromq.spark.read.options import BATCH, STREAM, read_options

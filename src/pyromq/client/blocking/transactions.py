@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyromq.client.blocking.clients import Producer
 from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.producer import Producer
 from pyromq.client.config import ProducerConfig
 from pyromq.client.consumer.application_code import called
 from pyromq.client.producer.transaction_producer import (

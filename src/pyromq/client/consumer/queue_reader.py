@@ -1,7 +1,7 @@
 """Reading any queue of a cluster without being a member of a group: bounds, times, stored offsets, raw records.
 
 For programs that divide queues themselves, as Spark's driver does: brokers see requests with a group's name and no
-heartbeats, so that nobody's queues are shared anew.
+heartbeats, so that nobody's queues are shared out again.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from pyromq.client.blocking.portal import Portal
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
-from pyromq.client.lifespan import AsyncLifespan, Lifespan
+from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import NoPermission, TopicNotFound
 from pyromq.message import MessageQueue
@@ -201,85 +200,3 @@ class AsyncQueueReader(AsyncLifespan):
             else:
                 high = middle
         return low, most
-
-
-class QueueReader(Lifespan):
-    """Reads queues in the name of a group; blocking, for programs without an event loop. See `AsyncQueueReader`.
-
-    Several threads may use one.
-    """
-
-    def __init__(
-        self,
-        group: str,
-        namesrv: str | None = None,
-        *,
-        timeout: float = 5.0,
-        verify_checksums: bool = True,
-    ) -> None:
-        self._async = AsyncQueueReader(group, namesrv, timeout=timeout, verify_checksums=verify_checksums)
-        self._portal = Portal(self.close)
-
-    def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        self._portal.start(self._async.start)
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._portal.close(self._async.close)
-
-    def topics(self) -> list[str]:
-        """Return the names of all topics, reserved ones included, in order."""
-        return self._portal.run(self._async.topics)
-
-    def brokers(self) -> list[str]:
-        """Return the names of all brokers that the name server knows now, in order."""
-        return self._portal.run(self._async.brokers)
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
-        return self._portal.run(self._async.queues, topic)
-
-    def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
-        """Return the bounds of every queue of these topics, in order. Raises `TopicNotFound`."""
-        return self._portal.run(self._async.bounds, topics)
-
-    def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
-        """Return these bounds with the first message of each queue that can be read: one short pull a queue."""
-        return self._portal.run(self._async.live_bounds, bounds)
-
-    def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
-        """Return the first offset stored at `time_ms` or later; the queue's end where there is none."""
-        return self._portal.run(self._async.first_since, queue, time_ms, bounds)
-
-    def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
-        """Return the store time (ms) of the message at an offset; None where there is none."""
-        return self._portal.run(self._async.store_time_at, queue, offset)
-
-    def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
-        """Return `store_time_at` of several places, asked at once."""
-        return self._portal.run(self._async.store_times, places)
-
-    def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", max_bytes: int | None = None
-    ) -> PullResult:
-        """Pull once; see `AsyncQueueReader.pull`."""
-        return self._portal.run(self._async.pull, queue, offset, max_count, tags=tags, max_bytes=max_bytes)
-
-    def pull_all(
-        self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
-    ) -> list[PullResult]:
-        """Pull at once from several places: queue, offset, most messages."""
-        return self._portal.run(self._async.pull_all, places, tags=tags, max_bytes=max_bytes)
-
-    def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
-        """Return where a group goes on in these queues; None where nothing is stored."""
-        return self._portal.run(self._async.committed, queues, group)
-
-    def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None:
-        """Store where a group goes on; true at the brokers when this returns."""
-        self._portal.run(self._async.commit, offsets, group)
-
-    def announce_group(self, group: str) -> None:
-        """See that the group's retry topic exists: RocketMQ's tools look for a group's brokers there."""
-        self._portal.run(self._async.announce_group, group)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pyromq.client.blocking.clients import Admin
-from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.client.blocking.admin import Admin
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.jobs.session import read_copies

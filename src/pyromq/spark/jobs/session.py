@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
-from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pyromq.client.consumer.queue_reader import QueueReader
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.message import MessageQueue

@@ -26,7 +26,7 @@ class DataLoss(MQError):
 
 
 class Queues(Protocol):
-    """What planning asks a client for; `pyromq.client.consumer.queue_reader.QueueReader` has it."""
+    """What planning asks a client for; `pyromq.client.blocking.queue_reader.QueueReader` has it."""
 
     def brokers(self) -> list[str]: ...
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.client.consumer.pulling import PullResult
-from pyromq.client.consumer.queue_reader import QueueReader
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.spark.clients import client_of, patiently

@@ -323,7 +323,7 @@ async def test_polls_end_when_the_consumer_is_closed(member):
 
 
 def test_the_blocking_one_shares_queues_too(served):
-    from pyromq.client.blocking.clients import Producer
+    from pyromq.client.blocking.producer import Producer
     from pyromq.client.blocking.pull_consumer import PullConsumer
 
     with Producer("p", served.namesrv) as producer:

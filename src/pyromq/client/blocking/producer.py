@@ -1,0 +1,120 @@
+"""The blocking producer: the async one behind a `Portal`, with no behaviour of its own.
+
+It has its own event loop, which the calling threads turn; threads may share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyromq.client.blocking.portal import Outcome, Portal
+from pyromq.client.config import ProducerConfig
+from pyromq.client.lifespan import Lifespan
+from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
+from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.queue_selection import OrderingKey
+from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
+
+
+class Producer(Lifespan):
+    """Sends messages; blocking, for programs without an event loop. Threads may share one.
+
+        with Producer("orders-service") as producer:
+            result = producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
+
+    Arguments, units and errors are those of `AsyncProducer`. Called inside a running event loop, every method raises
+    `UsageError`. A producer made before `fork` is the parent's: in the child it raises `NotRunning`.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
+        self._async = AsyncProducer(group, namesrv, config=config)
+        self._portal = Portal(self.close)
+
+    def start(self) -> None:
+        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        self._portal.start(self._async.start)
+
+    def close(self) -> None:
+        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
+        self._portal.close(self._async.close)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send a message and return where it went; see `AsyncProducer.send`."""
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        self._make_room()
+        return self._portal.run(self._async.begin, message, choose, timeout, at_once=True)
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> Outcome[SendResult]:
+        """Send without waiting for the answer; the `concurrent.futures.Future` gets it.
+
+        Messages sent in a row travel together. Blocks only while `max_in_flight` messages have no answer yet.
+        """
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        self._make_room()
+        self._async.check_open()  # told now, also where the loop is another thread's at the moment
+        return self._portal.submit(self._async.begin_soon, message, choose, timeout)
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic in one request; see `AsyncProducer.send_batch`."""
+        return self._portal.run(
+            self._async.send_batch, listed(messages), queue=queue, ordering_key=ordering_key, timeout=timeout
+        )
+
+    def send_one_way(
+        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
+    ) -> None:
+        """Write a message to a broker's connection; nobody says whether it was stored."""
+        self._portal.run(self._async.send_one_way, message, queue=queue, ordering_key=ordering_key)
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> StoredMessage:
+        """Send a message and return a consumer's reply; see `AsyncProducer.request`."""
+        return self._portal.run(
+            self._async.request, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
+        )
+
+    def cancel(self, recall_handle: str) -> str:
+        """Cancel a message that waits for its time and return its id; see `AsyncProducer.cancel`."""
+        return self._portal.run(self._async.cancel, recall_handle)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of a topic can be sent to now."""
+        return self._portal.run(self._async.queues, topic)
+
+    def flush(self) -> None:
+        """Wait until every message sent so far has its answer or has failed."""
+        self._portal.run(self._async.flush)
+
+    def _make_room(self) -> None:
+        if self._async.in_flight >= self._async.config.max_in_flight:
+            self._portal.run(self._async.room)

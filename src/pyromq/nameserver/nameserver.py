@@ -9,8 +9,11 @@ from typing import Self
 from pyromq.clock import Clock, SystemClock
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.kv import KvTable
-from pyromq.nameserver.registration import Configuring, Registering, Routing
+from pyromq.nameserver.kv_answers import AnsweringKv
+from pyromq.nameserver.registration import RegisteringBrokers
+from pyromq.nameserver.route_queries import QueryingRoutes
 from pyromq.nameserver.routes import RouteTable
+from pyromq.nameserver.settings_answers import ConfiguringNameServer
 from pyromq.net.server import Server
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.dispatch import Dispatcher
@@ -34,10 +37,11 @@ class NameServer:
         self._kv = KvTable(JsonFile(self.config.kv_path) if self.config.kv_path is not None else None)
         # Beside the key-value settings: what administrators change. A name server without that file keeps neither.
         kept = self.config.kv_path.with_name("namesrv.properties") if self.config.kv_path is not None else None
-        self._configuring = Configuring(self._kv, self.config, JsonFile(kept) if kept is not None else None)
+        self._configuring = ConfiguringNameServer(self.config, JsonFile(kept) if kept is not None else None)
         dispatcher = Dispatcher(
-            Registering(self.routes, self._kv, self._clock),
-            Routing(self.routes, self._kv, self.config),
+            RegisteringBrokers(self.routes, self._kv, self._clock),
+            QueryingRoutes(self.routes, self._kv, self.config),
+            AnsweringKv(self._kv),
             self._configuring,
         )
         config = self.config

@@ -132,7 +132,7 @@ class Model:
         require(begin <= self.dropped_to, f"the log begins at {begin}, expired is what lies before {self.dropped_to}")
         expected = [each for each in self.log if each.message.log_offset >= begin or not each.done]
         count = 0
-        for record in store.records_from(begin):
+        for _, record in store.records_from(begin):
             found = decode(record, check_crc=True)
             require(count < len(expected), f"record at {found.log_offset} was never sent")
             self._same(found, expected[count].message)

@@ -319,8 +319,8 @@ class MessageStore:
             return self._log.copies(starts, sizes)
         return [bytes(self._log.record_at(start) or b"") for start in starts]
 
-    def records_from(self, log_offset: int) -> Iterator[memoryview]:
-        """Yield the records of all topics from that one on, in order of arrival."""
+    def records_from(self, log_offset: int) -> Iterator[tuple[int, memoryview]]:
+        """Yield log offset and record of all topics from that one on, in order of arrival."""
         return self._log.records_from(log_offset)
 
     def prove(self, topic: str, queue_id: int, first: int, end: int, *, tags: bool) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.store.making import TOPIC, fill, opened
+from tests.store.making import TOPIC, fill, message, opened
 
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
@@ -63,3 +63,24 @@ def test_a_flipped_bit_raises_nothing_and_is_found_by_a_check(tmp_path: Path, fi
     told = any(finding.path == path for finding in Checking(StoreConfig(tmp_path)).run().findings)
     with opened(tmp_path) as store:
         assert found(store) == COUNT or told
+
+
+@pytest.mark.parametrize("mask", [0xFF, 0x80, 0x04])
+def test_a_record_damaged_before_it_is_indexed_costs_no_other_its_keys(
+    tmp_path: Path, mask: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path, segment_bytes=1 << 20, consume_queue_entries=1024) as store:
+        stored = [message(number, KEYS=f"k{number}") for number in range(400)]
+        for each in stored:
+            store.append(each)
+        for number, each in enumerate(stored[1:-1:2]):  # each at another byte, behind what is needed to walk on
+            record = store.record_at(each.log_offset)
+            assert record is not None
+            record[8 + (number - 6) % (each.size - 8)] ^= mask  # of those at a break: in its log offset
+        while not store.index_step(0):  # with a break now and then
+            pass
+        assert store.index_behind == 0
+        for number in range(0, 400, 2):
+            assert stored[number].log_offset in store.find_by_key(TOPIC, f"k{number}", 32, 0, 1 << 62).log_offsets
+    for line in caplog.messages:
+        assert str(tmp_path / "commitlog") in line

@@ -19,7 +19,7 @@ from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag
-from pyromq.record import BatchMember, decode, decode_batch, log_offset_of
+from pyromq.record import BatchMember, decode, decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, LedgerNote
 from pyromq.store.message_store import MessageStore
 
@@ -83,12 +83,12 @@ class Publications:
         publication = self._waiting[0]  # one at a time is worked on
         by_run = {run.log_offset: run for run in publication.runs}
         seen: dict[int, int] = {}
-        for record in self._store.records_from(log_offset):
+        for at, record in self._store.records_from(log_offset):
             if int.from_bytes(record[36:40], "big") & TRANSACTION_BITS == SysFlag.COMMIT:
                 try:
                     origin = decode(record).prepared_offset
                 except StoreCorrupt as error:
-                    logger.warning("the record at log offset %d is damaged: %s", log_offset_of(record), error)
+                    logger.warning("the record at log offset %d is damaged: %s", at, error)
                     continue
                 seen[origin] = seen.get(origin, 0) + 1
         for log_offset_of_run, count in seen.items():

@@ -7,15 +7,19 @@ It delivers nothing, and does not know when anything is due.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pyromq.errors import StoreCorrupt
 from pyromq.message import NAME_VALUE, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import decode
 from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
 
 _LOOKED_AHEAD = 200  # parked messages: so many in a row may have been left out when they should have been delivered
 _INT = struct.Struct(">i")
@@ -76,9 +80,12 @@ def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: i
     """
     pending = {queue_id: _Pending(store, queue_id, offset) for queue_id, offset in noted.items()}
     if pending:
-        for record in store.records_from(max(log_offset, store.min_log_offset)):
-            if _may_be_copy(record):
-                _take(pending, decode(record))
+        for at, record in store.records_from(max(log_offset, store.min_log_offset)):
+            try:
+                if _may_be_copy(record):
+                    _take(pending, decode(record))
+            except (StoreCorrupt, struct.error, IndexError) as error:
+                logger.warning("the record at log offset %d is damaged: %s", at, error)
     return {queue_id: each.offset for queue_id, each in pending.items()}
 
 

@@ -20,7 +20,7 @@ from pyromq.broker.delays.timer_records import Ticket, delivered_from, read_park
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Buffer, decode, log_offset_of
+from pyromq.record import Buffer, decode
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
 from pyromq.store.timers.timer_files import Snapshot, TimerFiles
@@ -55,7 +55,9 @@ class FiledTimers:
         self.buckets = self._files.buckets  # by hour, counted from 1970
         self.moved = 0  # queue offset, in the timer topic, of the next message to file
         self._recent: list[_Parked] = []  # not filed yet
-        self._unchecked: Iterator[memoryview] | None = None  # after a crash: what was stored since the checkpoint
+        self._unchecked: Iterator[tuple[int, memoryview]] | None = (
+            None  # after a crash: what was stored since the checkpoint
+        )
         self._loaded = False
         self._news = False  # since the last snapshot
         self._snapshot: Snapshot | None = None
@@ -86,11 +88,10 @@ class FiledTimers:
         self._moved_before = self.moved
         self._loaded = True
 
-    def _stored_before(self, start: int, end: int) -> Iterator[memoryview]:
-        for record in self._store.records_from(start):
-            yield record
-            start += len(record)
-            if start >= end:
+    def _stored_before(self, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        for log_offset, record in self._store.records_from(start):
+            yield log_offset, record
+            if log_offset + len(record) >= end:
                 return
 
     def parked(self, message: StoredMessage, ticket: Ticket) -> None:
@@ -162,12 +163,12 @@ class FiledTimers:
         if self._unchecked is None:
             return True
         records = list(islice(self._unchecked, CHECKED_RECORDS))
-        for record in records:
+        for at, record in records:
             try:
                 if (log_offset := delivered_from(record)) is not None:
                     self._note_delivered(record, log_offset)
             except (StoreCorrupt, struct.error) as error:
-                logger.warning("the record at log offset %d is damaged: %s", log_offset_of(record), error)
+                logger.warning("the record at log offset %d is damaged: %s", at, error)
         if not records:
             self._unchecked = None
         return not records

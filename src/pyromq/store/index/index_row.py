@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from pyromq.record import log_offset_of
 from pyromq.store.index.index_file import IndexFile
 from pyromq.store.log.commit_log import CommitLog
 
@@ -40,8 +39,7 @@ def _head_fault(file: IndexFile, log: CommitLog) -> str:
 def _gap_before(file: IndexFile, start: int | None, log: CommitLog, has_keys: Callable[[memoryview], bool]) -> str:
     if start is None or file.is_empty or file.begin_log_offset <= start:
         return ""
-    for record in islice(log.records_from(start), _LOOKED_THROUGH):
-        log_offset = log_offset_of(record)
+    for log_offset, record in islice(log.records_from(start), _LOOKED_THROUGH):
         if log_offset >= file.begin_log_offset:
             break
         if has_keys(record):

@@ -20,7 +20,7 @@ from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.java_hash import java_hash
 from pyromq.message import Property, SysFlag, decode_properties
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Labels, decode_labels, is_of_topic, log_offset_of
+from pyromq.record import Labels, decode_labels, is_of_topic
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.index.index_file import IndexFile, index_file_bytes
 from pyromq.store.index.index_row import first_fault
@@ -178,17 +178,18 @@ class KeyIndex:
     def _follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
         monotonic = self._clock.monotonic
         deadline = None if budget_seconds is None else monotonic() + budget_seconds
-        for count, record in enumerate(log.records_from(max(self.position, log.min_offset)), 1):
+        for count, (log_offset, record) in enumerate(log.records_from(max(self.position, log.min_offset)), 1):
             try:
                 if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; said here, they cost a third
                     labels = decode_labels(record, 0)
+                    if labels.log_offset != log_offset or labels.store_ms > log.last_store_ms:
+                        raise StoreCorrupt(f"it says log offset {labels.log_offset}, stored at {labels.store_ms}")
                     self._put(labels)
-                    self.position = labels.log_offset + labels.size
             except (StoreCorrupt, struct.error, IndexError) as error:
-                place = log.place_of(log_offset_of(record))
+                place = log.place_of(log_offset)
                 logger.warning("%s: the record is damaged, and not found by key: %s", place, error)
+            self.position = log_offset + len(record)
             if count % _SLICE == 0 and deadline is not None and monotonic() >= deadline:
-                self.position = log_offset_of(record) + len(record)
                 break
         else:
             self.position = log.end

@@ -230,10 +230,11 @@ class CommitLog:
         assert segment is not None  # every file from `min_offset` to `end` is there
         return segment
 
-    def records_from(self, start: int) -> Iterator[memoryview]:
-        """Yield the records from `start` (a record's begin) to `end`. Where none begins, that is told and passed over.
+    def records_from(self, start: int) -> Iterator[tuple[int, memoryview]]:
+        """Yield log offset and record from `start` (a record's begin) to `end`. Where none begins, that is told and
+        passed over.
 
-        Only where they begin is looked at: what is in them may be damaged.
+        Only where they begin is looked at: what is in them, their own log offset too, may be damaged.
         """
         while start < self.end:
             segment = self._segment_at(start)
@@ -245,7 +246,7 @@ class CommitLog:
                 size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
                 if magic != MAGIC or size < FIXED_SIZE:
                     break
-                yield memory[position : position + size]
+                yield base + position, memory[position : position + size]
                 position += size
             is_end = magic == BLANK_MAGIC or position > last
             start = base + segment.size if is_end else self._behind_damage(segment, base + position)

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import signal
 import sys
 import tarfile
 from pathlib import Path
@@ -57,7 +58,9 @@ def spark(small_java):
         .config("spark.log.level", "ERROR")
         .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINTS)
     )
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
+    signal.signal(signal.SIGINT, on_ctrl_c)  # Spark sets its own; tests that follow in this process press Ctrl-C
     yield session
     session.stop()
 

@@ -53,7 +53,6 @@ ENVIRONMENT = {"environ", "getenv", "putenv"}
 
 # Exceptions, each with its reason.
 LONG_FILES = {
-    "pyromq.client.admin.admin": "one short method per question of an operator; they share nothing that could move out",
     "pyromq.client.blocking.portal": "threads that take turns with one loop: each part has to know the others' states",
 }
 LONG_FUNCTIONS = {

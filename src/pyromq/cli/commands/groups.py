@@ -10,8 +10,8 @@ import click
 from pyromq import Admin
 from pyromq.cli.asking import confirm
 from pyromq.cli.render import local_time, namesrv_option, output_option, show_record, show_rows
-from pyromq.client.admin.admin import QueueProgress
 from pyromq.client.admin.group_state import GroupMember, LockedQueue
+from pyromq.client.admin.offsets import QueueProgress
 from pyromq.errors import GroupNotFound, UsageError
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import GroupConfig

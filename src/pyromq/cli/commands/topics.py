@@ -17,7 +17,7 @@ from pyromq.cli.render import (
     show_record,
     show_rows,
 )
-from pyromq.client.admin.admin import QueueStatus, altered
+from pyromq.client.admin.topics import QueueStatus, TopicChange
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.names import check_topic, is_system_topic
 from pyromq.plural import counted
@@ -87,7 +87,8 @@ def alter(name: str, queues: int | None, yes: bool, namesrv: str, **options: Any
         before = admin.topic_configs(name, **place)
         if not before:
             raise TopicNotFound(f"topic {name} does not exist")
-        after = {broker: altered(config, **options) for broker, config in before.items()}
+        change = TopicChange(**options)
+        after = {broker: change.applied_to(config) for broker, config in before.items()}
         if not yes:
             for reason in _hidden(admin.topic_status(name), before, after):
                 click.echo(reason, err=True)

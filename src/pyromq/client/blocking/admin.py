@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pyromq.client.admin.admin import AsyncAdmin, QueueProgress, QueueStatus
+from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.client.admin.diagnosis import Finding, diagnose
 from pyromq.client.admin.group_state import GroupState
+from pyromq.client.admin.offsets import QueueProgress
+from pyromq.client.admin.topics import QueueStatus
 from pyromq.client.blocking.portal import Portal
 from pyromq.client.lifespan import Lifespan
 from pyromq.message import MessageQueue, StoredMessage

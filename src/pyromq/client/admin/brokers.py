@@ -1,0 +1,79 @@
+"""Asking the brokers and name servers of a cluster: all masters or one, the first name server that answers or each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.routes import MASTER
+from pyromq.errors import Unavailable, UsageError
+from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, decode_body
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import Cluster
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+class ClusterBrokers:
+    """Asks in the name of an administrator; `timeout` is seconds for each broker. What is refused is raised."""
+
+    def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
+        self._cluster = cluster
+        self._timeout = timeout
+
+    async def table(self) -> ClusterTable:
+        """Return all registered brokers by name, and the broker names of each cluster."""
+        return await self.name_server(Cluster(), ClusterTable)
+
+    async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
+        """Return the masters' addresses by broker name. Raises `UsageError` and `Unavailable` when there is none."""
+        table = await self.table()
+        if cluster is not None and cluster not in table.clusters:
+            raise UsageError(f"cluster {cluster!r} does not exist; there is {listed(table.clusters)}")
+        if broker is not None and broker not in table.brokers:
+            raise UsageError(f"broker {broker!r} is not registered; there is {listed(table.brokers)}")
+        masters = masters_of(
+            each
+            for name, each in table.brokers.items()
+            if (cluster is None or name in table.clusters[cluster]) and (broker is None or name == broker)
+        )
+        if not masters:
+            where = ";".join(self._cluster.name_servers.addresses)
+            raise Unavailable(f"no broker is registered at name server {where}; start one with --namesrv {where}")
+        return masters
+
+    async def ask(self, address: str, header: Header, body: bytes = b"") -> Response:
+        """Return the answer of the broker at `host:port`."""
+        return (await self._cluster.ask(address, header, body, timeout=self._timeout)).check()
+
+    async def ask_each(self, addresses: Iterable[str], header: Header, body: bytes = b"") -> list[Response]:
+        """Ask one broker after the other; the first that fails ends it, so that the error names it."""
+        return [await self.ask(address, header, body) for address in addresses]
+
+    async def ask_name_server(self, header: Header) -> Response:
+        """Return the answer of the first name server that gives one."""
+        self._cluster.check_running()
+        return (await self._cluster.name_servers.ask(header)).check()
+
+    async def name_server(self, header: Header, body: type[B]) -> B:
+        """Return what the first name server that answers says in its answer's body."""
+        return decode_body(body, (await self.ask_name_server(header)).body)
+
+    async def ask_name_servers(self, header: Header) -> list[Response]:
+        """Ask all name servers, which do not tell each other."""
+        self._cluster.check_running()
+        return [response.check() for response in await self._cluster.name_servers.ask_each(header)]
+
+
+def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:
+    """Return the masters' addresses by broker name."""
+    return {broker.broker_name: broker.addresses[MASTER] for broker in brokers if MASTER in broker.addresses}
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as an error's text has them, in order."""
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,101 @@
+"""Offsets of groups in a whole cluster: how far a group is in each queue, and where it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.consumer.queue_offsets import QueueOffsets
+from pyromq.errors import ConsumerNotOnline, UsageError
+from pyromq.message import MessageQueue
+from pyromq.names import check_group
+from pyromq.remoting.bodies import ConsumeStats, ResetOffsets, decode_body
+from pyromq.remoting.headers import ConsumerConnections, ConsumeStatistics, ResetOffset
+
+END_OF_QUEUE = -1  # wire value of "reset to the end" instead of a time
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueProgress:
+    """How far a group is in one queue; `last_ms` is when the last consumed message was stored (0: unknown)."""
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    last_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed yet."""
+        return self.broker_offset - self.consumer_offset
+
+
+class ClusterOffsets:
+    """Offsets for an administrator. `AsyncAdmin` has its methods' contracts."""
+
+    def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, timeout: float) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+        self._offsets = QueueOffsets(cluster, timeout=timeout)
+
+    async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
+        """Return how far a group is in each queue it has consumed from, in order; [] where nothing is known."""
+        masters = await self._brokers.masters()
+        question = ConsumeStatistics(consumer_group=group, topic=topic)
+        found = []
+        for response in await self._brokers.ask_each(masters.values(), question):
+            stats = decode_body(ConsumeStats, response.body)
+            found += [
+                QueueProgress(queue, each.broker_offset, each.consumer_offset, each.last_ms)
+                for queue, each in stats.queues.items()
+            ]
+        return sorted(found)
+
+    async def reset(self, group: str, topic: str, timestamp_ms: int | None) -> dict[MessageQueue, int]:
+        """Let a group go on at a time (ms since 1970; None: the end) and return the new offset of each queue.
+
+        Members that are online are told by the broker; without any, the stored offsets are changed.
+        """
+        offsets: dict[MessageQueue, int] = {}
+        time = END_OF_QUEUE if timestamp_ms is None else timestamp_ms
+        self._cluster.routes.forget(topic)
+        route = await self._cluster.route(topic)
+        for broker_name in sorted(route.addresses):
+            if (address := route.master(broker_name)) is None:
+                continue
+            if await self._has_members(address, group):
+                order = ResetOffset(topic=topic, group=group, timestamp=time, force=True)
+                table = decode_body(ResetOffsets, (await self._brokers.ask(address, order)).body).offsets
+                assert isinstance(table, dict), "the list form is for C++ clients"
+                offsets |= table
+            else:
+                queues = [queue for queue in route.readable if queue.broker_name == broker_name]
+                offsets |= await self._reset_stored(group, queues, timestamp_ms)
+        return offsets
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store where a group goes on in one queue. Members that are online do not notice."""
+        check_group(group)
+        if offset < 0:
+            raise UsageError(f"offset {offset} is negative")
+        await self._offsets.commit(group, queue, offset)
+
+    async def _has_members(self, address: str, group: str) -> bool:
+        try:
+            await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
+        except ConsumerNotOnline:
+            return False
+        return True
+
+    async def _reset_stored(
+        self, group: str, queues: list[MessageQueue], timestamp_ms: int | None
+    ) -> dict[MessageQueue, int]:
+        offsets = {}
+        for queue in queues:
+            if timestamp_ms is None:
+                offsets[queue] = await self._offsets.end(queue)
+            else:
+                offsets[queue] = await self._offsets.by_time(queue, timestamp_ms)
+            await self._offsets.commit(group, queue, offsets[queue])
+        return offsets

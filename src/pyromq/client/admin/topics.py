@@ -1,0 +1,185 @@
+"""Topics of a whole cluster: made, changed and deleted at every broker that has them, and at the name servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from pyromq.client.admin.brokers import ClusterBrokers, listed, masters_of
+from pyromq.client.admin.kv import ClusterKv
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.errors import CodeNotSupported, TopicNotFound, Unavailable, UsageError
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, TopicList, TopicRoute, TopicStats, decode_body
+from pyromq.remoting.codes import Permission
+from pyromq.remoting.headers import (
+    AllTopics,
+    CreateTopic,
+    DeleteTopic,
+    DeleteTopicName,
+    RouteOfTopic,
+    TopicNames,
+    TopicSettings,
+    TopicStatistics,
+)
+
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"  # where name servers keep the fixed queues of order topics
+
+_PERMISSIONS = {"r": Permission.READ, "w": Permission.WRITE, "rw": Permission.READ | Permission.WRITE}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueStatus:
+    """One queue: the first offset still there, the offset of the next message, the last store time (ms; 0: none)."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """Settings of a topic that change; None: stays as it is. Raises `UsageError` for a permission that is none."""
+
+    read_queues: int | None = None
+    write_queues: int | None = None
+    permission: str | None = None
+    order: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.permission is not None:
+            permission_bits(self.permission)
+
+    def applied_to(self, config: TopicConfig) -> TopicConfig:
+        """Return the settings with this change; bits of the permission that have no letter stay."""
+        given = {"read_queues": self.read_queues, "write_queues": self.write_queues, "order": self.order}
+        changes = {field: value for field, value in given.items() if value is not None}
+        if self.permission is not None:
+            changes["permission"] = (config.permission & ~_PERMISSIONS["rw"]) | _PERMISSIONS[self.permission]
+        return msgspec.structs.replace(config, **changes)
+
+
+def permission_bits(permission: str) -> int:
+    """Return what the protocol has for `r`, `w` or `rw`. Raises `UsageError` for anything else."""
+    if permission not in _PERMISSIONS:
+        raise UsageError(f"permission {permission!r} is none of {', '.join(_PERMISSIONS)}")
+    return int(_PERMISSIONS[permission])
+
+
+class ClusterTopics:
+    """Topics for an administrator. `AsyncAdmin` has its methods' contracts."""
+
+    def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, kv: ClusterKv) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+        self._kv = kv
+
+    async def create(self, header: CreateTopic, *, cluster: str | None = None, broker: str | None = None) -> None:
+        """Create a topic, or replace its settings, at every master, or only in one `cluster` or at one `broker`."""
+        masters = await self._brokers.masters(cluster=cluster, broker=broker)
+        await self._brokers.ask_each(masters.values(), header)
+        if header.order:
+            await self._fix_queues(header.topic, dict.fromkeys(masters, header.write_queues))
+        self._cluster.routes.forget(header.topic)
+
+    async def alter(
+        self, name: str, change: TopicChange, *, cluster: str | None = None, broker: str | None = None
+    ) -> None:
+        """Change a topic's settings at every master that has it. Raises `TopicNotFound`."""
+        masters = await self._brokers.masters(cluster=cluster, broker=broker)
+        configs = await self.configs(name, cluster=cluster, broker=broker)
+        if not configs:
+            raise TopicNotFound(f"topic {name} does not exist at {listed(masters)}")
+        fixed = _fixed_queues(await self._kv.find(ORDER_NAMESPACE, name))
+        for broker_name, old in configs.items():
+            configs[broker_name] = change.applied_to(old)
+            await self._brokers.ask(masters[broker_name], _as_order(configs[broker_name]))
+        if change.order or (change.order is None and fixed):
+            await self._fix_queues(name, {broker_name: new.write_queues for broker_name, new in configs.items()})
+        elif fixed:
+            await self._kv.delete(ORDER_NAMESPACE, name)
+        self._cluster.routes.forget(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic with its queues at every broker that has it, and at the name servers."""
+        route = await self.route(name)
+        await self._brokers.ask_each(masters_of(route.brokers).values(), DeleteTopic(topic=name))
+        await self._brokers.ask_name_servers(DeleteTopicName(topic=name))
+        if route.order_conf:
+            await self._kv.delete(ORDER_NAMESPACE, name)
+        self._cluster.routes.forget(name)
+
+    async def names(self) -> list[str]:
+        """Return the names of all topics, reserved ones included, in order."""
+        return sorted(set((await self._brokers.name_server(TopicNames(), TopicList)).topics))
+
+    async def route(self, name: str) -> TopicRoute:
+        """Return which brokers hold a topic, asked now. Raises `TopicNotFound`."""
+        return await self._brokers.name_server(RouteOfTopic(topic=name, standard_json_only=True), TopicRoute)
+
+    async def status(self, name: str) -> list[QueueStatus]:
+        """Return the bounds of every queue of a topic, in order. Raises `TopicNotFound`."""
+        masters = masters_of((await self.route(name)).brokers)
+        found = []
+        for response in await self._brokers.ask_each(masters.values(), TopicStatistics(topic=name)):
+            stats = decode_body(TopicStats, response.body)
+            found += [
+                QueueStatus(queue, each.min_offset, each.max_offset, each.last_update_ms)
+                for queue, each in stats.queues.items()
+            ]
+        return sorted(found)
+
+    async def config(self, name: str) -> TopicConfig:
+        """Return a topic's settings as the first of its brokers has them. Raises `TopicNotFound`."""
+        masters = masters_of((await self.route(name)).brokers)
+        if not masters:
+            raise Unavailable(f"no master of topic {name!r} is registered")
+        address = masters[min(masters)]
+        config = await self._config_at(address, name)
+        if config is None:
+            raise TopicNotFound(f"broker {address} has no topic {name!r}")
+        return config
+
+    async def configs(
+        self, name: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, TopicConfig]:
+        """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        masters = await self._brokers.masters(cluster=cluster, broker=broker)
+        found = {each: await self._config_at(masters[each], name) for each in sorted(masters)}
+        return {each: config for each, config in found.items() if config is not None}
+
+    async def _fix_queues(self, name: str, queues: dict[str, int]) -> None:
+        """Tell the name servers how many queues an order topic has at these brokers; at others it keeps them."""
+        known = _fixed_queues(await self._kv.find(ORDER_NAMESPACE, name))
+        value = ";".join(f"{broker_name}:{count}" for broker_name, count in sorted((known | queues).items()))
+        await self._kv.put(ORDER_NAMESPACE, name, value)
+
+    async def _config_at(self, address: str, name: str) -> TopicConfig | None:
+        try:
+            return decode_body(TopicConfig, (await self._brokers.ask(address, TopicSettings(topic=name))).body)
+        except TopicNotFound:
+            return None
+        except CodeNotSupported:  # RocketMQ 4 knows only the whole table
+            table = decode_body(TopicConfigTable, (await self._brokers.ask(address, AllTopics())).body)
+            return table.topics.get(name)
+
+
+def _as_order(config: TopicConfig) -> CreateTopic:
+    return CreateTopic(
+        topic=config.name,
+        read_queues=config.read_queues,
+        write_queues=config.write_queues,
+        permission=config.permission,
+        default_topic="TBW102",
+        order=config.order,
+        filter_type=config.filter_type,
+        sys_flag=config.sys_flag,
+    )
+
+
+def _fixed_queues(text: str | None) -> dict[str, int]:
+    """Return the queues by broker that name servers keep of an order topic: `broker-a:8;broker-b:8`."""
+    pairs = (each.rpartition(":") for each in (text or "").split(";") if each)
+    return {broker: int(count) for broker, _, count in pairs if count.isdigit()}

@@ -52,7 +52,7 @@ def sound(tmp_path_factory):
     clock = FakeClock()
     asyncio.run(fill(folder, clock))
     asyncio.run(add_batches(folder, clock))
-    seen, _ = asyncio.run(started(shutil.copytree(folder, folder.with_name("copy")), clock.now_ms()))
+    seen, _ = asyncio.run(started(shutil.copytree(folder, folder.with_name(f"{folder.name}-copy")), clock.now_ms()))
     return folder, clock.now_ms(), seen
 
 

@@ -60,16 +60,16 @@ class Worker:
     async def kill(self) -> None:
         """End as by SIGKILL: connections break with no word of farewell, listeners stop where they are."""
         self.dead = True
-        self._consumer._membership.running = False  # from here on nothing is asked
+        self._consumer._cluster.running = False  # from here on nothing is asked
         self.drop()
         await self._consumer._consuming.stop()
         for owned in self._consumer._ownership._held.values():
-            owned.in_flight.pieces.clear()  # nobody waits for what was cancelled
+            owned.process_queue.requests.clear()  # nobody waits for what was cancelled
         await self._consumer.close()
 
     def drop(self) -> None:
         """Break this member's connections; it goes on."""
-        for channel in self._consumer._membership._pool.channels().values():
+        for channel in self._consumer._cluster._pool.channels().values():
             channel.cut()
 
     def _work(self, messages: list[StoredMessage]) -> None:

@@ -67,7 +67,7 @@ CLIENTS = [
 
 def addresses(client):
     runs = getattr(client, "runs", None)
-    return (runs.membership if runs else client._membership).name_servers.addresses
+    return (runs.cluster if runs else client._cluster).name_servers.addresses
 
 
 @pytest.mark.parametrize("client", CLIENTS)

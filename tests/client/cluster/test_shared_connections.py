@@ -24,8 +24,8 @@ async def test_clients_of_one_instance_share_id_and_connections(cluster, new_see
         await producer.send(Message("orders", b"0"))
         async with one:
             async with two:
-                assert one.client_id == two.client_id == f"{producer._membership.ip}@shop"
-                assert one._membership._pool is two._membership._pool is producer._membership._pool
+                assert one.client_id == two.client_id == f"{producer._cluster.ip}@shop"
+                assert one._cluster._pool is two._cluster._pool is producer._cluster._pool
                 await asyncio.gather(first.wait(1), second.wait(1))
             await producer.send(Message("orders", b"1"))
             assert await first.wait(2) == [0, 1]

@@ -25,12 +25,12 @@ async def unbalanced(cluster, runs, clock):
     async def nothing(queues):
         return []
 
-    membership = ClusterClient(cluster.namesrv, SystemClock())
-    await membership.start()
+    client = ClusterClient(cluster.namesrv, SystemClock())
+    await client.start()
     rebalance = Rebalance(
         {},
         "workers",
-        membership,
+        client,
         ConsumerConfig(broadcast=True),  # asks nobody whose the queues are
         clock=clock,
         strategy=averaging,
@@ -43,7 +43,7 @@ async def unbalanced(cluster, runs, clock):
         yield rebalance
     finally:
         task.cancel()
-        await membership.close()
+        await client.close()
 
 
 async def let_run(clock, runs):

@@ -190,12 +190,12 @@ async def test_a_fault_of_ours_leaves_no_message_waiting(cluster, monkeypatch, c
     async def broken(*_):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(producer._membership, "channel", broken)
+    monkeypatch.setattr(producer._cluster, "channel", broken)
     with pytest.raises(Unavailable, match="to topic 'orders' was given up before it was sent"):
         await producer.send(Message("orders", b"1"))
     waiting = producer.send_soon(Message("orders", b"2"))
     monkeypatch.setattr(producer._outbox, "destination", unavailable)
-    monkeypatch.setattr(producer._membership, "refresh", broken)
+    monkeypatch.setattr(producer._cluster, "refresh", broken)
     with pytest.raises(Unavailable, match="to topic 'orders' was given up before it was sent"):
         await waiting
     assert "a fault of ours" in caplog.text

@@ -65,21 +65,21 @@ class AsyncAdmin(AsyncLifespan):
         connections: ConnectionConfig = PLAIN,
     ) -> None:
         self._timeout = timeout
-        self._membership = ClusterClient(namesrv, clock or SystemClock(), connections=connections)
-        self._brokers = ClusterBrokers(self._membership, timeout=timeout)
+        self._cluster = ClusterClient(namesrv, clock or SystemClock(), connections=connections)
+        self._brokers = ClusterBrokers(self._cluster, timeout=timeout)
         self._kv = ClusterKv(self._brokers)
-        self._topics = ClusterTopics(self._membership, self._brokers, self._kv)
+        self._topics = ClusterTopics(self._cluster, self._brokers, self._kv)
         self._groups = ClusterGroups(self._brokers, self._topics)
-        self._offsets = ClusterOffsets(self._membership, self._brokers, timeout=timeout)
+        self._offsets = ClusterOffsets(self._cluster, self._brokers, timeout=timeout)
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        await self._membership.start()
+        await self._cluster.start()
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
-        if self._membership.running:
-            await self._membership.close()
+        if self._cluster.running:
+            await self._cluster.close()
 
     # --- topics
 
@@ -276,12 +276,12 @@ class AsyncAdmin(AsyncLifespan):
 
     async def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
         """Return one message: by the broker's offset id, or with `topic` by either id. Raises `QueryNotFound`."""
-        self._membership.check_running()
+        self._cluster.check_running()
         if topic is not None:
-            found = await find_by_unique_id(self._membership, topic, message_id, timeout=self._timeout)
+            found = await find_by_unique_id(self._cluster, topic, message_id, timeout=self._timeout)
             if found is not None:
                 return found
-        return await find_by_offset_id(self._membership, message_id, timeout=self._timeout)
+        return await find_by_offset_id(self._cluster, message_id, timeout=self._timeout)
 
     async def query_by_key(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int | None = None
@@ -290,8 +290,8 @@ class AsyncAdmin(AsyncLifespan):
 
         Brokers give at most 64 each. Times are ms since 1970; `end_ms` None means now.
         """
-        self._membership.check_running()
+        self._cluster.check_running()
         found = await find_by_key(
-            self._membership, topic, key, max_count=max_count, between=(begin_ms, end_ms), timeout=self._timeout
+            self._cluster, topic, key, max_count=max_count, between=(begin_ms, end_ms), timeout=self._timeout
         )
         return found[:max_count]

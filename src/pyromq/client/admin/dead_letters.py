@@ -175,22 +175,22 @@ class AsyncDeadLetters:
     def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
         self._clock = clock or SystemClock()
-        self._membership = ClusterClient(namesrv, self._clock)
-        self._offsets = QueueOffsets(self._membership, timeout=timeout)
+        self._cluster = ClusterClient(namesrv, self._clock)
+        self._offsets = QueueOffsets(self._cluster, timeout=timeout)
         self._turns = count()
 
     async def __aenter__(self) -> Self:
-        await self._membership.start()
+        await self._cluster.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._membership.close()
+        await self._cluster.close()
 
     async def counts(self) -> list[DeadLetterCount]:
         """Return the groups that have dead letters now, by name."""
-        response = await self._membership.name_servers.ask(TopicNames())
+        response = await self._cluster.name_servers.ask(TopicNames())
         topics = decode_body(TopicList, response.check().body).topics
         groups = [topic.removeprefix(DEAD_LETTER_PREFIX) for topic in topics if topic.startswith(DEAD_LETTER_PREFIX)]
         counted = [DeadLetterCount(group, await self._count(group)) for group in sorted(groups)]
@@ -204,7 +204,7 @@ class AsyncDeadLetters:
             end = await self._offsets.end(queue)
             while offset < end:
                 request = PullRequest(PULL_COUNT, timeout=self._timeout)
-                result = await pull(self._membership, READER_GROUP, queue, offset, request=request)
+                result = await pull(self._cluster, READER_GROUP, queue, offset, request=request)
                 for message in result.messages:
                     letter = DeadLetter(group, message)
                     if message.queue_offset < end and wanted.accepts(letter):
@@ -223,7 +223,7 @@ class AsyncDeadLetters:
         if copies:
             return DeadLetter(group, max(copies, key=lambda message: message.store_ms))
         try:
-            message = await find_by_offset_id(self._membership, message_id, timeout=self._timeout)
+            message = await find_by_offset_id(self._cluster, message_id, timeout=self._timeout)
         except MQError as error:
             raise QueryNotFound(f"group {group} has no dead letter {message_id}") from error
         if message.topic != topic:
@@ -268,7 +268,7 @@ class AsyncDeadLetters:
     async def _queues(self, group: str) -> tuple[MessageQueue, ...]:
         check_group(group)
         try:
-            return (await self._membership.route(dead_letter_topic(group))).readable
+            return (await self._cluster.route(dead_letter_topic(group))).readable
         except TopicNotFound:
             return ()
 
@@ -279,7 +279,7 @@ class AsyncDeadLetters:
 
     async def _copies(self, topic: str, message_id: str) -> list[StoredMessage]:
         try:
-            return await find_copies(self._membership, topic, message_id, timeout=self._timeout)
+            return await find_copies(self._cluster, topic, message_id, timeout=self._timeout)
         except TopicNotFound:
             return []
 
@@ -287,7 +287,7 @@ class AsyncDeadLetters:
         try:
             _refuse_damaged(letter.message)
             destination = order.destination(letter)
-            await self._membership.route(destination)
+            await self._cluster.route(destination)
             if not order.again and await self.copies(letter, destination):
                 return Redriven(letter, Fate.REDRIVEN_BEFORE, destination)
         except MQError as error:
@@ -300,7 +300,7 @@ class AsyncDeadLetters:
         try:
             queue, address = await self._place(destination)
             order = _copy(letter, queue)
-            response = await self._membership.ask(address, order, letter.message.stored_body, timeout=self._timeout)
+            response = await self._cluster.ask(address, order, letter.message.stored_body, timeout=self._timeout)
             stored = response.check().header(SendMessageResponse)
         except MQError as error:
             return Redriven(letter, Fate.FAILED, destination, error=error)
@@ -309,7 +309,7 @@ class AsyncDeadLetters:
 
     async def _place(self, topic: str) -> tuple[MessageQueue, str]:
         """Return a queue to write to, the next one in turn, and its broker's address."""
-        route = await self._membership.route(topic)
+        route = await self._cluster.route(topic)
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
         queue = route.writable[next(self._turns) % len(route.writable)]

@@ -58,21 +58,21 @@ class AsyncDelayedMessages:
 
     def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
-        self._membership = ClusterClient(namesrv, clock or SystemClock())
+        self._cluster = ClusterClient(namesrv, clock or SystemClock())
 
     async def __aenter__(self) -> Self:
-        await self._membership.start()
+        await self._cluster.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._membership.close()
+        await self._cluster.close()
 
     async def counts(self) -> dict[str, int]:
         """Return how many messages wait, by topic, in order of topic; topics without any are not in it."""
         total: Counter[str] = Counter()
-        for name, address in (await self._membership.masters()).items():
+        for name, address in (await self._cluster.masters()).items():
             response = await self._ask(name, address, CountTimers())
             for topic, each in decode_body(TimerCounts, response.body).counts.items():
                 total[topic] += each.count
@@ -86,7 +86,7 @@ class AsyncDelayedMessages:
         async with AsyncExitStack() as stack:
             sources = [
                 await stack.enter_async_context(aclosing(self._waiting_at(name, address, topic, begin_ms)))
-                for name, address in (await self._membership.masters()).items()
+                for name, address in (await self._cluster.masters()).items()
             ]
             heads = [(await anext(source, None), source) for source in sources]
             while ahead := [(first.due_ms, number) for number, (first, _) in enumerate(heads) if first is not None]:
@@ -97,7 +97,7 @@ class AsyncDelayedMessages:
 
     async def cancel(self, recall_handle: str) -> str:
         """Cancel a message and return its unique id, as `AsyncProducer.cancel` does."""
-        return await recall(self._membership, recall_handle, timeout=self._timeout)
+        return await recall(self._cluster, recall_handle, timeout=self._timeout)
 
     async def _waiting_at(
         self, name: str, address: str, topic: str, begin_ms: int
@@ -112,7 +112,7 @@ class AsyncDelayedMessages:
             place, after = page.next_ms, page.next_after
 
     async def _ask(self, name: str, address: str, question: CountTimers | ListTimers) -> Response:
-        response = await self._membership.ask(address, question, timeout=self._timeout)
+        response = await self._cluster.ask(address, question, timeout=self._timeout)
         try:
             return response.check()
         except CodeNotSupported as error:

@@ -37,25 +37,25 @@ async def diagnose(
 
 async def _check_all(namesrv: str | None, topic: str | None, clock: Clock) -> AsyncIterator[Finding]:
     for address in addresses_of(namesrv):
-        membership = ClusterClient(address, clock)
+        cluster = ClusterClient(address, clock)
         try:
-            finding, table = await _check_name_server(membership, address)
+            finding, table = await _check_name_server(cluster, address)
             yield finding
             if table is not None:
-                async for finding in _check_brokers(membership, address, table):
+                async for finding in _check_brokers(cluster, address, table):
                     yield finding
                 if topic is not None:
-                    async for finding in _check_topic(membership, topic):
+                    async for finding in _check_topic(cluster, topic):
                         yield finding
         finally:
-            await membership.close()
+            await cluster.close()
 
 
-async def _check_name_server(membership: ClusterClient, address: str) -> tuple[Finding, ClusterTable | None]:
+async def _check_name_server(cluster: ClusterClient, address: str) -> tuple[Finding, ClusterTable | None]:
     name = f"name server {address}"
     try:
-        await membership.start()
-        response = await membership.name_servers.ask(Cluster())
+        await cluster.start()
+        response = await cluster.name_servers.ask(Cluster())
         table = decode_body(ClusterTable, response.check().body)
     except Unavailable as error:
         reason = error.__cause__ or error
@@ -69,18 +69,18 @@ async def _check_name_server(membership: ClusterClient, address: str) -> tuple[F
     return Finding(name, True, f"answers; {len(table.brokers)} broker(s) registered"), table
 
 
-async def _check_brokers(membership: ClusterClient, name_server: str, table: ClusterTable) -> AsyncIterator[Finding]:
+async def _check_brokers(cluster: ClusterClient, name_server: str, table: ClusterTable) -> AsyncIterator[Finding]:
     if not table.brokers:
         advice = f"start one with `pyromq serve broker --namesrv {name_server}`, or correct its namesrvAddr setting"
         yield Finding("brokers", False, "no broker is registered", advice)
     for broker_name, broker in sorted(table.brokers.items()):
         for broker_id, address in sorted(broker.addresses.items()):
-            yield await _check_broker(membership, f"broker {broker_name} (id {broker_id})", address)
+            yield await _check_broker(cluster, f"broker {broker_name} (id {broker_id})", address)
 
 
-async def _check_broker(membership: ClusterClient, name: str, address: str) -> Finding:
+async def _check_broker(cluster: ClusterClient, name: str, address: str) -> Finding:
     try:
-        response = (await membership.ask(address, BrokerState(), timeout=TIMEOUT)).check()
+        response = (await cluster.ask(address, BrokerState(), timeout=TIMEOUT)).check()
         figures = decode_body(KeyValues, response.body).table
     except Unavailable as error:
         host = address.rpartition(":")[0]
@@ -96,7 +96,7 @@ async def _check_broker(membership: ClusterClient, name: str, address: str) -> F
     return Finding(name, True, f"answers at {address}")
 
 
-async def _check_topic(membership: ClusterClient, topic: str) -> AsyncIterator[Finding]:
+async def _check_topic(cluster: ClusterClient, topic: str) -> AsyncIterator[Finding]:
     name = f"topic {topic}"
     try:
         check_topic(topic)
@@ -104,9 +104,9 @@ async def _check_topic(membership: ClusterClient, topic: str) -> AsyncIterator[F
         yield Finding(name, False, str(error), "choose another name")
         return
     try:
-        body = await _route(membership, topic)
+        body = await _route(cluster, topic)
     except TopicNotFound:
-        yield await _check_auto_creation(membership, topic)
+        yield await _check_auto_creation(cluster, topic)
         return
     route = read_route(topic, body)
     if not route.readable or not route.writable:
@@ -122,16 +122,16 @@ async def _check_topic(membership: ClusterClient, topic: str) -> AsyncIterator[F
         )
 
 
-async def _check_auto_creation(membership: ClusterClient, topic: str) -> Finding:
+async def _check_auto_creation(cluster: ClusterClient, topic: str) -> Finding:
     name = f"topic {topic}"
     try:
-        await _route(membership, AUTO_CREATE_TOPIC)
+        await _route(cluster, AUTO_CREATE_TOPIC)
     except TopicNotFound:
         advice = f"create it with `pyromq topic create {topic}`, or set autoCreateTopicEnable=true at a broker"
         return Finding(name, False, "does not exist, and no broker creates topics by itself", advice)
     return Finding(name, True, "does not exist yet; the first message will create it")
 
 
-async def _route(membership: ClusterClient, topic: str) -> TopicRoute:
-    response = await membership.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
+async def _route(cluster: ClusterClient, topic: str) -> TopicRoute:
+    response = await cluster.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
     return decode_body(TopicRoute, response.check().body)

@@ -13,12 +13,12 @@ MAX_PER_BROKER = 64  # what a broker gives at most. Source: MessageStoreConfig.m
 FOR_EVER_MS = (1 << 63) - 1
 
 
-async def find_by_offset_id(membership: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage:
+async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage:
     """Return the message a broker's id points at. Raises `QueryNotFound`, `UsageError`, `Unavailable`."""
     place = parse_offset_id(message_id)
     hint = "if it is the producer's unique id, give its topic too"
     try:
-        response = await membership.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
+        response = await cluster.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
         return decode(response.check().body)
     except Unavailable as error:
         raise Unavailable(f"message id {message_id} points at broker {place.address}: {error}; {hint}") from error
@@ -27,14 +27,14 @@ async def find_by_offset_id(membership: ClusterClient, message_id: str, *, timeo
 
 
 async def find_by_unique_id(
-    membership: ClusterClient, topic: str, message_id: str, *, timeout: float
+    cluster: ClusterClient, topic: str, message_id: str, *, timeout: float
 ) -> StoredMessage | None:
     """Return the message with a producer's id, the first stored if a retry stored it twice; None if there is none."""
-    copies = await find_copies(membership, topic, message_id, timeout=timeout)
+    copies = await find_copies(cluster, topic, message_id, timeout=timeout)
     return min(copies, key=lambda message: message.store_ms, default=None)
 
 
-async def find_copies(membership: ClusterClient, topic: str, message_id: str, *, timeout: float) -> list[StoredMessage]:
+async def find_copies(cluster: ClusterClient, topic: str, message_id: str, *, timeout: float) -> list[StoredMessage]:
     """Return all messages of a topic with a producer's id, as retries store it several times; 64 of each broker."""
     question = QueryMessage(
         topic=topic,
@@ -44,12 +44,12 @@ async def find_copies(membership: ClusterClient, topic: str, message_id: str, *,
         end_ms=FOR_EVER_MS,
         by_unique_key=True,
     )
-    found = await _ask_brokers(membership, question, timeout=timeout)
+    found = await _ask_brokers(cluster, question, timeout=timeout)
     return [message for message in found if message.message_id == message_id]
 
 
 async def find_by_key(
-    membership: ClusterClient,
+    cluster: ClusterClient,
     topic: str,
     key: str,
     *,
@@ -66,20 +66,20 @@ async def find_by_key(
         begin_ms=begin_ms,
         end_ms=FOR_EVER_MS if end_ms is None else end_ms,
     )
-    found = await _ask_brokers(membership, question, timeout=timeout)
+    found = await _ask_brokers(cluster, question, timeout=timeout)
     # The index knows hashes of keys only.
     matching = [message for message in found if key in message.keys or key == message.message_id]
     return sorted(matching, key=lambda message: (message.store_ms, message.log_offset), reverse=True)
 
 
-async def _ask_brokers(membership: ClusterClient, question: QueryMessage, *, timeout: float) -> list[StoredMessage]:
+async def _ask_brokers(cluster: ClusterClient, question: QueryMessage, *, timeout: float) -> list[StoredMessage]:
     found = []
-    route = await membership.route(question.topic)
+    route = await cluster.route(question.topic)
     for broker_name in sorted(route.addresses):
         address = route.replica(broker_name)
         if address is None:
             continue
-        response = await membership.ask(address, question, timeout=timeout)
+        response = await cluster.ask(address, question, timeout=timeout)
         try:
             messages = decode_all(response.check().body)
         except QueryNotFound:

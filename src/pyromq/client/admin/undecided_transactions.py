@@ -65,23 +65,23 @@ class AsyncHalfMessages:
 
     def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0, clock: Clock | None = None) -> None:
         self._timeout = timeout
-        self._membership = ClusterClient(namesrv, clock or SystemClock())
+        self._cluster = ClusterClient(namesrv, clock or SystemClock())
 
     async def __aenter__(self) -> Self:
-        await self._membership.start()
+        await self._cluster.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._membership.close()
+        await self._cluster.close()
 
     async def undecided(self, group: str | None = None, topic: str | None = None) -> AsyncGenerator[HalfMessage, None]:
         """Yield what is undecided, of one producer group, for one topic, or all: oldest first at each broker.
 
         One whose producer is asked meanwhile may come twice.
         """
-        for name, address in (await self._membership.masters()).items():
+        for name, address in (await self._cluster.masters()).items():
             after: int | None = -1
             while after is not None:
                 page = await self._page(name, address, ListHalfMessages(count=PAGE, after=after, producer_group=group))
@@ -109,7 +109,7 @@ class AsyncHalfMessages:
 
     async def content(self, half: HalfMessage) -> StoredMessage:
         """Return the half message as it is stored, body and all: its topic is the one of half messages."""
-        message = await find_by_offset_id(self._membership, half.offset_message_id, timeout=self._timeout)
+        message = await find_by_offset_id(self._cluster, half.offset_message_id, timeout=self._timeout)
         message.broker_name = half.broker_name
         return message
 
@@ -129,10 +129,10 @@ class AsyncHalfMessages:
             transaction_id=half.message_id,
             broker_name=half.broker_name,
         )
-        (await self._membership.ask(half.broker_address, order, timeout=self._timeout)).check()
+        (await self._cluster.ask(half.broker_address, order, timeout=self._timeout)).check()
 
     async def _page(self, name: str, address: str, question: ListHalfMessages) -> HalfMessageList:
-        response = await self._membership.ask(address, question, timeout=self._timeout)
+        response = await self._cluster.ask(address, question, timeout=self._timeout)
         try:
             return decode_body(HalfMessageList, response.check().body)
         except CodeNotSupported as error:

@@ -105,7 +105,7 @@ class PullResult:
 
 
 async def pull(
-    membership: ClusterClient, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
+    cluster: ClusterClient, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
 ) -> PullResult:
     """Pull once. Raises what the broker answers, or `Unavailable` when no broker answers in time."""
     tags = subscribed_tags(request.tags)
@@ -129,7 +129,7 @@ async def pull(
         max_bytes=request.max_bytes,
         broker_name=queue.broker_name,
     )
-    response = await membership.ask_queue(
+    response = await cluster.ask_queue(
         queue, header, timeout=request.wait_seconds + request.timeout, broker_id=request.broker_id
     )
     response.check(*_STATUSES)

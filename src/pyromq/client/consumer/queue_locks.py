@@ -25,9 +25,9 @@ LOCK_REQUEST_SECONDS = 1.0
 class Locks:
     """Locks and unlocks queues of one group for this client, one request per broker."""
 
-    def __init__(self, group: str, membership: ClusterClient) -> None:
+    def __init__(self, group: str, cluster: ClusterClient) -> None:
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._holders: dict[MessageQueue, str] = {}
 
     async def lock(
@@ -47,7 +47,7 @@ class Locks:
 
     async def address(self, queue: MessageQueue) -> str:
         """Return where the queue is locked: at the master. Raises `Unavailable`."""
-        route = await self._membership.route(queue.topic)
+        route = await self._cluster.route(queue.topic)
         address = route.master(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
@@ -56,7 +56,7 @@ class Locks:
     async def _lock(self, queues: list[MessageQueue], timeout: float) -> dict[MessageQueue, bool]:
         try:
             address = await self.address(queues[0])
-            response = await self._membership.ask(address, LockQueues(), self._body(queues), timeout=timeout)
+            response = await self._cluster.ask(address, LockQueues(), self._body(queues), timeout=timeout)
             locked = decode_body(LockedQueues, response.check().body)
         except MQError as error:
             logger.debug("group %s: no answer about the locks of %d queues: %s", self._group, len(queues), error)
@@ -69,7 +69,7 @@ class Locks:
     async def _unlock(self, queues: list[MessageQueue]) -> None:
         try:
             address = await self.address(queues[0])
-            response = await self._membership.ask(
+            response = await self._cluster.ask(
                 address, UnlockQueues(), self._body(queues), timeout=LOCK_REQUEST_SECONDS
             )
             response.check()
@@ -79,7 +79,7 @@ class Locks:
     def _body(self, queues: list[MessageQueue]) -> bytes:
         lock = QueueLock(
             group=self._group,
-            client_id=self._membership.client_id,
+            client_id=self._cluster.client_id,
             queues=[WireQueue.of(queue) for queue in queues],
             tied_to_connection=True,
         )

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 class QueueOffsets:
     """Asks the brokers that hold the queues. Each question takes at most `timeout` seconds, retries included."""
 
-    def __init__(self, membership: ClusterClient, *, timeout: float) -> None:
-        self._membership = membership
+    def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
+        self._cluster = cluster
         self._timeout = timeout
         self._begun: dict[tuple[str, str, str], asyncio.Event] = {}  # by group, topic and broker name
 
@@ -85,7 +85,7 @@ class QueueOffsets:
             broker_name=queue.broker_name,
             zero_if_not_found=zero_if_not_found,
         )
-        response = await self._membership.ask_queue(queue, question, timeout=self._timeout)
+        response = await self._cluster.ask_queue(queue, question, timeout=self._timeout)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return response.check().header(OffsetResponse).offset
@@ -110,7 +110,7 @@ class QueueOffsets:
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if config.consume_from is ConsumeFrom.TIME:
             return await (self.end(queue) if is_retry else self._first_since(group, queue, config.consume_from_ms))
-        if config.consume_from is ConsumeFrom.FIRST or is_retry or self._membership.routes.is_later(queue):
+        if config.consume_from is ConsumeFrom.FIRST or is_retry or self._cluster.routes.is_later(queue):
             return 0
         return await self.end(queue)
 
@@ -122,7 +122,7 @@ class QueueOffsets:
         offset, end = await asyncio.gather(self.by_time(queue, time_ms - 1), self.end(queue))
         request = PullRequest(timeout=self._timeout, verify=False)
         while offset < end:
-            found = await pull(self._membership, group, queue, offset, request=request)
+            found = await pull(self._cluster, group, queue, offset, request=request)
             for message in found.messages:
                 if message.store_ms >= time_ms:
                     return message.queue_offset
@@ -159,8 +159,8 @@ class QueueOffsets:
             commit_offset=offset,
             broker_name=queue.broker_name,
         )
-        (await self._membership.ask_queue(queue, order, timeout=self._timeout)).check()
+        (await self._cluster.ask_queue(queue, order, timeout=self._timeout)).check()
 
     async def _ask(self, queue: MessageQueue, question: MinOffset | MaxOffset | SearchOffset) -> int:
-        response = await self._membership.ask_queue(queue, question, timeout=self._timeout)
+        response = await self._cluster.ask_queue(queue, question, timeout=self._timeout)
         return response.check().header(OffsetResponse).offset

@@ -49,27 +49,27 @@ class AsyncQueueReader(AsyncLifespan):
         self.group = group
         self._timeout = timeout
         self._verify = verify_checksums
-        self._membership = ClusterClient(namesrv, clock or SystemClock())
-        self._offsets = QueueOffsets(self._membership, timeout=timeout)
+        self._cluster = ClusterClient(namesrv, clock or SystemClock())
+        self._offsets = QueueOffsets(self._cluster, timeout=timeout)
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        await self._membership.start()
+        await self._cluster.start()
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
-        if self._membership.running:
-            await self._membership.close()
+        if self._cluster.running:
+            await self._cluster.close()
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, reserved ones included, in order."""
-        self._membership.check_running()
-        response = await self._membership.name_servers.ask(TopicNames())
+        self._cluster.check_running()
+        response = await self._cluster.name_servers.ask(TopicNames())
         return sorted(set(decode_body(TopicList, response.check().body).topics))
 
     async def brokers(self) -> list[str]:
         """Return the names of all brokers that the name server knows now, in order."""
-        return sorted(await self._membership.masters())
+        return sorted(await self._cluster.masters())
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
@@ -112,7 +112,7 @@ class AsyncQueueReader(AsyncLifespan):
     async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
         """Return the store time (ms) of the message at an offset; None where there is none."""
         request = PullRequest(1, timeout=self._timeout, verify=False)  # whatever its body
-        messages = (await pull(self._membership, self.group, queue, offset, request=request)).messages
+        messages = (await pull(self._cluster, self.group, queue, offset, request=request)).messages
         return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
 
     async def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
@@ -125,7 +125,7 @@ class AsyncQueueReader(AsyncLifespan):
     ) -> PullResult:
         """Pull once. A broker that gives large pulls gives up to `max_bytes` of records, others as configured."""
         request = PullRequest(max_count, tags, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
-        return await pull(self._membership, self.group, queue, offset, request=request)
+        return await pull(self._cluster, self.group, queue, offset, request=request)
 
     async def pull_all(
         self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
@@ -149,7 +149,7 @@ class AsyncQueueReader(AsyncLifespan):
         """See that the group's retry topic exists: RocketMQ's tools look for a group's brokers there."""
         topic = retry_topic(group)
         try:
-            await self._membership.route(topic)
+            await self._cluster.route(topic)
             return
         except TopicNotFound:
             pass
@@ -160,14 +160,14 @@ class AsyncQueueReader(AsyncLifespan):
             permission=int(Permission.READ | Permission.WRITE),
             default_topic=AUTO_CREATE_TOPIC,
         )
-        for address in sorted(self._membership.routes.broker_addresses(masters_only=True)):
-            (await self._membership.ask(address, header, timeout=self._timeout)).check()
+        for address in sorted(self._cluster.routes.broker_addresses(masters_only=True)):
+            (await self._cluster.ask(address, header, timeout=self._timeout)).check()
 
     async def _route(self, topic: str) -> Route:
         check_topic(topic)
-        self._membership.check_running()
-        await self._membership.refresh(topic)
-        return await self._membership.route(topic)
+        self._cluster.check_running()
+        await self._cluster.refresh(topic)
+        return await self._cluster.route(topic)
 
     async def _topic_bounds(self, topic: str) -> dict[MessageQueue, Bounds]:
         route = await self._route(topic)
@@ -176,7 +176,7 @@ class AsyncQueueReader(AsyncLifespan):
         found: dict[MessageQueue, Bounds] = {}
         for name in sorted({queue.broker_name for queue in route.readable}):
             anyone = next(queue for queue in route.readable if queue.broker_name == name)
-            response = await self._membership.ask_queue(anyone, TopicStatistics(topic=topic), timeout=self._timeout)
+            response = await self._cluster.ask_queue(anyone, TopicStatistics(topic=topic), timeout=self._timeout)
             stats = decode_body(TopicStats, response.check().body)
             found |= {queue: (each.min_offset, each.max_offset) for queue, each in stats.queues.items()}
             doubted = {queue: found[queue] for queue, each in stats.queues.items() if each.last_update_ms <= 0}

@@ -58,7 +58,7 @@ class Rebalance(Generic[Q]):
         self,
         owned: dict[MessageQueue, Q],
         group: str,
-        membership: ClusterClient,
+        cluster: ClusterClient,
         config: ConsumerConfig,
         *,
         clock: Clock,
@@ -71,7 +71,7 @@ class Rebalance(Generic[Q]):
         self.owned = owned
         self.paused = False  # nothing is pulled, and no queue is stuck by that
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._config = config
         self._clock = clock
         self._strategy = strategy
@@ -91,17 +91,17 @@ class Rebalance(Generic[Q]):
 
     def look_again(self) -> None:
         """A broker says that the group's members or a topic's queues are others: ask, and share anew, soon."""
-        if self._membership.running:
-            self._membership.tasks.start(self._refresh_routes(), name=f"routes of {self._group}")
+        if self._cluster.running:
+            self._cluster.tasks.start(self._refresh_routes(), name=f"routes of {self._group}")
         self.wake()
 
     async def _refresh_routes(self) -> None:
         await self._clock.sleep(REFRESH_PAUSE)  # a route that is fresh by then is younger than the notice
-        await self._membership.refresh_all()
+        await self._cluster.refresh_all()
 
     async def run(self) -> None:
         """Rebalance now, when woken, and every `rebalance_seconds`, for ever."""
-        self._membership.on_connection_lost.append(self._away.add)
+        self._cluster.on_connection_lost.append(self._away.add)
         soon = SOON_SECONDS
         while True:
             self._woken.clear()
@@ -169,12 +169,12 @@ class Rebalance(Generic[Q]):
     async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue] | None:
         """Return our queues of a topic; None when that cannot be told now."""
         try:
-            route = await self._membership.route(topic)
+            route = await self._cluster.route(topic)
             if self._config.broadcast:
                 return list(route.readable)
             clients = await self._members(route, members)
             queues = sorted(route.readable)
-            share = self._strategy(self._group, self._membership.client_id, queues, clients) if queues else []
+            share = self._strategy(self._group, self._cluster.client_id, queues, clients) if queues else []
         except TopicNotFound:
             if not topic.startswith(
                 RETRY_PREFIX
@@ -212,11 +212,11 @@ class Rebalance(Generic[Q]):
     async def _ask_members(self, address: str) -> list[str]:
         for _ in range(2):
             question = ConsumerList(consumer_group=self._group)
-            response = await self._membership.ask(address, question)
+            response = await self._cluster.ask(address, question)
             found = decode_body(ConsumerIds, response.body).client_ids if response.code == 0 and response.body else []
-            if self._membership.client_id in found:
+            if self._cluster.client_id in found:
                 return sorted(found)
-            await self._membership.heartbeat()  # the broker has forgotten us, or has not heard of us yet
+            await self._cluster.heartbeat()  # the broker has forgotten us, or has not heard of us yet
         raise Unavailable(f"broker {address} does not count this client among the members of group {self._group}")
 
     def _say(self, subject: str, text: str) -> None:

@@ -192,7 +192,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         """Connect. Raises `NoNameServer` at once when no name server can be reached, `UsageError` for the ledger."""
         await self.runs.start()
         try:
-            self.ledger = check_ledger(self._wanted_ledger, await self.runs.membership.masters())
+            self.ledger = check_ledger(self._wanted_ledger, await self.runs.cluster.masters())
         except BaseException:
             await self.runs.close()
             raise
@@ -231,7 +231,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         """Return what is decided; None: nothing, or too long ago. Raises `Unavailable` unless every broker answers."""
         found: BatchDecision | None = None
         visible = True
-        for broker in await self.runs.membership.masters():
+        for broker in await self.runs.cluster.masters():
             try:
                 decision = await self._ask(broker, FindBatch(transaction=transaction))
             except QueryNotFound:
@@ -250,7 +250,7 @@ class AsyncBatchTransactions(AsyncLifespan):
     async def undecided(self) -> list[UndecidedAttempts]:
         """Return what nobody has decided on: of each broker at most 200 transactions, oldest first."""
         found = []
-        for broker in await self.runs.membership.masters():
+        for broker in await self.runs.cluster.masters():
             answer = decode_body(UndecidedBatches, (await self._ask_until(broker, ListBatches(), b"")).body)
             for batch in answer.batches:
                 tokens = {attempt.token: attempt.messages for attempt in batch.attempts}
@@ -281,10 +281,10 @@ class AsyncBatchTransactions(AsyncLifespan):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _ask_once(self, broker: str, header: Header, body: bytes, seconds: float) -> Response:
-        address = (await self.runs.membership.masters()).get(broker)
+        address = (await self.runs.cluster.masters()).get(broker)
         if address is None:
             raise Unavailable(f"broker {broker!r} is not registered at the name server")
-        response = await self.runs.membership.ask(address, header, body, timeout=max(0.001, seconds))
+        response = await self.runs.cluster.ask(address, header, body, timeout=max(0.001, seconds))
         return response.check()
 
 

@@ -32,10 +32,10 @@ class Outbox:
     in order with its topic's others, for both.
     """
 
-    def __init__(self, group: str, membership: ClusterClient, config: ProducerConfig, clock: Clock) -> None:
+    def __init__(self, group: str, cluster: ClusterClient, config: ProducerConfig, clock: Clock) -> None:
         self.in_flight = 0
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._config = config
         self._clock = clock
         self._choice = QueueChoice(clock, avoid_slow=config.avoid_slow_brokers)
@@ -47,19 +47,19 @@ class Outbox:
         """Send now if everything is known; else let the message wait behind those of its topic that wait already."""
         self.in_flight += 1
         topic = delivery.topic
-        if topic not in self._stalled and (route := self._membership.routes.find(topic)) is not None:
+        if topic not in self._stalled and (route := self._cluster.routes.find(topic)) is not None:
             queue = self._choose(route, delivery)
             if queue is None:
                 return
             address = route.master(queue.broker_name)
-            channel = self._membership.open_channel(address) if address else None
+            channel = self._cluster.open_channel(address) if address else None
             if channel is not None:
                 self._ask(channel, delivery, queue)
                 return
             delivery.planned = queue
         if topic not in self._stalled:
             self._stalled[topic] = deque()
-            self._membership.tasks.start(self._unstall(topic), name=f"first messages of {topic}")
+            self._cluster.tasks.start(self._unstall(topic), name=f"first messages of {topic}")
         self._stalled[topic].append(delivery)
 
     async def room_below(self, limit: int) -> None:
@@ -74,10 +74,8 @@ class Outbox:
 
     async def route(self, topic: str) -> Route:
         """Return a topic's route, that of a topic to be made by sending included. Raises `TopicNotFound`."""
-        self._membership.check_running()
-        return await self._membership.route_for_sending(
-            topic, self._config.template_topic, self._config.new_topic_queues
-        )
+        self._cluster.check_running()
+        return await self._cluster.route_for_sending(topic, self._config.template_topic, self._config.new_topic_queues)
 
     async def _unstall(self, topic: str) -> None:
         """Send what waits for a topic's route or a connection, in order; what cannot go is retried by itself."""
@@ -114,7 +112,7 @@ class Outbox:
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {route.topic!r}")
         try:
-            return await self._membership.channel(address)
+            return await self._cluster.channel(address)
         except Unavailable:
             self._choice.report(queue.broker_name, 0.0, failed=True)
             raise
@@ -220,15 +218,15 @@ class Outbox:
     def _not_sent(self, delivery: PendingSend, error: MQError) -> None:
         """The message never reached a connection: this counts as no attempt, so only the deadline ends it."""
         if isinstance(error, Unavailable):
-            self._membership.tasks.start(self._retry(delivery, error), name="retry")
+            self._cluster.tasks.start(self._retry(delivery, error), name="retry")
         else:
             self._fail(delivery, error)
 
     def _retry_or_fail(self, delivery: PendingSend, error: MQError) -> None:
-        if delivery.attempts > self._config.retries or not self._membership.running or delivery.future.done():
+        if delivery.attempts > self._config.retries or not self._cluster.running or delivery.future.done():
             self._fail(delivery, error)
         else:
-            self._membership.tasks.start(self._retry(delivery, error), name="retry")
+            self._cluster.tasks.start(self._retry(delivery, error), name="retry")
 
     async def _retry(self, delivery: PendingSend, error: MQError) -> None:
         failure: MQError | None = _given_up(delivery.topic)  # what a fault of ours means: nobody waits for ever
@@ -242,7 +240,7 @@ class Outbox:
         """Try until the message is on a connection; a restarted broker is found within its timeout. Else, say why."""
         pause = FIRST_PAUSE
         while self._clock.monotonic() < delivery.deadline and not delivery.future.done():
-            await self._membership.refresh(delivery.topic)
+            await self._cluster.refresh(delivery.topic)
             try:
                 channel, queue = await self.destination(delivery)
             except Unavailable as unavailable:

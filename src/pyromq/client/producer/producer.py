@@ -72,7 +72,7 @@ class AsyncProducer(AsyncLifespan):
         self.config = config or ProducerConfig()
         self._clock = clock or SystemClock()
         self._requests = Requests(self._clock)
-        self._membership = ClusterClient(
+        self._cluster = ClusterClient(
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
@@ -82,7 +82,7 @@ class AsyncProducer(AsyncLifespan):
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
-        self._outbox = Outbox(group, self._membership, self.config, self._clock)
+        self._outbox = Outbox(group, self._cluster, self.config, self._clock)
         self._ids: UniqueIds
         self._checked_topics: set[str] = set()
         self._requested_topics: set[str] = set()
@@ -90,15 +90,15 @@ class AsyncProducer(AsyncLifespan):
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        await self._membership.start()
-        self._ids = UniqueIds(self._membership.ip, self._clock)
+        await self._cluster.start()
+        self._ids = UniqueIds(self._cluster.ip, self._clock)
 
     async def close(self) -> None:
         """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
         self._closing = True
-        if self._membership.running:
+        if self._cluster.running:
             await self.flush()
-            await self._membership.close()
+            await self._cluster.close()
 
     async def send(
         self,
@@ -217,7 +217,7 @@ class AsyncProducer(AsyncLifespan):
         await self.room()
         self.check_open()
         await self._be_known(self._checked(message.topic), seconds)
-        with self._requests.waiting(self._membership.client_id, seconds) as request:
+        with self._requests.waiting(self._cluster.client_id, seconds) as request:
             delivery = self._prepare(message, choose, deadline - self._clock.monotonic(), more=request.properties)
             delivery.retry_codes = frozenset() if choose else self.config.retry_codes
             self._outbox.send(delivery)
@@ -238,7 +238,7 @@ class AsyncProducer(AsyncLifespan):
         with suppress(TimeoutError):  # the request itself will say so
             async with asyncio.timeout(seconds):
                 await self._outbox.route(topic)
-                await self._membership.heartbeat()
+                await self._cluster.heartbeat()
                 self._requested_topics.add(topic)
 
     async def cancel(self, recall_handle: str) -> str:
@@ -247,7 +247,7 @@ class AsyncProducer(AsyncLifespan):
         Any producer may, in any process. Once this returns, nobody gets the message. Raises `RecallRefused` when it was
         delivered or cancelled before, `Unavailable` when its broker does not answer: it may be cancelled all the same.
         """
-        return await recall(self._membership, recall_handle, group=self.group, timeout=self.config.timeout)
+        return await recall(self._cluster, recall_handle, group=self.group, timeout=self.config.timeout)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to now, in order of broker name and queue id."""
@@ -268,7 +268,7 @@ class AsyncProducer(AsyncLifespan):
 
     def check_open(self) -> None:
         """Raise `NotRunning` before the start and from the begin of closing on. Any thread may ask."""
-        self._membership.check_running()
+        self._cluster.check_running()
         if self._closing:
             raise NotRunning(f"the producer of group {self.group} is being closed; it sends nothing new")
 

@@ -12,7 +12,7 @@ from pyromq.remoting.recall_handle import decode_handle
 
 
 async def recall(
-    membership: ClusterClient, recall_handle: str, *, group: str | None = None, timeout: float = API_SECONDS
+    cluster: ClusterClient, recall_handle: str, *, group: str | None = None, timeout: float = API_SECONDS
 ) -> str:
     """Cancel a message and return its unique id: once this returns, nobody gets it. Asked once; seconds.
 
@@ -24,17 +24,17 @@ async def recall(
             f"cancel takes the recall_handle of a send result, not {recall_handle!r}; only messages that wait for"
             " deliver_at or delay have one"
         )
-    membership.check_running()
+    cluster.check_running()
     handle = decode_handle(recall_handle)
-    route = await membership.route(handle.topic)
+    route = await cluster.route(handle.topic)
     if route.master(handle.broker_name) is None:
-        await membership.refresh(handle.topic)
-        route = await membership.route(handle.topic)
+        await cluster.refresh(handle.topic)
+        route = await cluster.route(handle.topic)
     address = route.master(handle.broker_name)
     if address is None:
         raise Unavailable(f"broker {handle.broker_name!r} is not in the route of topic {handle.topic!r}")
     order = RecallMessage(
         topic=handle.topic, recall_handle=recall_handle, producer_group=group, broker_name=handle.broker_name
     )
-    answer = (await membership.ask(address, order, timeout=timeout)).check()
+    answer = (await cluster.ask(address, order, timeout=timeout)).check()
     return answer.header(RecallMessageResponse).message_id

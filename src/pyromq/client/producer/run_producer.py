@@ -47,10 +47,10 @@ class RunStream:
     """Takes runs one by one. After a failure every call raises it: what was sent before may be stored or not."""
 
     def __init__(
-        self, membership: ClusterClient, clock: Clock, *, make_header: MakeHeader, in_flight: int, timeout: float
+        self, cluster: ClusterClient, clock: Clock, *, make_header: MakeHeader, in_flight: int, timeout: float
     ) -> None:
         self.acknowledged: dict[MessageQueue, Acknowledged] = {}
-        self._membership = membership
+        self._cluster = cluster
         self._clock = clock
         self._make_header = make_header
         self._timeout = timeout
@@ -63,7 +63,7 @@ class RunStream:
 
     async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
         """Begin to send a run; waits while too many are under way. `header` replaces the stream's own kind."""
-        self._membership.check_running()
+        self._cluster.check_running()
         await self._room.acquire()
         if self._failure is not None:
             self._room.release()
@@ -72,7 +72,7 @@ class RunStream:
         self._count += 1
         self._messages += messages
         work = self._deliver(queue, body, messages, header)
-        task = self._membership.tasks.start(work, name=f"run {self._count} to {queue}")
+        task = self._cluster.tasks.start(work, name=f"run {self._count} to {queue}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -132,14 +132,14 @@ class RunStream:
                     raise Unavailable(f"{queue} took nothing for {self._timeout:g} s: {error}") from error
             await self._clock.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-            await self._membership.refresh(queue.topic)
+            await self._cluster.refresh(queue.topic)
 
     async def _ask_once(self, queue: MessageQueue, header: Header, body: bytes, seconds: float) -> Response:
-        route = await self._membership.route(queue.topic)
+        route = await self._cluster.route(queue.topic)
         address = route.master(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
-        return await self._membership.ask(address, header, body, timeout=seconds)
+        return await self._cluster.ask(address, header, body, timeout=seconds)
 
 
 class AsyncRunProducer(AsyncLifespan):
@@ -166,17 +166,17 @@ class AsyncRunProducer(AsyncLifespan):
         self.timeout = timeout
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
-        self.membership = ClusterClient(namesrv, self._clock)  # no heartbeats: nobody asks those who send runs anything
+        self.cluster = ClusterClient(namesrv, self._clock)  # no heartbeats: nobody asks those who send runs anything
         self.ids: UniqueIds
 
     async def start(self) -> None:
-        await self.membership.start()
-        self.ids = UniqueIds(self.membership.ip, self._clock)
+        await self.cluster.start()
+        self.ids = UniqueIds(self.cluster.ip, self._clock)
 
     async def close(self) -> None:
         """Close the connections; runs under way may be stored or not. Idempotent."""
-        if self.membership.running:
-            await self.membership.close()
+        if self.cluster.running:
+            await self.cluster.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that can be written now, in order of broker name and queue id.
@@ -185,7 +185,7 @@ class AsyncRunProducer(AsyncLifespan):
         """
         check_topic_for_sending(topic)
         config = self.config
-        route = await self.membership.route_for_sending(topic, config.template_topic, config.new_topic_queues)
+        route = await self.cluster.route_for_sending(topic, config.template_topic, config.new_topic_queues)
         if not route.writable:
             if any(route.master(name) for name in route.addresses):
                 raise NoPermission(f"topic {topic!r} has no queue that may be written; see `pyromq topic show {topic}`")
@@ -195,7 +195,7 @@ class AsyncRunProducer(AsyncLifespan):
     def stream(self, make_header: MakeHeader | None = None) -> RunStream:
         """Return a stream of runs: by default of messages that can be seen as soon as they are stored."""
         return RunStream(
-            self.membership,
+            self.cluster,
             self._clock,
             make_header=make_header or self._batch_header,
             in_flight=self._in_flight,

@@ -118,7 +118,7 @@ class AsyncTransactionProducer(AsyncProducer):
         Raises `NoNameServer` at once when no name server can be reached.
         """
         await super().start()
-        self._membership.join_everywhere()
+        self._cluster.join_everywhere()
 
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None
@@ -189,7 +189,7 @@ class AsyncTransactionProducer(AsyncProducer):
             transaction_id=sent.transaction_id or sent.message_id,
             broker_name=sent.queue.broker_name,
         )
-        (await self._membership.ask(address, order)).check()
+        (await self._cluster.ask(address, order)).check()
 
     async def close(self) -> None:
         """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""

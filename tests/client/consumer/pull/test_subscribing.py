@@ -158,9 +158,9 @@ async def test_a_member_that_vanishes_is_replaced_within_a_second(send, member, 
     await send(range(8))
     async with member() as second, member() as first:
         await until(lambda: len(first.assignment) == len(second.assignment) == 2)
-        first._membership.running = False  # it does not come back
-        await first._membership.tasks.stop()
-        await first._membership._pool.close()
+        first._cluster.running = False  # it does not come back
+        await first._cluster.tasks.stop()
+        await first._cluster._pool.close()
         await until(lambda: len(second.assignment) == QUEUES, 1.5)
         assert await read(second, 8) == list(range(8))
 

@@ -111,11 +111,11 @@ def test_what_is_saved_is_loaded(tmp_path_factory, offsets):
 
 
 @pytest.fixture
-async def membership(cluster):
-    membership = ClusterClient(cluster.namesrv, SystemClock(), instance="DEFAULT")
-    await membership.start()
-    yield membership
-    await membership.close()
+async def client(cluster):
+    client = ClusterClient(cluster.namesrv, SystemClock(), instance="DEFAULT")
+    await client.start()
+    yield client
+    await client.close()
 
 
 def owned_at(queue, offset):
@@ -135,37 +135,37 @@ async def existing_queue(cluster, count):
 
 
 @pytest.mark.parametrize(("consume_from", "start"), [(ConsumeFrom.FIRST, 0), (ConsumeFrom.LAST, 3)])
-async def test_a_new_member_begins_by_its_settings(cluster, membership, tmp_path, consume_from, start):
+async def test_a_new_member_begins_by_its_settings(cluster, client, tmp_path, consume_from, start):
     queue = await existing_queue(cluster, 3)
     config = ConsumerConfig(consume_from=consume_from, offsets_folder=tmp_path)
 
-    assert await LocalOffsets("billing", membership, config).start(queue) == start
+    assert await LocalOffsets("billing", client, config).start(queue) == start
 
 
-async def test_a_member_goes_on_where_it_has_stopped(membership, tmp_path):
+async def test_a_member_goes_on_where_it_has_stopped(client, tmp_path):
     config = ConsumerConfig(offsets_folder=tmp_path)
     owned = owned_at(A, 5)
-    earlier = await opened(LocalOffsets("billing", membership, config), A)
+    earlier = await opened(LocalOffsets("billing", client, config), A)
     await earlier.save([owned])
 
     assert owned.committed == 5
-    assert await LocalOffsets("billing", membership, config).start(A) == 5
+    assert await LocalOffsets("billing", client, config).start(A) == 5
 
 
-async def test_only_queues_that_moved_are_written(membership, tmp_path):
-    offsets = await opened(LocalOffsets("billing", membership, ConsumerConfig(offsets_folder=tmp_path)), A)
+async def test_only_queues_that_moved_are_written(client, tmp_path):
+    offsets = await opened(LocalOffsets("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
     moved, resting = owned_at(A, 5), owned_at(B, 6)
     resting.committed = 6
 
     await offsets.save([moved, resting])
 
-    assert OffsetFile(tmp_path, membership.client_id, "billing").load()[A] == 5
-    assert B not in OffsetFile(tmp_path, membership.client_id, "billing").load()
+    assert OffsetFile(tmp_path, client.client_id, "billing").load()[A] == 5
+    assert B not in OffsetFile(tmp_path, client.client_id, "billing").load()
 
 
-async def test_a_save_that_fails_is_told_and_tried_again(membership, tmp_path, caplog):
-    offsets = await opened(LocalOffsets("billing", membership, ConsumerConfig(offsets_folder=tmp_path)), A)
-    owned, in_the_way = owned_at(A, 5), tmp_path / membership.client_id
+async def test_a_save_that_fails_is_told_and_tried_again(client, tmp_path, caplog):
+    offsets = await opened(LocalOffsets("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
+    owned, in_the_way = owned_at(A, 5), tmp_path / client.client_id
     in_the_way.write_text("")
 
     await offsets.save([owned])
@@ -173,18 +173,18 @@ async def test_a_save_that_fails_is_told_and_tried_again(membership, tmp_path, c
     in_the_way.unlink()
     await offsets.save([owned])
 
-    assert OffsetFile(tmp_path, membership.client_id, "billing").load()[A] == 5
+    assert OffsetFile(tmp_path, client.client_id, "billing").load()[A] == 5
 
 
-async def test_a_cancelled_save_ends_before_the_next_begins(membership, tmp_path):
-    offsets = await opened(LocalOffsets("billing", membership, ConsumerConfig(offsets_folder=tmp_path)), A)
+async def test_a_cancelled_save_ends_before_the_next_begins(client, tmp_path):
+    offsets = await opened(LocalOffsets("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
     first = asyncio.ensure_future(offsets.save([owned_at(A, 1)]))
     await asyncio.sleep(0)
     first.cancel()
 
     await offsets.save([owned_at(A, 2)])
 
-    assert OffsetFile(tmp_path, membership.client_id, "billing").load()[A] == 2
+    assert OffsetFile(tmp_path, client.client_id, "billing").load()[A] == 2
 
 
 async def test_a_broadcast_consumer_goes_on_by_its_file(cluster, tmp_path):

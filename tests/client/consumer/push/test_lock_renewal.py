@@ -30,7 +30,7 @@ class Scene:
         self.clock = FakeClock()
         self.answers = Answers()
         self.owned = OwnedQueue(QUEUE, 0, self.clock.monotonic)
-        self.owned.in_flight.allowed_until = self.clock.monotonic() + 1.0
+        self.owned.process_queue.allowed_until = self.clock.monotonic() + 1.0
         self.lost = []
         self.renewal = LockRenewal(
             self.answers, {QUEUE: self.owned}, self.clock, go_on=lambda owned: None, lose=self.lost.append
@@ -38,7 +38,7 @@ class Scene:
 
     @property
     def is_allowed(self):
-        return self.owned.in_flight.allowed_until > self.clock.monotonic()
+        return self.owned.process_queue.allowed_until > self.clock.monotonic()
 
 
 async def started(work):
@@ -52,7 +52,7 @@ async def test_an_answer_makes_the_lock_valid_for_longer():
     task = await started(scene.renewal.renew())
     scene.answers.asked[0].set_result(True)
     await task
-    assert scene.owned.in_flight.allowed_until == scene.clock.monotonic() + VALID_SECONDS
+    assert scene.owned.process_queue.allowed_until == scene.clock.monotonic() + VALID_SECONDS
 
 
 async def test_a_renewal_from_before_the_break_counts_for_nothing():

@@ -153,7 +153,7 @@ async def test_without_auto_commit_nothing_counts_before_commit(cluster):
 
     async with consuming(cluster, work, auto_commit=False) as consumer:
         await until(lambda: len(seen) == 6)
-        assert consumer._owned[queue].in_flight.safe_offset == 3
+        assert consumer._owned[queue].process_queue.safe_offset == 3
     seen.clear()
     async with consuming(cluster, lambda messages: seen.append(body(messages))):
         await until(lambda: len(seen) == 3)
@@ -230,7 +230,7 @@ async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkey
     monkeypatch.setattr(ownership, "LONG_SECONDS", 0.1)
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
-    holder = producer._membership
+    holder = producer._cluster
     await Locks("workers", holder).lock(await producer.queues("orders"))
     async with consuming(cluster, lambda messages: None):
         await until(lambda: f"waiting for its lock, held by {holder.client_id}, for 0.0 s" in caplog.text)
@@ -241,7 +241,7 @@ async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     [queue, *_] = await producer.queues("orders")
-    assert await Locks("workers", producer._membership).lock([queue], timeout=5) == {queue: True}
+    assert await Locks("workers", producer._cluster).lock([queue], timeout=5) == {queue: True}
     async with consuming(cluster, lambda messages: None) as consumer:
         await until(lambda: len(consumer.assignment) == 3)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]
@@ -262,7 +262,7 @@ async def test_a_broken_connection_loses_neither_order_nor_messages(cluster):
     seen = []
     async with consuming(cluster, lambda messages: seen.append(body(messages))) as consumer:
         await until(lambda: len(seen) == 20)
-        for channel in consumer._membership._pool.channels().values():
+        for channel in consumer._cluster._pool.channels().values():
             channel.cut()
         await fill(cluster, 20, first=20)
         await until(lambda: len(seen) >= 40)

@@ -142,10 +142,10 @@ async def test_a_stuck_message_holds_the_offset_of_its_queue(cluster):
 
     async with consuming(cluster, work, commit_seconds=0.01) as consumer:
         await seen.wait(3)
-        assert consumer._owned[queue].in_flight.safe_offset == 1
+        assert consumer._owned[queue].process_queue.safe_offset == 1
         release.set()
         await seen.wait(4)
-        await until(lambda: consumer._owned[queue].in_flight.safe_offset == 4)
+        await until(lambda: consumer._owned[queue].process_queue.safe_offset == 4)
 
 
 async def test_closing_waits_for_running_listeners(cluster):
@@ -336,6 +336,6 @@ async def test_a_failing_broadcast_message_is_dropped(cluster, tmp_path, caplog)
         cluster, work, broadcast=True, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path
     ) as consumer:
         await seen.wait(3)
-        await until(lambda: not any(owned.in_flight.count for owned in consumer._owned.values()))
+        await until(lambda: not any(owned.process_queue.count for owned in consumer._owned.values()))
     assert "dropped, as broadcast messages are" in caplog.text
     assert len(seen.messages) == 3

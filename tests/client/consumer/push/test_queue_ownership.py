@@ -24,7 +24,7 @@ async def another(cluster):
     """The locks of another client of the group."""
     producer = await cluster.producer()
     await producer.queues("orders")
-    return Locks("workers", producer._membership)
+    return Locks("workers", producer._cluster)
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ async def test_a_lock_whose_connection_broke_while_a_queue_was_taken_is_worth_no
 
     async def broken(asked, asked_queue):
         if asked_queue == queue and not moved.is_set():
-            for channel in consumer._membership._pool.channels().values():
+            for channel in consumer._cluster._pool.channels().values():
                 channel.cut()
             while not (await another.lock([queue]))[queue]:
                 await cluster.clock.advance(0.1)

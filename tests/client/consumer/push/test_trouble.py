@@ -113,7 +113,7 @@ async def test_who_begins_at_the_end_misses_nothing_of_queues_that_come_later(
         producer = await cluster.producer("other")
         for n, queue in enumerate(await producer.queues("orders")):
             await producer.send(Message("orders", b"%d" % n), queue=queue)
-        await consumer._membership.refresh("orders")  # the consumer hears of them only now
+        await consumer._cluster.refresh("orders")  # the consumer hears of them only now
         assert sorted(await seen.wait(6)) == list(range(6))
 
 
@@ -160,7 +160,7 @@ async def test_an_offset_outside_the_queue_is_corrected_and_told(cluster, send, 
         await seen.wait(3)
         await send([3], key="k")
         assert sorted(await seen.wait(4)) == list(range(4))
-        assert consumer._owned[sent.queue].in_flight.next_offset == 4
+        assert consumer._owned[sent.queue].process_queue.next_offset == 4
     assert "offset 500 of queue 3 of orders at broker-a is outside" in caplog.text
     assert "which has 0 to 3" in caplog.text
 
@@ -194,7 +194,7 @@ async def test_a_slow_consumer_stops_pulling_and_goes_on(cluster, send, consumin
 
     async with consuming(work, pull_count=8, buffered_messages=16, concurrency=2) as consumer:
         await until(lambda: any(owned.full for owned in consumer._owned.values()))
-        assert max(owned.in_flight.count for owned in consumer._owned.values()) <= 24
+        assert max(owned.process_queue.count for owned in consumer._owned.values()) <= 24
         release.set()
         await until(lambda: len(bodies) == 64)
 
@@ -221,8 +221,8 @@ async def test_every_limit_holds_and_lets_everything_through(send, consuming, un
     async with consuming(work, pull_count=4, concurrency=1, **limit) as consumer:
         await until(lambda: sent.queue in consumer._owned and consumer._owned[sent.queue].full)
         for _ in range(10):  # answers of pulls that should not have been asked for
-            await consumer._membership.heartbeat()
-        assert 4 <= consumer._owned[sent.queue].in_flight.count <= most
+            await consumer._cluster.heartbeat()
+        assert 4 <= consumer._owned[sent.queue].process_queue.count <= most
         release.set()
         await until(lambda: len(bodies) == 100)
     assert bodies == list(range(100))

@@ -81,7 +81,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._reporting = Reporting(
             self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
         )
-        self._membership = ClusterClient(
+        self._cluster = ClusterClient(
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
@@ -91,15 +91,15 @@ class AsyncPullConsumer(AsyncLifespan):
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
-        self._offsets = QueueOffsets(self._membership, timeout=self.config.timeout)
-        self._fetching = Fetching(group, self._membership, offsets=self._offsets, config=self.config, clock=self._clock)
-        self._watch = QueueWatch(self._membership)
+        self._offsets = QueueOffsets(self._cluster, timeout=self.config.timeout)
+        self._fetching = Fetching(group, self._cluster, offsets=self._offsets, config=self.config, clock=self._clock)
+        self._watch = QueueWatch(self._cluster)
         self._turns = Turns(self._assigned, self._clock)
         self._open: Batch | None = None  # being handed out message by message
         self._positions = Positions(group, self._assigned, self._offsets, config=self.config, clock=self._clock)
         self._sharing = Sharing(
             group,
-            self._membership,
+            self._cluster,
             self.config,
             clock=self._clock,
             assigned=self._assigned,
@@ -111,7 +111,7 @@ class AsyncPullConsumer(AsyncLifespan):
     @property
     def client_id(self) -> str:
         """This member's name in its group, known once started."""
-        return self._membership.client_id
+        return self._cluster.client_id
 
     @property
     def damaged_count(self) -> int:
@@ -120,16 +120,16 @@ class AsyncPullConsumer(AsyncLifespan):
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        await self._membership.start()
+        await self._cluster.start()
         self._reporting.started_ms = self._clock.now_ms()
         await self._sharing.start()
 
     async def close(self) -> None:
         """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
-        if not self._membership.running:
+        if not self._cluster.running:
             return
         try:
-            await self._membership.tasks.stop()  # what shares the queues among them
+            await self._cluster.tasks.stop()  # what shares the queues among them
             if self.config.auto_commit:
                 self._positions.finish_handed_out()
                 await self._positions.commit_finished()
@@ -137,7 +137,7 @@ class AsyncPullConsumer(AsyncLifespan):
             logger.warning("closing: offsets of group %s are not committed: %s", self.group, error)
         finally:
             await self._sharing.leave()
-            await self._membership.close()
+            await self._cluster.close()
             self._fetching.changed.set()
 
     async def __aexit__(
@@ -154,9 +154,9 @@ class AsyncPullConsumer(AsyncLifespan):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order of broker name and queue id."""
         check_topic(topic)
-        self._membership.check_running()
-        await self._membership.refresh(topic)
-        return list((await self._membership.route(topic)).readable)
+        self._cluster.check_running()
+        await self._cluster.refresh(topic)
+        return list((await self._cluster.route(topic)).readable)
 
     async def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, and call `listener(queues)` whenever they are others.
@@ -167,7 +167,7 @@ class AsyncPullConsumer(AsyncLifespan):
         `ConsumerConfig.route_refresh_seconds`. Raises `TopicNotFound`.
         """
         check_topic(topic)
-        self._membership.check_running()
+        self._cluster.check_running()
         return await self._watch.begin(topic, listener)
 
     def unwatch_queues(self, topic: str) -> None:
@@ -202,7 +202,7 @@ class AsyncPullConsumer(AsyncLifespan):
 
         Queues assigned before with the same tags go on where they are; others are let go, after their commit.
         """
-        self._membership.check_running()
+        self._cluster.check_running()
         if self._sharing.used:
             raise UsageError(f"this consumer of group {self.group} subscribes to topics; make another one to assign")
         subscribed_tags(tags)
@@ -222,7 +222,7 @@ class AsyncPullConsumer(AsyncLifespan):
         for assigned in added:
             self._fetching.begin(assigned)
         self._turns.renew()
-        await self._membership.heartbeat()
+        await self._cluster.heartbeat()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at a queue offset; `UsageError` unless it is between the queue's bounds."""
@@ -264,7 +264,7 @@ class AsyncPullConsumer(AsyncLifespan):
         Raises an answer that says no to a pull, such as `NoPermission`, once for each time it came, and
         `MessageDamaged` with `Damaged.STOP`, again and again until the application seeks behind the message.
         """
-        self._membership.check_running()
+        self._cluster.check_running()
         self._positions.finish_handed_out()
         await self._positions.auto_commit()
         batch, self._open = self._open, None
@@ -279,7 +279,7 @@ class AsyncPullConsumer(AsyncLifespan):
         """Return the next message of any assigned queue, however long it takes; ends when the consumer is closed."""
         message = self.next_buffered()
         while message is None:
-            if not self._membership.running:
+            if not self._cluster.running:
                 raise StopAsyncIteration
             self._positions.finish_handed_out()
             await self._positions.auto_commit()
@@ -300,7 +300,7 @@ class AsyncPullConsumer(AsyncLifespan):
 
         With `offsets`, store exactly these instead: where the group goes on in each queue, assigned here or not.
         """
-        self._membership.check_running()
+        self._cluster.check_running()
         if offsets is None:
             self._positions.finish_handed_out()
             await self._positions.commit_finished()
@@ -309,7 +309,7 @@ class AsyncPullConsumer(AsyncLifespan):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue; None if there is none."""
-        self._membership.check_running()
+        self._cluster.check_running()
         return await self._offsets.committed(self.group, queue)
 
     def position(self, queue: MessageQueue) -> int:
@@ -324,23 +324,23 @@ class AsyncPullConsumer(AsyncLifespan):
         With `wait_seconds` the broker holds the request until a message comes, at most so long. What is not what was
         stored is in `PullResult.damaged`; none is passed over or counted.
         """
-        self._membership.check_running()
+        self._cluster.check_running()
         request = PullRequest(max_count, tags, wait_seconds, self.config.timeout, verify=self.config.verify_checksums)
-        return await pull(self._membership, self.group, queue, offset, request=request)
+        return await pull(self._cluster, self.group, queue, offset, request=request)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still there."""
-        self._membership.check_running()
+        self._cluster.check_running()
         return await self._offsets.least(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
-        self._membership.check_running()
+        self._cluster.check_running()
         return await self._offsets.end(queue)
 
     async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a time (ms since 1970)."""
-        self._membership.check_running()
+        self._cluster.check_running()
         return await self._offsets.by_time(queue, timestamp_ms)
 
     def _entry(self) -> ConsumerEntry:
@@ -354,7 +354,7 @@ class AsyncPullConsumer(AsyncLifespan):
         )
 
     def _find(self, queue: MessageQueue) -> AssignedQueue:
-        self._membership.check_running()
+        self._cluster.check_running()
         assigned = self._assigned.get(queue)
         if assigned is None or assigned.leaving:
             hint = "it is, or will be, another member's" if self._sharing.used else "assign() it first"
@@ -372,7 +372,7 @@ class AsyncPullConsumer(AsyncLifespan):
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
         """An administrator moves the group: go there and store it, as all members do."""
         self._go_on_at(assigned, offset)
-        self._membership.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
+        self._cluster.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
 
     def _drop(self, assigned: AssignedQueue) -> None:
         del self._assigned[assigned.queue]
@@ -392,7 +392,7 @@ class AsyncPullConsumer(AsyncLifespan):
                         return batch
                     if (failure := self._fetching.take_failure()) is not None:
                         raise failure
-                    if not self._membership.running:
+                    if not self._cluster.running:
                         return None
                     await self._fetching.changed.wait()
         except TimeoutError:

@@ -24,25 +24,25 @@ logger = logging.getLogger(__name__)
 
 
 class Fetching:
-    """The fetching tasks; they end with the membership's.
+    """The fetching tasks; they end with the client's.
 
     `changed` is set when there is something to hand out or an error to tell; set `room` when something was handed out
     or a queue resumed.
     """
 
     def __init__(
-        self, group: str, membership: ClusterClient, *, offsets: QueueOffsets, config: ConsumerConfig, clock: Clock
+        self, group: str, cluster: ClusterClient, *, offsets: QueueOffsets, config: ConsumerConfig, clock: Clock
     ) -> None:
         self.changed = asyncio.Event()
         self.room = asyncio.Event()
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._offsets = offsets
         self._config = config
         self._clock = clock
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._failures: dict[MessageQueue, MQError] = {}  # answers that said no, until told or until pulling works
-        given_back = SendBack(group, membership, clock, max_retries=None)
+        given_back = SendBack(group, cluster, clock, max_retries=None)
         self._damage = PassingOver(group, config.damaged, given_back)
         self._troubled: set[MessageQueue] = set()
 
@@ -54,7 +54,7 @@ class Fetching:
     def begin(self, assigned: AssignedQueue) -> None:
         """Pull from the queue's `fetch_offset` on; an answer that is on its way is never looked at."""
         self.end(assigned)
-        self._tasks[assigned.queue] = self._membership.tasks.start(
+        self._tasks[assigned.queue] = self._cluster.tasks.start(
             self._fetch_for_ever(assigned), name=f"pull {assigned.queue}"
         )
 
@@ -105,7 +105,7 @@ class Fetching:
             assigned.broker_id,
             verify=config.verify_checksums,
         )
-        result = await pull(self._membership, self._group, assigned.queue, assigned.fetch_offset, request=request)
+        result = await pull(self._cluster, self._group, assigned.queue, assigned.fetch_offset, request=request)
         if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
             assigned.broker_id = MASTER  # a replica that is behind is not believed
             return

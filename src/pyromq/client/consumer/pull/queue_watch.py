@@ -25,20 +25,20 @@ class _Watched:
 
 
 class QueueWatch:
-    """Looks at every route the membership learns. A topic has one listener: the latest.
+    """Looks at every route the client learns. A topic has one listener: the latest.
 
     Source: RocketMQ 4.9.8, DefaultLitePullConsumerImpl.registerTopicMessageQueueChangeListener.
     """
 
-    def __init__(self, membership: ClusterClient) -> None:
-        self._membership = membership
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
         self._watched: dict[str, _Watched] = {}
-        membership.on_route_change.append(self._look)
+        cluster.on_route_change.append(self._look)
 
     async def begin(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
         """Return the topic's readable queues and tell the listener when they are others. Raises `TopicNotFound`."""
-        await self._membership.refresh(topic)
-        queues = (await self._membership.route(topic)).readable
+        await self._cluster.refresh(topic)
+        queues = (await self._cluster.route(topic)).readable
         self._watched[topic] = _Watched(listener, queues)
         return list(queues)
 
@@ -50,7 +50,7 @@ class QueueWatch:
         watched = self._watched.get(topic)
         if watched is not None and not watched.busy and self._queues(topic) != watched.told:
             watched.busy = True
-            self._membership.tasks.start(self._tell(topic, watched), name=f"queues of {topic}")
+            self._cluster.tasks.start(self._tell(topic, watched), name=f"queues of {topic}")
 
     async def _tell(self, topic: str, watched: _Watched) -> None:
         """Call the listener until it knows the present queues; never twice at once."""
@@ -67,5 +67,5 @@ class QueueWatch:
         watched.busy = False
 
     def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        route = self._membership.routes.find(topic)
+        route = self._cluster.routes.find(topic)
         return route.readable if route is not None else ()

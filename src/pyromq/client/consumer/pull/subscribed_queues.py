@@ -56,7 +56,7 @@ class Sharing:
     def __init__(
         self,
         group: str,
-        membership: ClusterClient,
+        cluster: ClusterClient,
         config: ConsumerConfig,
         *,
         clock: Clock,
@@ -67,14 +67,14 @@ class Sharing:
     ) -> None:
         self.used = False  # from the first subscription on
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._config = config
         self._clock = clock
         self._assigned = assigned
         self._positions = positions
         self._fetching = fetching
         self._changed = changed
-        self._locks = Locks(group, membership)
+        self._locks = Locks(group, cluster)
         self._locked: set[MessageQueue] = set()
         self._refused: dict[MessageQueue, float] = {}  # since when (monotonic) another has its lock
         self._troubled: set[MessageQueue] = set()
@@ -83,7 +83,7 @@ class Sharing:
         self._rebalance = Rebalance(
             assigned,
             group,
-            membership,
+            cluster,
             config,
             clock=clock,
             strategy=config.strategy or averaging,
@@ -126,7 +126,7 @@ class Sharing:
             await self._announce()
 
     async def leave(self) -> None:
-        """Give the locks back; offsets are stored and the membership's tasks stopped before."""
+        """Give the locks back; offsets are stored and the tasks of the client stopped before."""
         self._running = False
         await self._unlock(list(self._locked))
 
@@ -135,26 +135,26 @@ class Sharing:
         self._rebalance.look_again()
 
     def _announce_soon(self) -> None:
-        if self._membership.running:
-            self._membership.tasks.start(self._announce(), name=f"subscriptions of {self._group}")
+        if self._cluster.running:
+            self._cluster.tasks.start(self._announce(), name=f"subscriptions of {self._group}")
 
     async def _announce(self) -> None:
         """Tell every broker of the topics, then share."""
         await asyncio.gather(*(self._learn(topic) for topic in self._subscriptions))
-        await self._membership.heartbeat()
+        await self._cluster.heartbeat()
         if self._running:
             self._rebalance.wake()
             return
         self._running = True
-        self._membership.on_route_change.append(self._route_changed)
-        self._membership.on_connection_lost.append(self._connection_lost)
-        start = self._membership.tasks.start
+        self._cluster.on_route_change.append(self._route_changed)
+        self._cluster.on_connection_lost.append(self._connection_lost)
+        start = self._cluster.tasks.start
         start(self._rebalance.run(), name=f"rebalance {self._group}")
         start(every(RENEW_SECONDS, self._renew_locks, self._clock), name=f"locks of {self._group}")
 
     async def _learn(self, topic: str) -> None:
         try:
-            await self._membership.route(topic)
+            await self._cluster.route(topic)
         except MQError as error:
             logger.debug("group %s: no route of %s yet: %s", self._group, topic, error)  # rebalance says so
 
@@ -164,7 +164,7 @@ class Sharing:
 
     def _connection_lost(self, address: str) -> None:
         if self._locked:
-            self._membership.tasks.start(self._renew_locks(), name=f"lock again at {address}")
+            self._cluster.tasks.start(self._renew_locks(), name=f"lock again at {address}")
 
     async def _renew_locks(self) -> None:
         await self._locks.lock(self._locked)

@@ -1,4 +1,4 @@
-"""Consumption where order does not matter: pieces go to listeners side by side, failed messages are sent back.
+"""Consumption where order does not matter: requests go to listeners side by side, failed messages are sent back.
 
 Source: RocketMQ 4.9.8, ConsumeMessageConcurrentlyService.
 """
@@ -52,18 +52,20 @@ class ConcurrentConsuming:
         self._threads = ListenerThreads[ConsumeRequest](config.concurrency, self._finished, name=f"pyromq {group}")
         self._async = ListenerTasks[ConsumeRequest](config.concurrency, self._finished, name=f"listener of {group}")
 
-    def deliver(self, in_flight: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
+    def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
         """Take what a pull brought; the listeners are called soon."""
-        if in_flight.queue.topic.startswith(RETRY_PREFIX):
+        if process_queue.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.topic = message.original_topic
         size = self._config.batch
-        pieces = []
+        requests = []
         for topic, group in groupby(messages, _topic):
             listener, run = self._listener(topic), list(group)
-            pieces += [ConsumeRequest(in_flight, listener, run[at : at + size]) for at in range(0, len(run), size)]
-        in_flight.add(pieces, next_offset)
-        self._submit(pieces)
+            requests += [
+                ConsumeRequest(process_queue, listener, run[at : at + size]) for at in range(0, len(run), size)
+            ]
+        process_queue.add(requests, next_offset)
+        self._submit(requests)
 
     async def stop(self) -> None:
         """Cancel async listeners; threads end when their listeners return. Nothing is judged any more."""
@@ -71,84 +73,86 @@ class ConcurrentConsuming:
         await self._async.stop()
         await self._tasks.stop()
 
-    async def rescue(self, in_flight: ProcessQueue) -> None:
+    async def rescue(self, process_queue: ProcessQueue) -> None:
         """Send back the messages of listeners that take too long, first ones first, so that the queue moves on."""
-        while in_flight.pieces:
-            piece = in_flight.pieces[0]
+        while process_queue.requests:
+            request = process_queue.requests[0]
             late = self._clock.monotonic() - self._config.consume_timeout_seconds
-            if piece.over or piece.started is None or piece.started > late or piece.abandoned:
+            if request.over or request.started is None or request.started > late or request.abandoned:
                 return
-            await self._abandon(piece)
+            await self._abandon(request)
 
-    async def _abandon(self, piece: ConsumeRequest) -> None:
+    async def _abandon(self, request: ConsumeRequest) -> None:
         reason = f"the listener took longer than {self._config.consume_timeout_seconds:g} s"
-        self._log(piece, Verdict(0, reason=reason))
-        failed = await self._give_back(piece, piece.messages, Verdict(0, reason=reason, delay_level=FIRST_RETRY_LEVEL))
-        if piece.over or failed:
+        self._log(request, Verdict(0, reason=reason))
+        failed = await self._give_back(
+            request, request.messages, Verdict(0, reason=reason, delay_level=FIRST_RETRY_LEVEL)
+        )
+        if request.over or failed:
             return  # it came to its end meanwhile, or has to wait until the broker takes it
-        piece.abandoned = True
-        if piece.listener.in_task:
-            self._async.cancel(piece)
+        request.abandoned = True
+        if request.listener.in_task:
+            self._async.cancel(request)
         else:
             self._threads.replace()
-        piece.in_flight.finish(piece)
+        request.process_queue.finish(request)
 
-    def _submit(self, pieces: Iterable[ConsumeRequest]) -> None:
-        for in_task, group in groupby(pieces, _in_task):
+    def _submit(self, requests: Iterable[ConsumeRequest]) -> None:
+        for in_task, group in groupby(requests, _in_task):
             (self._async if in_task else self._threads).submit(list(group))
 
-    def _finished(self, piece: ConsumeRequest) -> None:
-        """A listener is through with a piece. Called on the loop, for every piece."""
-        in_flight = piece.in_flight
-        if piece.abandoned and not piece.listener.in_task:
+    def _finished(self, request: ConsumeRequest) -> None:
+        """A listener is through with a request. Called on the loop, for every request."""
+        process_queue = request.process_queue
+        if request.abandoned and not request.listener.in_task:
             self._threads.shrink()
-        if in_flight.dropped or piece.done:
+        if process_queue.dropped or request.done:
             return
-        in_flight.consumed_ms = self._clock.now_ms()
-        if piece.failure is None and piece.returned is None:
-            piece.over = True
-            in_flight.finish(piece)
+        process_queue.consumed_ms = self._clock.now_ms()
+        if request.failure is None and request.returned is None:
+            request.over = True
+            process_queue.finish(request)
         else:
-            self._judge(piece)
+            self._judge(request)
 
-    def _judge(self, piece: ConsumeRequest) -> None:
-        verdict = piece.verdict
-        if verdict.done >= len(piece.messages):
-            piece.over = True
-            piece.in_flight.finish(piece)
+    def _judge(self, request: ConsumeRequest) -> None:
+        verdict = request.verdict
+        if verdict.done >= len(request.messages):
+            request.over = True
+            request.process_queue.finish(request)
             return
-        self._log(piece, verdict)
+        self._log(request, verdict)
         if verdict.done:
-            piece.in_flight.finish(piece, verdict.done)
-        self._tasks.start(self._retry(piece, verdict), name=f"send back to {piece.in_flight.queue}")
+            request.process_queue.finish(request, verdict.done)
+        self._tasks.start(self._retry(request, verdict), name=f"send back to {request.process_queue.queue}")
 
-    async def _retry(self, piece: ConsumeRequest, verdict: Verdict) -> None:
-        """Have the piece's messages delivered again by the broker; what it does not take, by ourselves."""
-        in_flight = piece.in_flight
+    async def _retry(self, request: ConsumeRequest, verdict: Verdict) -> None:
+        """Have the request's messages delivered again by the broker; what it does not take, by ourselves."""
+        process_queue = request.process_queue
         try:
-            failed = await self._give_back(piece, piece.messages, verdict)
+            failed = await self._give_back(request, request.messages, verdict)
         finally:
-            piece.over = True
-        if in_flight.dropped:
+            request.over = True
+        if process_queue.dropped:
             return
         if not failed:
-            in_flight.finish(piece)
+            process_queue.finish(request)
             return
         for message in failed:
             message.reconsume_times += 1
-        in_flight.replace(piece, failed)
+        process_queue.replace(request, failed)
         await self._clock.sleep(self._config.local_retry_seconds)
-        if not in_flight.dropped:
-            self._submit([piece])
+        if not process_queue.dropped:
+            self._submit([request])
 
     async def _give_back(
-        self, piece: ConsumeRequest, messages: list[StoredMessage], verdict: Verdict
+        self, request: ConsumeRequest, messages: list[StoredMessage], verdict: Verdict
     ) -> list[StoredMessage]:
         """Return the messages that could not be sent back, in order."""
         send_back = self._send_back
         if send_back is None:
             return []
-        queue = piece.in_flight.queue
+        queue = request.process_queue.queue
         outcomes = await asyncio.gather(
             *(send_back.give_back(m, queue, verdict.delay_level, verdict.reason) for m in messages),
             return_exceptions=True,
@@ -169,14 +173,14 @@ class ConcurrentConsuming:
                 raise outcome
         return failed
 
-    def _log(self, piece: ConsumeRequest, verdict: Verdict) -> None:
+    def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
         """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
-        first = piece.messages[verdict.done]
+        first = request.messages[verdict.done]
         logger.warning(
             "group %s: listener of topic %s failed at %s, offset %d (message %s, attempt %d)%s: %s",
             self._group,
             first.topic,
-            piece.in_flight.queue,
+            request.process_queue.queue,
             first.queue_offset,
             first.message_id,
             first.reconsume_times + 1,
@@ -186,5 +190,5 @@ class ConcurrentConsuming:
         )
 
 
-def _in_task(piece: ConsumeRequest) -> bool:
-    return piece.listener.in_task
+def _in_task(request: ConsumeRequest) -> bool:
+    return request.listener.in_task

@@ -33,30 +33,30 @@ class DirectConsuming:
     def consume(self, listener: Listening, message: StoredMessage) -> Future[Reply]:
         """Call the listener; the future gets the answer for the administrator."""
         message.topic = message.original_topic
-        piece = ConsumeRequest(
+        request = ConsumeRequest(
             ProcessQueue(message.queue, message.queue_offset, self._clock.monotonic), listener, [message]
         )
-        future = self._answers[piece] = Future()
-        (self._tasks if listener.in_task else self._threads).submit([piece])
+        future = self._answers[request] = Future()
+        (self._tasks if listener.in_task else self._threads).submit([request])
         return future
 
     async def stop(self) -> None:
         self._threads.stop()
         await self._tasks.stop()
 
-    def _finished(self, piece: ConsumeRequest) -> None:
-        assert piece.started is not None
+    def _finished(self, request: ConsumeRequest) -> None:
+        assert request.started is not None
         result = ConsumeDirectlyResult(
             order=self._orderly,
-            result=_result(piece),
-            remark=reason_text(piece.failure) if piece.failure is not None else None,
-            spent_ms=int((self._clock.monotonic() - piece.started) * 1000),
+            result=_result(request),
+            remark=reason_text(request.failure) if request.failure is not None else None,
+            spent_ms=int((self._clock.monotonic() - request.started) * 1000),
         )
-        self._answers.pop(piece).set_result(Reply(body=encode_body(result)))
+        self._answers.pop(request).set_result(Reply(body=encode_body(result)))
 
 
-def _result(piece: ConsumeRequest) -> str:
-    if piece.failure is None:
-        returned = piece.returned
+def _result(request: ConsumeRequest) -> str:
+    if request.failure is None:
+        returned = request.returned
         return _RETURNED[returned] if returned is None or isinstance(returned, Ack) else "CR_LATER"
-    return "CR_LATER" if isinstance(piece.failure, RetryLater) else "CR_THROW_EXCEPTION"
+    return "CR_LATER" if isinstance(request.failure, RetryLater) else "CR_THROW_EXCEPTION"

@@ -82,7 +82,7 @@ class GiveUp(RetryLater):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a piece: the first `done` messages are consumed, the others come again."""
+    """What became of a consume request: the first `done` messages are consumed, the others come again."""
 
     done: int
     ack: Ack = Ack.DONE

@@ -92,11 +92,11 @@ class LocalOffsets:
     The file is opened with the first question: before the start nobody knows the client id.
     """
 
-    def __init__(self, group: str, membership: ClusterClient, config: ConsumerConfig) -> None:
+    def __init__(self, group: str, cluster: ClusterClient, config: ConsumerConfig) -> None:
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._config = config
-        self._offsets = QueueOffsets(membership, timeout=config.timeout)
+        self._offsets = QueueOffsets(cluster, timeout=config.timeout)
         self._file: OffsetFile | None = None
         self._stored: dict[MessageQueue, int] = {}
         self._saving: asyncio.Future[None] | None = None
@@ -119,7 +119,7 @@ class LocalOffsets:
         What cannot be stored is logged; another try comes with the next save. When cancelled, a save that has
         begun still ends, and before the next one.
         """
-        moved = {owned: owned.in_flight.safe_offset for owned in queues}
+        moved = {owned: owned.process_queue.safe_offset for owned in queues}
         moved = {owned: offset for owned, offset in moved.items() if offset != owned.committed}
         if moved:
             self._saving = asyncio.ensure_future(self._save(moved, after=self._saving))
@@ -128,7 +128,7 @@ class LocalOffsets:
 
     def _open(self) -> None:
         folder = self._config.offsets_folder or Path.home() / ".rocketmq_offsets"
-        file = OffsetFile(folder, self._membership.client_id, self._group)
+        file = OffsetFile(folder, self._cluster.client_id, self._group)
         self._stored = file.load()  # once, and a few kilobytes: not worth a thread
         self._file = file
         logger.info("group %s: %d offsets loaded from %s", self._group, len(self._stored), file.path)

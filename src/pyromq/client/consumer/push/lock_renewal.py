@@ -58,7 +58,7 @@ class LockRenewal:
     async def take_again(self, queues: Collection[OwnedQueue]) -> None:
         """The connection by which these queues were locked is gone: lock them by a new one, soon or not at all."""
         for owned in queues:
-            owned.in_flight.allowed_until = 0.0
+            owned.process_queue.allowed_until = 0.0
             owned.breaks += 1
         breaks = {owned: owned.breaks for owned in queues}
         deadline = self._clock.monotonic() + GRACE_SECONDS
@@ -78,7 +78,7 @@ class LockRenewal:
                 await self._clock.sleep(AGAIN_SECONDS)
 
     def _note(self, owned: OwnedQueue) -> None:
-        if owned.in_flight.allowed_until != inf:
-            owned.in_flight.allowed_until = self._clock.monotonic() + VALID_SECONDS
+        if owned.process_queue.allowed_until != inf:
+            owned.process_queue.allowed_until = self._clock.monotonic() + VALID_SECONDS
         owned.locked_ms = self._clock.now_ms()
         self._go_on(owned)

@@ -24,38 +24,38 @@ from pyromq.net.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-TURN_PIECES = 32  # a turn ends after so many pieces,
-TURN_SECONDS = 0.005  # or with the first piece that ends after so long, so that offsets and other queues get theirs
+TURN_REQUESTS = 32  # a turn ends after so many requests,
+TURN_SECONDS = 0.005  # or with the first request that ends after so long, so that offsets and other queues get theirs
 SHORTEST_SUSPENSION, LONGEST_SUSPENSION = 0.01, 30.0  # seconds. Source: submitConsumeRequestLater
 
 
 class Turn:
-    """Consecutive pieces of one queue, run by one thread or task one after the other, until one is not plainly done."""
+    """Consecutive requests of one queue, run by one thread or task one after the other, until one is not just done."""
 
-    def __init__(self, in_flight: ProcessQueue, pieces: list[ConsumeRequest]) -> None:
-        self.in_flight = in_flight
-        self.in_task = pieces[0].listener.in_task
+    def __init__(self, process_queue: ProcessQueue, requests: list[ConsumeRequest]) -> None:
+        self.process_queue = process_queue
+        self.in_task = requests[0].listener.in_task
         self.ran: list[ConsumeRequest] = []
-        self._pieces = pieces
+        self._requests = requests
         self._ends = 0.0
 
     def run(self) -> bool:
         self._ends = time.monotonic() + TURN_SECONDS
-        for piece in self._pieces:
-            if not piece.run() or self._is_over(piece):
+        for request in self._requests:
+            if not request.run() or self._is_over(request):
                 break
         return True
 
     async def run_in_task(self) -> bool:
         self._ends = time.monotonic() + TURN_SECONDS
-        for piece in self._pieces:
-            if not await piece.run_in_task() or self._is_over(piece):
+        for request in self._requests:
+            if not await request.run_in_task() or self._is_over(request):
                 break
         return True
 
-    def _is_over(self, piece: ConsumeRequest) -> bool:
-        self.ran.append(piece)
-        return piece.failure is not None or piece.returned is not None or time.monotonic() > self._ends
+    def _is_over(self, request: ConsumeRequest) -> bool:
+        self.ran.append(request)
+        return request.failure is not None or request.returned is not None or time.monotonic() > self._ends
 
 
 class OrderlyConsuming:
@@ -86,38 +86,40 @@ class OrderlyConsuming:
         self._threads = ListenerThreads[Turn](config.concurrency, self._finished, name=f"pyromq {group}")
         self._async = ListenerTasks[Turn](config.concurrency, self._finished, name=f"listener of {group}")
 
-    def deliver(self, in_flight: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
+    def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
         """Take what a pull brought; the listeners are called soon."""
         size = self._config.batch
-        pieces = []
+        requests = []
         for topic, group in groupby(messages, lambda message: message.original_topic):
             listener, run = self._listener(topic), list(group)
-            pieces += [ConsumeRequest(in_flight, listener, run[at : at + size]) for at in range(0, len(run), size)]
-        in_flight.add(pieces, next_offset)
-        self.go_on(in_flight)
+            requests += [
+                ConsumeRequest(process_queue, listener, run[at : at + size]) for at in range(0, len(run), size)
+            ]
+        process_queue.add(requests, next_offset)
+        self.go_on(process_queue)
 
-    def go_on(self, in_flight: ProcessQueue) -> None:
+    def go_on(self, process_queue: ProcessQueue) -> None:
         """Begin the queue's next turn, unless one is under way, nothing is left, or it is not ours to consume now."""
-        if in_flight.busy or in_flight.closed or len(in_flight.pieces) <= in_flight.uncommitted:
+        if process_queue.busy or process_queue.closed or len(process_queue.requests) <= process_queue.uncommitted:
             return
-        if self._clock.monotonic() > in_flight.allowed_until:
+        if self._clock.monotonic() > process_queue.allowed_until:
             return
-        start = in_flight.uncommitted
-        head = in_flight.pieces[start]
-        next_ones = islice(in_flight.pieces, start, start + TURN_PIECES)
-        pieces = list(takewhile(lambda piece: piece.listener is head.listener, next_ones))
-        in_flight.busy = True
-        turn = self._turns[in_flight] = Turn(in_flight, pieces)
+        start = process_queue.uncommitted
+        head = process_queue.requests[start]
+        next_ones = islice(process_queue.requests, start, start + TURN_REQUESTS)
+        requests = list(takewhile(lambda request: request.listener is head.listener, next_ones))
+        process_queue.busy = True
+        turn = self._turns[process_queue] = Turn(process_queue, requests)
         (self._async if head.listener.in_task else self._threads).submit([turn])
 
-    def lose(self, in_flight: ProcessQueue) -> None:
+    def lose(self, process_queue: ProcessQueue) -> None:
         """The queue may be another's by now: cancel an async listener that runs. One in a thread cannot be ended."""
-        turn = self._turns.pop(in_flight, None)
+        turn = self._turns.pop(process_queue, None)
         if turn is not None and turn.in_task:
             self._async.cancel(turn)
-            for piece in in_flight.pieces:
-                piece.abandoned = True
-            in_flight.changed.set()
+            for request in process_queue.requests:
+                request.abandoned = True
+            process_queue.changed.set()
 
     async def stop(self) -> None:
         """Cancel async listeners; threads end when their listeners return. Nothing is judged any more."""
@@ -125,81 +127,81 @@ class OrderlyConsuming:
         await self._async.stop()
         await self._tasks.stop()
 
-    async def rescue(self, in_flight: ProcessQueue) -> None:
+    async def rescue(self, process_queue: ProcessQueue) -> None:
         """Nothing: giving a message to a retry while its listener still works on it would break the order."""
 
     def _finished(self, turn: Turn) -> None:
         """A turn has come to its end. Called on the loop."""
-        in_flight = turn.in_flight
-        in_flight.busy = False
-        self._turns.pop(in_flight, None)
-        for piece in turn.ran:
-            piece.over = True
-        in_flight.changed.set()
-        if in_flight.dropped:
+        process_queue = turn.process_queue
+        process_queue.busy = False
+        self._turns.pop(process_queue, None)
+        for request in turn.ran:
+            request.over = True
+        process_queue.changed.set()
+        if process_queue.dropped:
             return
-        in_flight.consumed_ms = self._clock.now_ms()
-        for piece in turn.ran:
-            if piece.failure is None and piece.returned is None:
-                self._done(piece, Ack.DONE)
+        process_queue.consumed_ms = self._clock.now_ms()
+        for request in turn.ran:
+            if request.failure is None and request.returned is None:
+                self._done(request, Ack.DONE)
             else:
-                self._judge(piece)
-        self.go_on(in_flight)
+                self._judge(request)
+        self.go_on(process_queue)
 
-    def _judge(self, piece: ConsumeRequest) -> None:
-        verdict = piece.verdict
-        if verdict.done >= len(piece.messages):
-            self._done(piece, verdict.ack)
+    def _judge(self, request: ConsumeRequest) -> None:
+        verdict = request.verdict
+        if verdict.done >= len(request.messages):
+            self._done(request, verdict.ack)
             return
-        self._log(piece, verdict)
+        self._log(request, verdict)
         if verdict.done and self._config.auto_commit:
-            piece.in_flight.finish(piece, verdict.done)
-        self._suspend(piece.in_flight, self._repeat(piece, verdict))
+            request.process_queue.finish(request, verdict.done)
+        self._suspend(request.process_queue, self._repeat(request, verdict))
 
-    def _done(self, piece: ConsumeRequest, ack: Ack) -> None:
-        in_flight = piece.in_flight
+    def _done(self, request: ConsumeRequest, ack: Ack) -> None:
+        process_queue = request.process_queue
         if self._config.auto_commit:
-            in_flight.finish(piece)
+            process_queue.finish(request)
             return
-        in_flight.uncommitted += 1
+        process_queue.uncommitted += 1
         if ack is Ack.COMMIT:
-            for _ in range(in_flight.uncommitted):
-                in_flight.finish(in_flight.pieces[0])
-            in_flight.uncommitted = 0
+            for _ in range(process_queue.uncommitted):
+                process_queue.finish(process_queue.requests[0])
+            process_queue.uncommitted = 0
         elif ack is Ack.ROLLBACK:
-            in_flight.uncommitted = 0
-            self._suspend(in_flight, self._pause(None))
+            process_queue.uncommitted = 0
+            self._suspend(process_queue, self._pause(None))
 
-    def _suspend(self, in_flight: ProcessQueue, until: Coroutine[Any, Any, None]) -> None:
+    def _suspend(self, process_queue: ProcessQueue, until: Coroutine[Any, Any, None]) -> None:
         """Go on with the queue when `until` has ended."""
 
         async def suspended() -> None:
             try:
                 await until
             finally:
-                in_flight.busy = False
-            self.go_on(in_flight)
+                process_queue.busy = False
+            self.go_on(process_queue)
 
-        in_flight.busy = True
-        self._tasks.start(suspended(), name=f"suspend {in_flight.queue}")
+        process_queue.busy = True
+        self._tasks.start(suspended(), name=f"suspend {process_queue.queue}")
 
-    async def _repeat(self, piece: ConsumeRequest, verdict: Verdict) -> None:
-        """Wait before the piece's next attempt; messages that had their last one become dead letters."""
+    async def _repeat(self, request: ConsumeRequest, verdict: Verdict) -> None:
+        """Wait before the request's next attempt; messages that had their last one become dead letters."""
         left = []
-        for message in piece.messages:
+        for message in request.messages:
             if verdict.delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries:
                 if not await self._bury(message, verdict.reason):
                     left.append(message)
             else:
                 message.reconsume_times += 1
                 left.append(message)
-        if piece.in_flight.dropped:
+        if request.process_queue.dropped:
             return
         if left:
-            piece.in_flight.replace(piece, left)
+            request.process_queue.replace(request, left)
             await self._pause(verdict.seconds)
         else:
-            self._done(piece, Ack.DONE)
+            self._done(request, Ack.DONE)
 
     async def _pause(self, seconds: float | None) -> None:
         wished = self._config.suspend_seconds if seconds is None else seconds
@@ -222,13 +224,13 @@ class OrderlyConsuming:
             return False
         return True
 
-    def _log(self, piece: ConsumeRequest, verdict: Verdict) -> None:
+    def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
         """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
-        first = piece.messages[verdict.done]
+        first = request.messages[verdict.done]
         logger.warning(
             "group %s: listener failed at %s, offset %d (message %s, attempt %d), repeated in place: %s",
             self._group,
-            piece.in_flight.queue,
+            request.process_queue.queue,
             first.queue_offset,
             first.message_id,
             first.reconsume_times + 1,

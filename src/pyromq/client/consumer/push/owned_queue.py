@@ -19,7 +19,7 @@ class OwnedQueue:
 
     def __init__(self, queue: MessageQueue, start_offset: int, now: Callable[[], float]) -> None:
         self.queue = queue
-        self.in_flight = ProcessQueue(queue, start_offset, now)
+        self.process_queue = ProcessQueue(queue, start_offset, now)
         self.committed = -1
         self.broker_id = 0  # the one the broker suggested with its last answer
         self.troubled = False  # pulling fails; said once
@@ -38,4 +38,4 @@ class OwnedQueue:
 
     @property
     def dropped(self) -> bool:
-        return self.in_flight.dropped
+        return self.process_queue.dropped

@@ -1,7 +1,7 @@
 """Messages of one queue that are fetched and not yet consumed, and the offset up to which all are.
 
-Messages are kept as pieces: what the listener gets in one call. Pieces may be finished in any order; the offset that
-may be committed is always that of the first message not consumed, so that a crash repeats messages and loses none.
+A consume request is what the listener gets in one call. Requests may be finished in any order; the offset that may be
+committed is always that of the first message not consumed, so that a crash repeats messages and loses none.
 Knows no threads and no brokers. Source: RocketMQ 4.9.8, ProcessQueue.
 """
 
@@ -26,10 +26,10 @@ class ConsumeRequest:
     still say, nobody waits for it.
     """
 
-    __slots__ = ("abandoned", "done", "failure", "in_flight", "listener", "messages", "over", "returned", "started")
+    __slots__ = ("abandoned", "done", "failure", "listener", "messages", "over", "process_queue", "returned", "started")
 
-    def __init__(self, in_flight: ProcessQueue, listener: Listening, messages: list[StoredMessage]) -> None:
-        self.in_flight = in_flight
+    def __init__(self, process_queue: ProcessQueue, listener: Listening, messages: list[StoredMessage]) -> None:
+        self.process_queue = process_queue
         self.listener = listener
         self.messages = messages
         self.started: float | None = None
@@ -45,9 +45,9 @@ class ConsumeRequest:
 
     def begin(self) -> bool:
         """Note that the listener is about to be called; false when the queue is not, or no longer, ours to consume."""
-        self.started = self.in_flight.now()
+        self.started = self.process_queue.now()
         self.over = False  # before the look at `closed`: who closes looks at `over` afterwards
-        if self.in_flight.closed or self.started > self.in_flight.allowed_until:
+        if self.process_queue.closed or self.started > self.process_queue.allowed_until:
             self.over = True
             return False
         self.returned = self.failure = None
@@ -86,13 +86,13 @@ class ConsumeRequest:
 
 
 class ProcessQueue:
-    """The pieces of one queue, in the order fetched; offsets are queue offsets.
+    """The requests of one queue, in the order fetched; offsets are queue offsets.
 
-    `next_offset` is where fetching goes on. Once `closed`, no piece starts any more; once `dropped`, what listeners
-    that still run make of their pieces counts for nothing: the queue was given away, or is consumed anew from another
+    `next_offset` is where fetching goes on. Once `closed`, no request starts any more; once `dropped`, what listeners
+    that still run make of their requests counts for nothing: the queue was given away, or is consumed anew from another
     offset. `changed` is set when messages are finished, for those that wait for room or for the end. `now` gives
-    monotonic seconds. Where order is kept: no piece starts after `allowed_until`, when the queue's lock may be
-    another's; `busy` while a turn is under way; the first `uncommitted` pieces are consumed, but not committed.
+    monotonic seconds. Where order is kept: no request starts after `allowed_until`, when the queue's lock may be
+    another's; `busy` while a turn is under way; the first `uncommitted` requests are consumed, but not committed.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: Callable[[], float]) -> None:
@@ -107,15 +107,15 @@ class ProcessQueue:
         self.changed = asyncio.Event()
         self.count = 0
         self.size = 0
-        self.consumed_ms = 0  # wall clock of the latest end of a piece, for those who look from outside
-        self.pieces: deque[ConsumeRequest] = deque()
+        self.consumed_ms = 0  # wall clock of the latest end of a request, for those who look from outside
+        self.requests: deque[ConsumeRequest] = deque()
 
-    def add(self, pieces: Iterable[ConsumeRequest], next_offset: int) -> None:
-        """Take what a pull brought; without pieces there was nothing wanted on the way to `next_offset`."""
-        for piece in pieces:
-            self.count += len(piece.messages)
-            self.size += _size(piece.messages)
-            self.pieces.append(piece)
+    def add(self, requests: Iterable[ConsumeRequest], next_offset: int) -> None:
+        """Take what a pull brought; without requests there was nothing wanted on the way to `next_offset`."""
+        for request in requests:
+            self.count += len(request.messages)
+            self.size += _size(request.messages)
+            self.requests.append(request)
         self.next_offset = next_offset
 
     def drop(self) -> None:
@@ -124,47 +124,47 @@ class ProcessQueue:
         self.changed.set()
 
     async def quiet(self) -> None:
-        """Start no further piece, and wait until those begun are over."""
+        """Start no further request, and wait until those begun are over."""
         self.closed = True
         while self.running:
             self.changed.clear()
             await self.changed.wait()
 
-    def finish(self, piece: ConsumeRequest, done: int | None = None) -> None:
-        """The first `done` messages of a piece are consumed; by default all of them."""
-        consumed = piece.messages if done is None else piece.messages[:done]
+    def finish(self, request: ConsumeRequest, done: int | None = None) -> None:
+        """The first `done` messages of a request are consumed; by default all of them."""
+        consumed = request.messages if done is None else request.messages[:done]
         self.count -= len(consumed)
         self.size -= _size(consumed)
         self.changed.set()
-        if len(consumed) < len(piece.messages):
-            piece.messages = piece.messages[len(consumed) :]
+        if len(consumed) < len(request.messages):
+            request.messages = request.messages[len(consumed) :]
             return
-        piece.done = True
-        pieces = self.pieces
-        while pieces and pieces[0].done:
-            pieces.popleft()
+        request.done = True
+        requests = self.requests
+        while requests and requests[0].done:
+            requests.popleft()
 
-    def replace(self, piece: ConsumeRequest, messages: list[StoredMessage]) -> None:
-        """Of the piece's messages only these, at least one, are left to consume."""
-        self.count -= len(piece.messages) - len(messages)
-        self.size -= _size(piece.messages) - _size(messages)
-        piece.messages = messages
+    def replace(self, request: ConsumeRequest, messages: list[StoredMessage]) -> None:
+        """Of the request's messages only these, at least one, are left to consume."""
+        self.count -= len(request.messages) - len(messages)
+        self.size -= _size(request.messages) - _size(messages)
+        request.messages = messages
         self.changed.set()
 
     @property
     def safe_offset(self) -> int:
         """The offset to commit: of the first message that is not consumed."""
-        return self.pieces[0].first_offset if self.pieces else self.next_offset
+        return self.requests[0].first_offset if self.requests else self.next_offset
 
     @property
     def span(self) -> int:
         """How far the first and the last message kept lie apart."""
-        return self.pieces[-1].messages[-1].queue_offset - self.pieces[0].first_offset if self.pieces else 0
+        return self.requests[-1].messages[-1].queue_offset - self.requests[0].first_offset if self.requests else 0
 
     @property
     def running(self) -> bool:
-        """Whether a listener, or what follows it, is at work on one of the pieces."""
-        return any(not piece.over and not piece.abandoned for piece in self.pieces)
+        """Whether a listener, or what follows it, is at work on one of the requests."""
+        return any(not request.over and not request.abandoned for request in self.requests)
 
 
 def _size(messages: list[StoredMessage]) -> int:

@@ -47,7 +47,7 @@ class PullLoops:
     def __init__(
         self,
         group: str,
-        membership: ClusterClient,
+        cluster: ClusterClient,
         config: ConsumerConfig,
         *,
         clock: Clock,
@@ -58,7 +58,7 @@ class PullLoops:
         stops: Callable[[MessageDamaged], None],
     ) -> None:
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._config = config
         self._clock = clock
         self._subscription = subscription
@@ -66,7 +66,7 @@ class PullLoops:
         self._begin_anew = begin_anew
         self._damage = damage
         self._stops = stops
-        self._offsets = QueueOffsets(membership, timeout=config.timeout)
+        self._offsets = QueueOffsets(cluster, timeout=config.timeout)
         self._going = asyncio.Event()
         self._going.set()
 
@@ -91,7 +91,7 @@ class PullLoops:
                 result = await self._pull(owned, tags)
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
-                if isinstance(error, TopicNotFound) and owned.in_flight.next_offset:
+                if isinstance(error, TopicNotFound) and owned.process_queue.next_offset:
                     self._begin_anew(owned.queue)  # brokers of ours have said so before
                 else:
                     self._tell(owned, error)
@@ -105,7 +105,7 @@ class PullLoops:
                 if messages:
                     owned.latest_ms = messages[-1].store_ms
                 if not owned.dropped:
-                    self._deliver(owned.in_flight, messages, next_offset)
+                    self._deliver(owned.process_queue, messages, next_offset)
                 if failure is not None:
                     await self._empty(owned)
                     self._stops(failure)
@@ -122,28 +122,28 @@ class PullLoops:
 
     async def _room(self, owned: OwnedQueue, limits: Limits) -> None:
         """Wait while as much is in flight as may be."""
-        in_flight = owned.in_flight
+        process_queue = owned.process_queue
         while (
-            in_flight.count >= limits.count
-            or in_flight.size >= limits.size
-            or (limits.span is not None and in_flight.span > limits.span)
+            process_queue.count >= limits.count
+            or process_queue.size >= limits.size
+            or (limits.span is not None and process_queue.span > limits.span)
         ):
             owned.full = True
-            in_flight.changed.clear()
-            await in_flight.changed.wait()
+            process_queue.changed.clear()
+            await process_queue.changed.wait()
         if owned.full:
             owned.full, owned.pulled = False, self._clock.monotonic()
 
     async def _empty(self, owned: OwnedQueue) -> None:
         """Wait until all that is in flight is consumed."""
-        in_flight = owned.in_flight
-        while in_flight.pieces and not owned.dropped:
-            in_flight.changed.clear()
-            await in_flight.changed.wait()
+        process_queue = owned.process_queue
+        while process_queue.requests and not owned.dropped:
+            process_queue.changed.clear()
+            await process_queue.changed.wait()
 
     async def _pull(self, owned: OwnedQueue, tags: str) -> PullResult:
         config = self._config
-        safe = owned.in_flight.safe_offset
+        safe = owned.process_queue.safe_offset
         commit = safe if safe > 0 and owned.broker_id == MASTER and not config.broadcast else None
         owned.pulled, owned.pulled_ms = self._clock.monotonic(), self._clock.now_ms()
         request = PullRequest(
@@ -155,7 +155,7 @@ class PullLoops:
             commit,
             verify=config.verify_checksums,
         )
-        result = await pull(self._membership, self._group, owned.queue, owned.in_flight.next_offset, request=request)
+        result = await pull(self._cluster, self._group, owned.queue, owned.process_queue.next_offset, request=request)
         if commit is not None and owned.committed >= 0:  # the first one may get lost, see QueueOffsets.commit
             owned.committed = commit
         return result
@@ -165,14 +165,14 @@ class PullLoops:
 
         Done at once: messages that arrive while one waits would be taken for consumed.
         """
-        asked = owned.in_flight.next_offset
+        asked = owned.process_queue.next_offset
         try:
             offset = await self._offsets.corrected(self._group, result, asked=asked, latest_ms=owned.latest_ms)
         except MQError as error:
             self._tell(owned, error)
             await self._clock.sleep(self._config.retry_seconds)
         else:
-            owned.in_flight.next_offset = offset
+            owned.process_queue.next_offset = offset
 
     def _tell(self, owned: OwnedQueue, error: MQError) -> None:
         """A trouble is logged once, until the queue works again."""

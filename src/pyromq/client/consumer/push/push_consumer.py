@@ -118,7 +118,7 @@ class AsyncConsumer(AsyncLifespan):
             group, config, self._owned, self._entry, self._listening, self._reset, self._look_again
         )
         self._reporting = ConsumerReporting(consumption, self._direct)
-        self._membership = ClusterClient(
+        self._cluster = ClusterClient(
             namesrv,
             clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
@@ -128,9 +128,9 @@ class AsyncConsumer(AsyncLifespan):
             heartbeat_seconds=config.heartbeat_seconds,
             route_refresh_seconds=config.route_refresh_seconds,
         )
-        self._replies = Replies(self._membership, clock)
+        self._replies = Replies(self._cluster, clock)
         retries = config.max_retries
-        given_back = None if config.broadcast else SendBack(group, self._membership, clock, max_retries=retries)
+        given_back = None if config.broadcast else SendBack(group, self._cluster, clock, max_retries=retries)
         self._damage = PassingOver(group, config.damaged, given_back)
         self._consuming: ConcurrentConsuming | OrderlyConsuming
         if config.orderly:
@@ -146,7 +146,7 @@ class AsyncConsumer(AsyncLifespan):
             self._consuming = ConcurrentConsuming(group, config, clock, listener=self._listening, send_back=given_back)
         self._pulls = PullLoops(
             group,
-            self._membership,
+            self._cluster,
             config,
             clock=clock,
             subscription=lambda topic: (self._tags(topic), self._limits(topic)),
@@ -159,16 +159,16 @@ class AsyncConsumer(AsyncLifespan):
             group,
             clock,
             owned=self._owned,
-            offsets=(LocalOffsets if config.broadcast else GroupOffsets)(group, self._membership, config),
+            offsets=(LocalOffsets if config.broadcast else GroupOffsets)(group, self._cluster, config),
             pulls=self._pulls,
             consuming=self._consuming,
-            locks=None if config.broadcast else Locks(group, self._membership),
+            locks=None if config.broadcast else Locks(group, self._cluster),
             wake=self._wake,
         )
         self._rebalance = Rebalance(
             self._owned,
             group,
-            self._membership,
+            self._cluster,
             config,
             clock=clock,
             strategy=config.strategy or averaging,
@@ -180,7 +180,7 @@ class AsyncConsumer(AsyncLifespan):
     @property
     def client_id(self) -> str:
         """This member's name in its group, known once started."""
-        return self._membership.client_id
+        return self._cluster.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -231,17 +231,17 @@ class AsyncConsumer(AsyncLifespan):
         self._state = State.STARTING
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         try:
-            await self._membership.start()
+            await self._cluster.start()
         except BaseException as error:
             self._state, self._failure = State.FAILED, error
             raise
         self._state = State.RUNNING
         self._reporting.started_ms = self._clock.now_ms()
         await self._join()
-        self._membership.on_route_change.append(self._route_changed)
-        self._membership.on_connection_lost.append(self._ownership.connection_lost)
+        self._cluster.on_route_change.append(self._route_changed)
+        self._cluster.on_connection_lost.append(self._ownership.connection_lost)
         self._ownership.start()
-        config, start = self.config, self._membership.tasks.start
+        config, start = self.config, self._cluster.tasks.start
         start(self._rebalance.run(), name=f"rebalance {self.group}")
         start(every(config.commit_seconds, self._ownership.save, self._clock), name=f"store offsets of {self.group}")
         rescue_seconds = max(config.consume_timeout_seconds / 30, 0.001)
@@ -250,11 +250,11 @@ class AsyncConsumer(AsyncLifespan):
     async def _join(self) -> None:
         """Become a member at every broker that has one of the topics."""
         await asyncio.gather(*(self._learn(topic) for topic in self._topics()))
-        await self._membership.heartbeat()
+        await self._cluster.heartbeat()
 
     async def _learn(self, topic: str) -> None:
         try:
-            await self._membership.route(topic)
+            await self._cluster.route(topic)
         except MQError as error:
             logger.debug("group %s: no route of %s yet: %s", self.group, topic, error)  # rebalance says so
 
@@ -266,12 +266,12 @@ class AsyncConsumer(AsyncLifespan):
             return
         self._state = State.CLOSED
         try:
-            await self._membership.tasks.stop()  # the rebalance among them
+            await self._cluster.tasks.stop()  # the rebalance among them
             await self._ownership.leave(self.config.close_seconds)
         finally:
             await self._consuming.stop()
             await self._direct.stop()
-            await self._membership.close()
+            await self._cluster.close()
             self._stopped.set()
 
     def stop(self) -> None:
@@ -330,7 +330,7 @@ class AsyncConsumer(AsyncLifespan):
 
     def _announce_soon(self) -> None:
         if self._state is State.RUNNING:
-            self._membership.tasks.start(self._announce(), name=f"subscriptions of {self.group}")
+            self._cluster.tasks.start(self._announce(), name=f"subscriptions of {self.group}")
 
     async def _announce(self) -> None:
         await self._join()

@@ -81,7 +81,7 @@ class ConsumerReporting:
     def status(self, header: ConsumerStatusOfClient, call: Call) -> Reply:
         """How far each queue of a topic is."""
         self._check(header.group)
-        offsets = {q: owned.in_flight.safe_offset for q, owned in self._owned() if q.topic == header.topic}
+        offsets = {q: owned.process_queue.safe_offset for q, owned in self._owned() if q.topic == header.topic}
         return Reply(body=encode_body(ConsumerStatus(queues=offsets)))
 
     @answers(ConsumerRunningState)
@@ -126,16 +126,16 @@ class ConsumerReporting:
 
 
 def _pulled(owned: OwnedQueue) -> PulledQueue:
-    pieces = owned.in_flight.pieces
+    requests = owned.process_queue.requests
     return PulledQueue(
-        commit_offset=owned.in_flight.safe_offset,
-        cached_min_offset=pieces[0].first_offset if pieces else 0,
-        cached_max_offset=pieces[-1].messages[-1].queue_offset if pieces else 0,
-        cached_count=owned.in_flight.count,
-        cached_mebibytes=owned.in_flight.size >> 20,
+        commit_offset=owned.process_queue.safe_offset,
+        cached_min_offset=requests[0].first_offset if requests else 0,
+        cached_max_offset=requests[-1].messages[-1].queue_offset if requests else 0,
+        cached_count=owned.process_queue.count,
+        cached_mebibytes=owned.process_queue.size >> 20,
         locked=owned.locked_ms > 0,
         last_lock_ms=owned.locked_ms,
         dropped=owned.dropped,
         last_pull_ms=owned.pulled_ms,
-        last_consume_ms=owned.in_flight.consumed_ms,
+        last_consume_ms=owned.process_queue.consumed_ms,
     )

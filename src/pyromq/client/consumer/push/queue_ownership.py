@@ -90,7 +90,7 @@ class Ownership:
         """End consuming queues. Where order is kept, a listener that takes longer keeps its queue's lock until done."""
         self._stop_pulling(queues)
         await self._quiet(queues, HAND_OVER_SECONDS)
-        late = [owned for owned in queues if owned.in_flight.running]
+        late = [owned for owned in queues if owned.process_queue.running]
         if not self._strict:
             self._tell_late(late, HAND_OVER_SECONDS)
             await self._end(queues)
@@ -106,9 +106,9 @@ class Ownership:
         queues = [*self._owned.values(), *(owned for owned in self._held.values() if owned not in self._owned.values())]
         self._stop_pulling(queues)
         await self._quiet(queues, seconds)
-        self._tell_late([owned for owned in queues if owned.in_flight.running], seconds)
+        self._tell_late([owned for owned in queues if owned.process_queue.running], seconds)
         await self._end(queues)
-        at_work = {owned.queue for owned in queues if owned.in_flight.running}
+        at_work = {owned.queue for owned in queues if owned.process_queue.running}
         await self._unlock(self._locked - at_work)  # of those that were just being taken or given away
 
     async def save(self) -> None:
@@ -118,7 +118,7 @@ class Ownership:
     async def rescue(self) -> None:
         """Send back the messages of listeners that take too long."""
         for owned in list(self._owned.values()):
-            await self._consuming.rescue(owned.in_flight)
+            await self._consuming.rescue(owned.process_queue)
 
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
         """Go on with those queues that are ours at the offsets, and store them: what was known of them is void.
@@ -128,7 +128,7 @@ class Ownership:
         for queue, offset in offsets.items():
             self._left.pop(queue, None)
             if (held := self._held.get(queue)) is not None and held is not self._owned.get(queue):
-                held.in_flight.drop()  # given away, but its listener still runs
+                held.process_queue.drop()  # given away, but its listener still runs
             if queue in self._owned:
                 self._tasks.start(self._reset(self._owned[queue], offset), name=f"reset {queue}")
 
@@ -192,7 +192,7 @@ class Ownership:
     def _begin(self, queue: MessageQueue, offset: int, allowed_until: float, lock_address: str) -> OwnedQueue:
         """Pull a queue from an offset on."""
         owned = OwnedQueue(queue, offset, self._clock.monotonic)
-        owned.in_flight.allowed_until = allowed_until
+        owned.process_queue.allowed_until = allowed_until
         if self._locks is not None:
             owned.lock_address, owned.locked_ms = lock_address, self._clock.now_ms()
             self._held[queue] = owned
@@ -201,18 +201,18 @@ class Ownership:
 
     def _stop_pulling(self, queues: Iterable[OwnedQueue]) -> None:
         for owned in queues:
-            owned.in_flight.closed = True
+            owned.process_queue.closed = True
             if (loop := self._loops.pop(owned, None)) is not None:
                 loop.cancel()
 
     async def _quiet(self, queues: Sequence[OwnedQueue], seconds: float) -> None:
         """Wait until no listener runs for these queues, at most so long."""
-        if not any(owned.in_flight.running for owned in queues):
+        if not any(owned.process_queue.running for owned in queues):
             return
 
         async def all_quiet() -> None:
             for owned in queues:
-                await owned.in_flight.quiet()
+                await owned.process_queue.quiet()
 
         waits = [asyncio.ensure_future(all_quiet()), asyncio.ensure_future(self._clock.sleep(seconds))]
         try:
@@ -226,12 +226,12 @@ class Ownership:
         kept = [owned for owned in queues if not owned.lost]
         await self._offsets.save(kept)
         for owned in queues:
-            owned.in_flight.drop()
+            owned.process_queue.drop()
             self._held.pop(owned.queue, None)
             if owned.lost:
                 self._locked.discard(owned.queue)
-                self._left[owned.queue] = owned.in_flight.safe_offset
-        await self._unlock([owned.queue for owned in kept if not (self._strict and owned.in_flight.running)])
+                self._left[owned.queue] = owned.process_queue.safe_offset
+        await self._unlock([owned.queue for owned in kept if not (self._strict and owned.process_queue.running)])
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         if self._locks is not None and queues:
@@ -239,18 +239,18 @@ class Ownership:
             self._locked.difference_update(queues)
 
     async def _end_later(self, owned: OwnedQueue) -> None:
-        await owned.in_flight.quiet()
+        await owned.process_queue.quiet()
         await self._end([owned])
         self._wake()
 
     async def _reset(self, owned: OwnedQueue, offset: int) -> None:
         self._stop_pulling([owned])
         if self._strict:
-            await owned.in_flight.quiet()  # never two listeners of a queue at once
+            await owned.process_queue.quiet()  # never two listeners of a queue at once
         if self._owned.get(owned.queue) is not owned:
             return  # given away meanwhile
-        owned.in_flight.drop()
-        anew = self._begin(owned.queue, offset, owned.in_flight.allowed_until, owned.lock_address)
+        owned.process_queue.drop()
+        anew = self._begin(owned.queue, offset, owned.process_queue.allowed_until, owned.lock_address)
         anew.lost = owned.lost
         self._owned[owned.queue] = anew
         logger.info("group %s: %s is consumed from offset %d on, as asked", self._group, owned.queue, offset)
@@ -258,16 +258,16 @@ class Ownership:
 
     def _go_on(self, owned: OwnedQueue) -> None:
         if isinstance(self._consuming, OrderlyConsuming):
-            self._consuming.go_on(owned.in_flight)
+            self._consuming.go_on(owned.process_queue)
 
     def _lose(self, owned: OwnedQueue) -> None:
         """The lock is, or may be, another's: give the queue up; the rebalance will take it anew when it can."""
         if not self._strict:
             return  # another has run out of patience: a rebalance will say whose the queue is
         owned.lost = True
-        owned.in_flight.allowed_until = 0.0
+        owned.process_queue.allowed_until = 0.0
         if isinstance(self._consuming, OrderlyConsuming):
-            self._consuming.lose(owned.in_flight)
+            self._consuming.lose(owned.process_queue)
         self._wake()
 
     def _tell_late(self, late: Sequence[OwnedQueue], seconds: float) -> None:

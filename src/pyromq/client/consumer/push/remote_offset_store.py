@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 class GroupOffsets:
     """Finds where queues begin, and stores how far they are consumed."""
 
-    def __init__(self, group: str, membership: ClusterClient, config: ConsumerConfig) -> None:
+    def __init__(self, group: str, cluster: ClusterClient, config: ConsumerConfig) -> None:
         self._group = group
-        self._offsets = QueueOffsets(membership, timeout=config.timeout)
+        self._offsets = QueueOffsets(cluster, timeout=config.timeout)
         self._config = config
 
     async def start(self, queue: MessageQueue) -> int:
@@ -37,11 +37,11 @@ class GroupOffsets:
 
         What cannot be stored is logged; another try comes with the next save or pull.
         """
-        moved = [owned for owned in queues if not owned.dropped and owned.in_flight.safe_offset != owned.committed]
+        moved = [owned for owned in queues if not owned.dropped and owned.process_queue.safe_offset != owned.committed]
         await asyncio.gather(*(self._save(owned) for owned in moved))
 
     async def _save(self, owned: OwnedQueue) -> None:
-        offset = owned.in_flight.safe_offset
+        offset = owned.process_queue.safe_offset
         try:
             await self._offsets.commit(self._group, owned.queue, offset)
         except TopicNotFound:

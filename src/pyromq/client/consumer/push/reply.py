@@ -24,8 +24,8 @@ PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 class Replies:
     """Sends replies for one consumer."""
 
-    def __init__(self, membership: ClusterClient, clock: Clock) -> None:
-        self._membership = membership
+    def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
+        self._cluster = cluster
         self._clock = clock
 
     async def send(self, request: StoredMessage, body: bytes) -> None:
@@ -37,7 +37,7 @@ class Replies:
         check_body(body, MAX_BODY_BYTES)
         topic, text = _reply_topic(request), _reply_properties(request)
         failure: MQError = Unavailable(f"no broker takes messages for topic {topic!r} now")
-        for queue, address in _places(await self._membership.route(topic), request.broker_name):
+        for queue, address in _places(await self._cluster.route(topic), request.broker_name):
             order = SendReplyMessageV2(
                 producer_group=PRODUCER_GROUP,
                 topic=topic,
@@ -53,7 +53,7 @@ class Replies:
                 batch=False,
             )
             try:
-                (await self._membership.ask(address, order, body, timeout=REPLY_SECONDS)).check()
+                (await self._cluster.ask(address, order, body, timeout=REPLY_SECONDS)).check()
             except MQError as error:
                 failure = error
             else:

@@ -32,9 +32,9 @@ class SendBack:
     None leaves that number to the group's settings at the broker.
     """
 
-    def __init__(self, group: str, membership: ClusterClient, clock: Clock, *, max_retries: int | None) -> None:
+    def __init__(self, group: str, cluster: ClusterClient, clock: Clock, *, max_retries: int | None) -> None:
         self._group = group
-        self._membership = membership
+        self._cluster = cluster
         self._clock = clock
         self._max_retries = max_retries
         self._most_retries = MAX_RETRIES if max_retries is None else max_retries  # where the broker is not asked
@@ -60,7 +60,7 @@ class SendBack:
         await self._send_copy(message, max(message.reconsume_times, 1), TO_DEAD_LETTERS, reason)
 
     async def _ask_broker(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
-        route = await self._membership.route(queue.topic)
+        route = await self._cluster.route(queue.topic)
         address = route.master(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
@@ -74,12 +74,12 @@ class SendBack:
             broker_name=queue.broker_name,
             reason=reason or None,
         )
-        (await self._membership.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
+        (await self._cluster.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
 
     async def _send_copy(self, message: StoredMessage, attempts: int, delay_level: int, reason: str) -> None:
         """Send a copy that has had so many attempts to the retry topic, to wait there, or for the dead letters."""
         topic = retry_topic(self._group)
-        route = await self._membership.route(topic)
+        route = await self._cluster.route(topic)
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
         queue = random.choice(route.writable)  # any: the message's own broker is the one that did not take it back
@@ -106,7 +106,7 @@ class SendBack:
             batch=False,
             max_reconsume_times=most,
         )
-        response = await self._membership.ask(address, order, message.stored_body, timeout=SEND_BACK_SECONDS)
+        response = await self._cluster.ask(address, order, message.stored_body, timeout=SEND_BACK_SECONDS)
         response.check()
 
 

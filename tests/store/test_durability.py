@@ -157,7 +157,7 @@ def test_a_full_disk_refuses_and_takes_again_when_there_is_room(kind: str) -> No
     store = opened(disk)
     sent = send(store, 5)
     disk.refuse = lambda asked, path: errno.ENOSPC if asked == kind else None
-    with pytest.raises(StoreNotWritable, match="No space left on device; make room on that disk"):
+    with pytest.raises(StoreNotWritable, match="No space left on device; make room on that disk, then messages"):
         for number in range(1_000):
             store.append(message(5 + number, queue_id=1, topic=f"topic-{number}"))
     assert disk.written_without_room() is None

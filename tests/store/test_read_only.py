@@ -45,7 +45,7 @@ def test_sends_are_refused_before_they_leave_anything(disk: SimulatedDisk, store
     assert bodies(store, 1)
     end = store.max_log_offset
     for _ in range(2):
-        with pytest.raises(StoreNotWritable, match="Read-only file system"):
+        with pytest.raises(StoreNotWritable, match="Read-only file system; see to that disk, and restart"):
             store.append(message(queue_id=1))
     assert (store.max_log_offset, store.max_offset(TOPIC, 1)) == (end, 50)
 

@@ -300,10 +300,14 @@ def worker(disk: Disk, name: str) -> Worker:
     return ThreadPoolExecutor(1, thread_name_prefix=name) if disk.in_threads else AtOnce()
 
 
-def complaint(error: OSError) -> str:
-    """Return what the disk says, and what to do about it."""
-    way_out = "make room on that disk" if error.errno == errno.ENOSPC else "see to that disk"
-    return f"{error.strerror}; {way_out}"
+def complaint(error: OSError, then: str) -> str:
+    """Return what the disk says, and what to do about it; `then` says what works again once there is room.
+
+    Any other refusal may have come with a failed flush, or left files mapped for reading: only a restart helps.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror}; make room on that disk, then {then}"
+    return f"{error.strerror}; see to that disk, and restart"
 
 
 def read_file(disk: Disk, path: Path) -> bytes | None:

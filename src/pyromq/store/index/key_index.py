@@ -159,8 +159,7 @@ class KeyIndex:
             done = self._follow(log, budget_seconds)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the key index in {self._folder}: {complaint(error)}, then messages are found by"
-                " key again"
+                f"cannot extend the key index in {self._folder}: " + complaint(error, "messages are found by key again")
             ) from error
         self._complaint = ""
         return done

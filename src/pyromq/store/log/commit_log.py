@@ -139,7 +139,7 @@ class CommitLog:
             self._extend_to(self.end + size)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the log in {self.files.folder}: {complaint(error)}, then messages are taken again"
+                f"cannot extend the log in {self.files.folder}: {complaint(error, 'messages are taken again')}"
             ) from error
         self._set_limit()
 

@@ -134,7 +134,7 @@ class ConsumeQueue:
             segment.prepare(start, end)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the queue in {self.files.folder}: {complaint(error)}, then messages are taken again"
+                f"cannot extend the queue in {self.files.folder}: {complaint(error, 'messages are taken again')}"
             ) from error
         self.reserved = (segment.base + end) // ENTRY_BYTES
 

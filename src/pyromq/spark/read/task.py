@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from pyromq.client.blocking.queue_reader import QueueReader
-from pyromq.client.consumer.pulling import PullResult
+from pyromq.client.consumer.pulling import PullResult, PullStatus
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.spark.clients import client_of, patiently
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 BUNDLE_ROWS = 1024  # ranges of so few rows are pulled at once,
 BUNDLE_RANGES = 16  # but not more of them: each may bring `pullBytes`
+ASKED_AGAIN = 100  # pulls of one place that find damage, each other damage; then it counts as lost
 
 
 def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
@@ -108,7 +109,17 @@ def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
 def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult]:
     wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
     pull = partial(client.pull_all, wanted, tags=options.tag_filter, max_bytes=options.pull_bytes)
-    return patiently(options, pull, planned=True)
+    found = patiently(options, pull, planned=True)
+    for _ in range(ASKED_AGAIN):
+        if not any(_is_to_be_asked_again(each) for each in found):
+            break
+        found = patiently(options, pull, planned=True)
+    return found
+
+
+def _is_to_be_asked_again(found: PullResult) -> bool:
+    """Whether nothing was read yet: so answers a broker that has just mended entries of the queue."""
+    return found.status is PullStatus.NO_MATCH and found.next_offset == found.offset
 
 
 def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, place: tuple[QueueRange, int]) -> bool:

@@ -131,7 +131,7 @@ def test_a_group_goes_on_where_it_was(cli, served):
     assert sum(row["lag"] for row in json.loads(cli("group", "progress", "consume-g", "-o", "json").out)) == 0
 
 
-def test_members_of_a_group_share_the_queues_and_ctrl_c_leaves_cleanly(cli, served, start_process):
+def test_members_of_a_group_share_the_queues_and_leave_cleanly_on_ctrl_c_and_sigterm(cli, served, start_process):
     cli("topic", "create", "consume-shared", "--queues", "4")
     arguments = ("consume", "consume-shared", "--group", "consume-both", "-o", "json", "-n", served.namesrv)
     members = [start_process(*arguments) for _ in range(2)]
@@ -153,8 +153,8 @@ def test_members_of_a_group_share_the_queues_and_ctrl_c_leaves_cleanly(cli, serv
         if all(seen):
             break
     wait_until(lambda: len(seen[0]) + len(seen[1]) == 8 * (round_ + 1))
-    for process in members:
-        process.send_signal(signal.SIGINT)
+    for process, number in zip(members, (signal.SIGINT, signal.SIGTERM), strict=True):
+        process.send_signal(number)
     assert [process.wait(10) for process in members] == [130, 130]
     for reader in readers:
         reader.join(10)

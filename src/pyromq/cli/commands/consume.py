@@ -8,11 +8,13 @@ queues, and offsets are stored for what was printed.
 from __future__ import annotations
 
 import heapq
+import signal
 import sys
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -23,6 +25,7 @@ from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, local_time, namesrv_option
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.pull_consumer import PullConsumer
+from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
 from pyromq.client.consumer.damage import DamagedMessage, MessageDamaged
 from pyromq.client.consumer.pulling import PullResult
@@ -67,7 +70,8 @@ MEMBER_COMMIT_SECONDS = 1.0  # what a killed member has printed since comes agai
 def consume(topic: str, start: Start, until: int | None, namesrv: str, output: str, **choice: Any) -> None:
     """Print the messages of TOPIC.
 
-    `text` prints bodies, one a line; `json` prints one object a line with all coordinates and properties.
+    `text` prints bodies, one a line; `json` prints one object a line with all coordinates and properties. SIGTERM ends
+    it as Ctrl-C does.
     """
     group, damaged = choice["group"], Damaged(choice["damaged"].replace("-", " "))
     if group is None and damaged is Damaged.DEAD_LETTER:
@@ -75,7 +79,8 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
     subscribed_tags(choice["tags"])
     config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice["queue_ids"])
     config = replace(config, damaged=damaged)
-    with PullConsumer(group or GROUP, namesrv, config=config) as consumer:
+    end = partial(signal.raise_signal, signal.SIGINT)
+    with sigterm_calls(end), PullConsumer(group or GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
         if group is None:
             messages = Reading(consumer, queues, choice["tags"], start, until).messages()

@@ -20,6 +20,7 @@ from pyromq.client.consumer.push.listener import GiveUp
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
+from pyromq.names import dead_letter_topic
 from pyromq.spark.jobs import metrics
 from pyromq.spark.jobs import runner as running
 from pyromq.spark.jobs.runner import Totals
@@ -201,6 +202,17 @@ class TestRedrive:
         assert summary.rows == [{"destination": topic, "reason": "GiveUp: no such order", "messages": 4}]
         job("redrive", namesrv, group=group, job="one", reason="order")
         assert bodies(spark, namesrv, topic) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    def test_letters_that_were_damaged_when_they_were_made_are_refused(self, spark, namesrv, topic, producer):
+        letters = dead_letter_topic(f"group-{topic}")
+        with Admin(namesrv) as admin:
+            admin.create_topic(letters, 1)
+        producer.send(Message(letters, b"1"))
+        producer.send(Message(letters, b"2", properties={"DAMAGED": "body does not match its checksum"}))
+        summary = job("redrive", namesrv, group=f"group-{topic}", job=topic, to_topic=topic)
+        assert (summary.failed, summary.rows) == (True, [{"destination": topic, "reason": None, "messages": 1}])
+        assert "1 dead letter was damaged" in summary.notes[1]
+        assert bodies(spark, namesrv, topic) == [1]
 
 
 class TestMetrics:

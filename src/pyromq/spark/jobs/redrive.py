@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
+from pyromq.client.consumer.damage import DAMAGED
 from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
@@ -30,7 +31,11 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     }
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))
-    rows = [_row(each) for each in letters.groupBy("destination", _reason().alias("reason")).count().collect()]
+    by = ("destination", _reason().alias("reason"), _property(DAMAGED).isNotNull().alias("damaged"))
+    found = letters.groupBy(*by).count().collect()
+    refused = sum(each["count"] for each in found if each.damaged)
+    notes = _refusals(refused) if refused else ()
+    rows = [_row(each) for each in found if not each.damaged]
     rows = sorted(rows, key=lambda row: (row["destination"] or "", row["reason"] or ""))
     if lost := sum(row["messages"] for row in rows if row["destination"] is None):
         raise UsageError(
@@ -38,11 +43,16 @@ def run(settings: Redrive, tell: Tell) -> Summary:
         )
     total = sum(row["messages"] for row in rows)
     if settings.dry_run or not total:
-        return Summary(rows, (f"{counted(total, 'dead letter')} would be sent",))
-    frame = _messages(letters)
+        return Summary(rows, (f"{counted(total, 'dead letter')} would be sent", *notes), failed=refused > 0)
+    frame = _messages(letters.where(_property(DAMAGED).isNull()))
     frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
     tell(total)
-    return Summary(rows, (f"{counted(total, 'dead letter')} sent",))
+    return Summary(rows, (f"{counted(total, 'dead letter')} sent", *notes), failed=refused > 0)
+
+
+def _refusals(count: int) -> tuple[str]:
+    were = counted(count, "dead letter was", "dead letters were")
+    return (f"{were} damaged when it was made, and not sent: property {DAMAGED} says what is wrong",)
 
 
 def _property(name: str) -> Column:

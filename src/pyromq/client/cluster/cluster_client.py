@@ -16,6 +16,7 @@ from functools import partial
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
 from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.client.cluster.shared_connections import Instance, Member, join, leave
+from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
 from pyromq.message import MessageQueue
@@ -33,8 +34,6 @@ from pyromq.remoting.json_quirks import decode_body, encode_body
 logger = logging.getLogger(__name__)
 
 API_SECONDS = 3.0  # for heartbeats and routes. Source: ClientConfig.mqClientApiTimeout
-FIRST_PAUSE = 0.02  # before a broker that could not be reached is tried again; doubles up to
-LONGEST_PAUSE = 0.5
 REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its route
 
 
@@ -176,20 +175,17 @@ class ClusterClient:
 
         Only for questions that may be asked twice. Returns the answer whatever its code.
         """
-        deadline = self._clock.monotonic() + timeout
-        pause = FIRST_PAUSE
+        retry = Retry(self._clock, timeout)
         while True:
             try:
                 route = await self.route(queue.topic)
                 address = route.replica(queue.broker_name, broker_id)
                 if address is None:
                     raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
-                return await self.ask(address, header, timeout=max(0.001, deadline - self._clock.monotonic()))
+                return await self.ask(address, header, timeout=retry.left)
             except Unavailable:
-                if self._clock.monotonic() + pause >= deadline:
+                if not await retry.pause():
                     raise
-                await self._clock.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
                 await self.refresh(queue.topic)
 
     async def masters(self) -> dict[str, str]:

@@ -14,12 +14,12 @@ from typing import Self
 from uuid import uuid4
 
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import FIRST_PAUSE, LONGEST_PAUSE
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.pending_send import prepare_batch
 from pyromq.client.producer.queue_selection import OrderingKey, QueueChoice, queue_for_key
 from pyromq.client.producer.run_producer import AsyncRunProducer, check_ledger
+from pyromq.client.retry import Retry
 from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue
@@ -265,26 +265,23 @@ class AsyncBatchTransactions(AsyncLifespan):
 
     async def _ask_until(self, broker: str, header: Header, body: bytes) -> Response:
         """Ask a broker, again after failures that pass, for `timeout` seconds."""
-        deadline = self._clock.monotonic() + self.runs.timeout
-        pause = FIRST_PAUSE
+        retry = Retry(self._clock, self.runs.timeout)
         while True:
             try:
-                return await self._ask_once(broker, header, body, deadline - self._clock.monotonic())
+                return await self._ask_once(broker, header, body, retry.left)
             except CodeNotSupported as error:
                 raise CodeNotSupported(
                     f"broker {broker} has no batch transactions; only pyromq's brokers do"
                 ) from error
             except MQError as error:
-                if not error.retriable or self._clock.monotonic() + pause >= deadline:
+                if not error.retriable or not await retry.pause():
                     raise
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _ask_once(self, broker: str, header: Header, body: bytes, seconds: float) -> Response:
         address = (await self.runs.cluster.masters()).get(broker)
         if address is None:
             raise Unavailable(f"broker {broker!r} is not registered at the name server")
-        response = await self.runs.cluster.ask(address, header, body, timeout=max(0.001, seconds))
+        response = await self.runs.cluster.ask(address, header, body, timeout=seconds)
         return response.check()
 
 

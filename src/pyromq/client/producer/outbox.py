@@ -1,6 +1,6 @@
 """Messages on their way to brokers: queue and connection for each, its attempts, and what became of it.
 
-Takes what is prepared (see `delivery`); what a message is made of, and who sends it, is not known here.
+Takes what is prepared (see `pending_send`); what a message is made of, and who sends it, is not known here.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import asyncio
 from collections import deque
 from functools import partial
 
-from pyromq.client.cluster.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, ClusterClient
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.pending_send import STATUSES, PendingSend, SelectorRaised
 from pyromq.client.producer.queue_selection import QueueChoice
+from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable, from_response
 from pyromq.message import MessageQueue, SendResult, SendStatus
@@ -238,15 +239,15 @@ class Outbox:
 
     async def _try_again(self, delivery: PendingSend, error: MQError) -> MQError | None:
         """Try until the message is on a connection; a restarted broker is found within its timeout. Else, say why."""
-        pause = FIRST_PAUSE
+        retry = Retry(self._clock, delivery.deadline - self._clock.monotonic())
         while self._clock.monotonic() < delivery.deadline and not delivery.future.done():
             await self._cluster.refresh(delivery.topic)
             try:
                 channel, queue = await self.destination(delivery)
             except Unavailable as unavailable:
                 error = unavailable
-                await self._clock.sleep(min(pause, max(0.0, delivery.deadline - self._clock.monotonic())))
-                pause = min(2 * pause, LONGEST_PAUSE)
+                if not await retry.pause():
+                    break
             except MQError as refusal:
                 error = refusal
                 break

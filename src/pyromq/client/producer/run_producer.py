@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import FIRST_PAUSE, LONGEST_PAUSE, ClusterClient
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.pending_send import STATUSES, check_topic_for_sending
+from pyromq.client.retry import Retry
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response
 from pyromq.message import MessageQueue, SendStatus
@@ -113,12 +114,10 @@ class RunStream:
 
     async def _ask(self, queue: MessageQueue, header: Header, body: bytes) -> Response:
         """Ask until it is stored as safely as wanted. Raises what refuses it, `Unavailable` when the time is up."""
-        deadline = self._clock.monotonic() + self._timeout
-        pause = FIRST_PAUSE
+        retry = Retry(self._clock, self._timeout)
         while True:
-            left = deadline - self._clock.monotonic()
             try:
-                response = await self._ask_once(queue, header, body, max(0.001, min(left, LONGEST_ANSWER)))
+                response = await self._ask_once(queue, header, body, min(retry.left, LONGEST_ANSWER))
                 status = STATUSES.get(response.code)
                 if status is SendStatus.OK:
                     return response
@@ -128,10 +127,8 @@ class RunStream:
             except MQError as error:
                 if not error.retriable:
                     raise
-                if self._clock.monotonic() + pause >= deadline:
+                if not await retry.pause():
                     raise Unavailable(f"{queue} took nothing for {self._timeout:g} s: {error}") from error
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
             await self._cluster.refresh(queue.topic)
 
     async def _ask_once(self, queue: MessageQueue, header: Header, body: bytes, seconds: float) -> Response:

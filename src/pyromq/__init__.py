@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from pyromq.client.consumer.push.listener import GiveUp as GiveUp
     from pyromq.client.consumer.push.listener import RetryLater as RetryLater
     from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
+    from pyromq.client.hooks import EndTransactionHook as EndTransactionHook
+    from pyromq.client.hooks import MessageSend as MessageSend
+    from pyromq.client.hooks import SendKind as SendKind
+    from pyromq.client.hooks import SendMessageHook as SendMessageHook
+    from pyromq.client.hooks import SendOutcome as SendOutcome
+    from pyromq.client.hooks import TransactionEnd as TransactionEnd
     from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
     from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
@@ -75,6 +81,14 @@ _MODULES = {
     "pyromq.client.consumer.push.push_consumer": ("AsyncConsumer",),
     "pyromq.client.consumer.damage": ("DamagedMessage", "MessageDamaged"),
     "pyromq.client.consumer.push.listener": ("Ack", "GiveUp", "RetryLater"),
+    "pyromq.client.hooks": (
+        "EndTransactionHook",
+        "MessageSend",
+        "SendKind",
+        "SendMessageHook",
+        "SendOutcome",
+        "TransactionEnd",
+    ),
     "pyromq.client.producer.producer": ("AsyncProducer",),
     "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.consumer.pulling": ("PullResult", "PullStatus"),

@@ -24,7 +24,6 @@ from pyromq.names import RETRY_PREFIX
 
 NAME_VALUE = "\x01"  # between a property's name and its value
 PAIRS = "\x02"  # between two properties; RocketMQ 5 also writes it after the last
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
@@ -185,7 +184,7 @@ class Message:
     def all_properties(self) -> dict[str, str]:
         """Return free and system properties together. Raises `IllegalMessage` naming a property that cannot be sent."""
         for name, value in self.properties.items():
-            _check_property(name, value)
+            check_property(name, value)
         properties = dict(self.properties)
         if keys := " ".join(self.keys):
             properties[Property.KEYS] = keys
@@ -240,7 +239,8 @@ def _duration_ms(duration: timedelta | float) -> int:
     return ms
 
 
-def _check_property(name: str, value: str) -> None:
+def check_property(name: str, value: str) -> None:
+    """Raise `IllegalMessage` for what cannot be an application's property."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise IllegalMessage(f"property {name!r}={value!r}: name and value must be texts")
     if not name.strip() or not value.strip():

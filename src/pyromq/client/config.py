@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from pyromq.client.arguments import check_fields
+from pyromq.client.hooks import EndTransactionHook, SendMessageHook, check_hooks
 from pyromq.errors import ResponseCode, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
@@ -52,9 +53,11 @@ class ProducerConfig:
     route_refresh_seconds: float = 30.0
     instance: str | None = None  # part of the client id; clients of one share connections; None: one of its own
     connections: ConnectionConfig = PLAIN  # TLS, hooks around calls, signatures
+    hooks: tuple[SendMessageHook | EndTransactionHook, ...] = ()  # told of sends and ends of transactions
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_hooks(self.hooks, SendMessageHook, EndTransactionHook)
         _check("timeout", self.timeout, 0.001, 3600)
         _check("retries", self.retries, 0, 100)
         _check("compress_from_bytes", self.compress_from_bytes, 1, 1 << 31)

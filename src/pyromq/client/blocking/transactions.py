@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyromq.client.blocking.portal import Portal
 from pyromq.client.blocking.producer import Producer
@@ -19,6 +19,7 @@ from pyromq.client.producer.transaction_producer import (
     decision_of,
     unsafe,
 )
+from pyromq.errors import NotRunning
 from pyromq.message import Message, SendStatus
 
 
@@ -59,7 +60,7 @@ class TransactionProducer(Producer):
             if failure is not None and not isinstance(failure, Exception):
                 raise failure  # the caller's own end; the broker will ask
             decision = decision_of(returned, failure, subject)
-        return self._portal.run(self._async.end, sent, decision)
+        return self._portal.run(self._async.end, sent, decision, message)
 
     @contextmanager
     def transaction(self, message: Message, *, timeout: float | None = None) -> Iterator[Transaction]:
@@ -69,8 +70,13 @@ class TransactionProducer(Producer):
         """
         sent = self._portal.run(self._async.send_half, message, timeout=timeout)
         if sent.status is not SendStatus.OK:
-            self._portal.run(self._async.end, sent, Decision.ROLLBACK)
+            self._portal.run(self._async.end, sent, Decision.ROLLBACK, message)
             raise unsafe(sent)
         transaction = Transaction(sent)
-        yield transaction  # when the block raises nothing is decided: the broker will ask
-        self._portal.run(self._async.end, sent, transaction.decision)
+        try:
+            yield transaction
+        except BaseException:
+            with suppress(NotRunning):  # closed in the block: there is nobody to tell anything
+                self._portal.run(self._async.end, sent, Decision.UNKNOWN, message)
+            raise
+        self._portal.run(self._async.end, sent, transaction.decision, message)

@@ -213,6 +213,8 @@ class Outbox:
             self._retry_or_fail(delivery, Unavailable(f"stored, but {result.status.value}"))
             return
         self._leave(delivery)
+        if delivery.ended is not None:
+            delivery.ended(result, None)
         if not delivery.future.done():
             delivery.future.set_result(result)
 
@@ -260,12 +262,16 @@ class Outbox:
 
     def _fail(self, delivery: PendingSend, error: MQError) -> None:
         self._leave(delivery)
+        reason = error.reason if isinstance(error, SelectorRaised) else error
+        stored = delivery.not_ok  # by an earlier attempt
+        if delivery.ended is not None:
+            delivery.ended(stored, reason if stored is None else None)
         if delivery.future.done():
             return
-        if delivery.not_ok is not None:  # an earlier attempt did store the message
-            delivery.future.set_result(delivery.not_ok)
+        if stored is not None:
+            delivery.future.set_result(stored)
         else:
-            delivery.future.set_exception(error.reason if isinstance(error, SelectorRaised) else error)
+            delivery.future.set_exception(reason)
 
     def _leave(self, delivery: PendingSend) -> None:
         self.in_flight -= 1

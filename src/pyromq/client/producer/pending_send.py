@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from pyromq.client.arguments import check_queue
 from pyromq.client.config import ProducerConfig
@@ -31,6 +32,7 @@ from pyromq.remoting.header import json_text
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
+SendEnded = Callable[[SendResult | None, BaseException | None], None]
 
 # Answers that mean "stored", and how safely.
 STATUSES = {
@@ -68,6 +70,7 @@ class PendingSend:
     is_batch: bool = False
     fixed_queue: MessageQueue | None = None
     choose: QueueChooser | None = None
+    ended: SendEnded | None = None  # is told the outcome, before the caller
     at_once: bool = False  # written when asked, not at the end of the turn
     planned: MessageQueue | None = None  # chosen, but not connected yet
     queue: MessageQueue | None = None  # of the latest attempt
@@ -87,7 +90,7 @@ def prepare(
     """Check a message and return its body as sent, its sysFlag and its property text escaped for JSON.
 
     Gives the message its unique id if it has none. `half_of` names the producer group that will decide about a half
-    message; `more` are system properties of this sending. Raises `IllegalMessage` naming what cannot be sent.
+    message; `more` are properties of this sending. Raises `IllegalMessage` naming what cannot be sent.
     """
     body = message.body
     check_message(message, config)
@@ -205,15 +208,23 @@ def listed(messages: Iterable[Message]) -> list[Message]:
     return members
 
 
-def prepare_batch(messages: Sequence[Message], config: ProducerConfig, ids: UniqueIds) -> tuple[bytes, str, bytes]:
+def prepare_batch(
+    messages: Sequence[Message],
+    config: ProducerConfig,
+    ids: UniqueIds,
+    *,
+    more: Iterable[Mapping[str, str]] | None = None,
+) -> tuple[bytes, str, bytes]:
     """Check a batch and return its body, the members' ids joined by commas, and the batch's own property text.
 
+    `more` are further properties of each member.
     Raises `IllegalMessage` where the members differ in topic or `wait_stored`, are delayed, retried or too large.
     """
     first = messages[0]
     for message in messages:
         _check_member(message, first)
-    members = [_member(message, config, ids) for message in messages]
+    additions = repeat(None) if more is None else more
+    members = [_member(message, config, ids, each) for message, each in zip(messages, additions, strict=False)]
     body = encode_batch(members)
     check_body(body, config.max_message_bytes)
     wait = encode_properties({"WAIT": "true" if first.wait_stored else "false"})
@@ -234,11 +245,14 @@ def _check_member(message: Message, first: Message) -> None:
         raise IllegalMessage(f"messages of retry topic {message.topic!r} cannot be sent in a batch")
 
 
-def _member(message: Message, config: ProducerConfig, ids: UniqueIds) -> BatchMember:
+def _member(message: Message, config: ProducerConfig, ids: UniqueIds, more: Mapping[str, str] | None) -> BatchMember:
     check_message(message, config)
     if message.message_id is None:
         message.message_id = ids.next()
-    return BatchMember(message.flag, message.body, _written(message.all_properties()))
+    properties = message.all_properties()
+    if more:
+        properties |= more
+    return BatchMember(message.flag, message.body, _written(properties))
 
 
 def queue_chooser(

@@ -6,18 +6,21 @@ The way of a message: check and prepare (`delivery`) -> queue -> connection -> a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ProducerConfig
+from pyromq.client.hooks import MessageSend, SendHooks, SendKind, SendMessageHook
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (
     PendingSend,
     QueueChooser,
     Selector,
+    check_message,
     check_topic_for_sending,
     listed,
     prepare,
@@ -30,6 +33,7 @@ from pyromq.client.producer.request_reply import Requests
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import (
     IllegalName,
+    MQError,
     NoReply,
     NotRunning,
     UsageError,
@@ -83,6 +87,8 @@ class AsyncProducer(AsyncLifespan):
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
         self._outbox = Outbox(group, self._cluster, self.config, self._clock)
+        hooks = [hook for hook in self.config.hooks if isinstance(hook, SendMessageHook)]
+        self._hooks = SendHooks(hooks, group, lambda: self._cluster.client_id, clock=self._clock) if hooks else None
         self._ids: UniqueIds
         self._checked_topics: set[str] = set()
         self._requested_topics: set[str] = set()
@@ -177,10 +183,20 @@ class AsyncProducer(AsyncLifespan):
         members = listed(messages)
         topic = self._checked(members[0].topic)
         choose = queue_chooser(members[0], queue, ordering_key, None)
-        body, ids, text = prepare_batch(members, self.config, self._ids)
+        deadline = self._deadline(timeout)
+        more, ended = None, None
+        if self._hooks is not None:
+            send = self._before(SendKind.BATCH, members)
+            more, ended = send.added, partial(self._hooks.after, send)
+        try:
+            body, ids, text = prepare_batch(members, self.config, self._ids, more=more)
+        except MQError as error:
+            if ended is not None:
+                ended(None, error)
+            raise
         codes = self.config.retry_codes if choose is None else frozenset()
-        delivery = PendingSend(topic, ids, 0, body, 0, text, self._deadline(timeout), codes, self._new_future())
-        delivery.is_batch, delivery.choose = True, choose
+        delivery = PendingSend(topic, ids, 0, body, 0, text, deadline, codes, self._new_future())
+        delivery.is_batch, delivery.choose, delivery.ended = True, choose, ended
         self._outbox.send(delivery)
         return await delivery.future
 
@@ -191,11 +207,20 @@ class AsyncProducer(AsyncLifespan):
 
         Raises `DeadlineExceeded` when the broker reads nothing for the configured `timeout`.
         """
-        delivery = self._prepare(message, queue_chooser(message, queue, ordering_key, None), None)
-        channel, chosen = await self._outbox.destination(delivery)
-        header = self._outbox.header(delivery, chosen)
-        channel.notify(header, delivery.body)
-        await channel.writable(header.code, self.config.timeout)
+        choose = queue_chooser(message, queue, ordering_key, None)
+        delivery = self._prepare(message, choose, None, kind=SendKind.ONE_WAY)
+        error: BaseException | None = None
+        try:
+            channel, chosen = await self._outbox.destination(delivery)
+            header = self._outbox.header(delivery, chosen)
+            channel.notify(header, delivery.body)
+            await channel.writable(header.code, self.config.timeout)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if delivery.ended is not None:
+                delivery.ended(None, error)
 
     async def request(
         self,
@@ -218,7 +243,8 @@ class AsyncProducer(AsyncLifespan):
         self.check_open()
         await self._be_known(self._checked(message.topic), seconds)
         with self._requests.waiting(self._cluster.client_id, seconds) as request:
-            delivery = self._prepare(message, choose, deadline - self._clock.monotonic(), more=request.properties)
+            left = deadline - self._clock.monotonic()
+            delivery = self._prepare(message, choose, left, kind=SendKind.REQUEST, more=request.properties)
             delivery.retry_codes = frozenset() if choose else self.config.retry_codes
             self._outbox.send(delivery)
             await delivery.future
@@ -282,14 +308,25 @@ class AsyncProducer(AsyncLifespan):
         choose: QueueChooser | None,
         timeout: float | None,
         *,
-        half: bool = False,
+        kind: SendKind = SendKind.SINGLE,
         more: Mapping[str, str] | None = None,
     ) -> PendingSend:
         self.check_open()
         topic = message.topic
         if topic not in self._checked_topics:
             self._checked(topic)
-        body, sys_flag, text = prepare(message, self.config, self._ids, half_of=self.group if half else None, more=more)
+        deadline = self._deadline(timeout)
+        ended = None
+        if self._hooks is not None:
+            send = self._before(kind, [message])
+            more, ended = {**send.added[0], **(more or {})}, partial(self._hooks.after, send)
+        half_of = self.group if kind is SendKind.HALF else None
+        try:
+            body, sys_flag, text = prepare(message, self.config, self._ids, half_of=half_of, more=more)
+        except MQError as error:
+            if ended is not None:
+                ended(None, error)
+            raise
         assert message.message_id is not None
         return PendingSend(
             topic,
@@ -298,13 +335,23 @@ class AsyncProducer(AsyncLifespan):
             body,
             sys_flag,
             text,
-            self._deadline(timeout),
+            deadline,
             frozenset(),
             self._new_future(),
             False,
             None,
             choose,
+            ended,
         )
+
+    def _before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
+        """Tell the hooks of messages that are about to be sent, once they are seen to be messages."""
+        assert self._hooks is not None
+        for message in messages:
+            check_message(message, self.config)
+            if message.message_id is None:
+                message.message_id = self._ids.next()
+        return self._hooks.before(kind, messages)
 
     def _checked(self, topic: str) -> str:
         check_topic_for_sending(topic)

@@ -19,6 +19,7 @@ from typing import TypeVar
 from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
 from pyromq.client.consumer.application_code import awaited, called, picture_of, text_of
+from pyromq.client.hooks import EndTransactionHook, SendKind, TransactionEnd
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreCorrupt, Unavailable
@@ -28,6 +29,7 @@ from pyromq.record import decode
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CheckTransaction, EndTransaction
+from pyromq.remoting.hooks import call_hooks
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +111,8 @@ class AsyncTransactionProducer(AsyncProducer):
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._checking = _Checking(group, check)
+        self._end_hooks = [hook for hook in (config or ProducerConfig()).hooks if isinstance(hook, EndTransactionHook)]
+        self._checking = _Checking(group, check, self._check_ended)
         super().__init__(group, namesrv, config=config, clock=clock)
 
     async def start(self) -> None:
@@ -131,11 +134,11 @@ class AsyncTransactionProducer(AsyncProducer):
         """
         sent = await self.send_half(message, timeout=timeout)
         if sent.status is not SendStatus.OK:
-            return await self.end(sent, Decision.ROLLBACK)
+            return await self.end(sent, Decision.ROLLBACK, message)
         returned, failure = await _outcome(execute, message)
         if failure is not None and not isinstance(failure, Exception):
             raise failure  # the caller's own end; the broker will ask
-        return await self.end(sent, decision_of(returned, failure, f"transaction {sent.message_id}"))
+        return await self.end(sent, decision_of(returned, failure, f"transaction {sent.message_id}"), message)
 
     @asynccontextmanager
     async def transaction(self, message: Message, *, timeout: float | None = None) -> AsyncIterator[Transaction]:
@@ -146,26 +149,29 @@ class AsyncTransactionProducer(AsyncProducer):
         """
         sent = await self.send_half(message, timeout=timeout)
         if sent.status is not SendStatus.OK:
-            await self.end(sent, Decision.ROLLBACK)
+            await self.end(sent, Decision.ROLLBACK, message)
             raise unsafe(sent)
         transaction = Transaction(sent)
         try:
             yield transaction
         except BaseException:
-            await self.end(sent, Decision.UNKNOWN)
+            await self.end(sent, Decision.UNKNOWN, message)
             raise
-        await self.end(sent, transaction.decision)
+        await self.end(sent, transaction.decision, message)
 
     async def send_half(self, message: Message, *, timeout: float | None = None) -> SendResult:
         """Send a half message and return where it went; `end` decides about it."""
         await self.room()
-        delivery = self._prepare(message, None, timeout, half=True)
+        delivery = self._prepare(message, None, timeout, kind=SendKind.HALF)
         delivery.retry_codes = self.config.retry_codes
         self._outbox.send(delivery)
         return await delivery.future
 
-    async def end(self, sent: SendResult, decision: Decision) -> TransactionResult:
-        """Tell the broker what becomes of a half message. Never raises: what it was not told, it will ask for."""
+    async def end(self, sent: SendResult, decision: Decision, message: Message | None = None) -> TransactionResult:
+        """Tell the broker what becomes of a half message. Never raises: what it was not told, it will ask for.
+
+        `message` is what was sent, for hooks.
+        """
         confirmed = False
         if decision is not Decision.UNKNOWN:
             try:
@@ -173,6 +179,12 @@ class AsyncTransactionProducer(AsyncProducer):
                 confirmed = True
             except MQError as error:
                 logger.warning("%s of transaction %s is not confirmed: %s", decision.name, sent.message_id, error)
+        if self._end_hooks:
+            broker = parse_offset_id(sent.offset_message_id).address
+            end = TransactionEnd(
+                self.group, self._cluster.client_id, message, sent.message_id, decision, broker, confirmed=confirmed
+            )
+            call_hooks([hook.end_transaction for hook in self._end_hooks], end)
         return TransactionResult(sent, decision, confirmed)
 
     async def _tell(self, sent: SendResult, decision: Decision) -> None:
@@ -191,6 +203,13 @@ class AsyncTransactionProducer(AsyncProducer):
         )
         (await self._cluster.ask(address, order)).check()
 
+    def _check_ended(self, message: StoredMessage, decision: Decision, broker: str) -> None:
+        if self._end_hooks:
+            end = TransactionEnd(
+                self.group, self._cluster.client_id, message, message.message_id, decision, broker, from_check=True
+            )
+            call_hooks([hook.end_transaction for hook in self._end_hooks], end)
+
     async def close(self) -> None:
         """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
         await self._checking.stop()
@@ -203,9 +222,10 @@ class AsyncTransactionProducer(AsyncProducer):
 class _Checking:
     """Answers the broker's questions about half messages, at most `SIDE_BY_SIDE` at once."""
 
-    def __init__(self, group: str, check: Check) -> None:
+    def __init__(self, group: str, check: Check, ended: Callable[[StoredMessage, Decision, str], None]) -> None:
         self._group = group
         self._check = check
+        self._ended = ended
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(SIDE_BY_SIDE)
 
@@ -249,6 +269,7 @@ class _Checking:
                 transaction_id=header.transaction_id,
             )
         )
+        self._ended(message, decision, call.peer.address)
 
 
 async def _outcome(function: Callable[[M], object], message: M) -> tuple[object, BaseException | None]:

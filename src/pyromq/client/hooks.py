@@ -1,0 +1,143 @@
+"""Hooks around what clients do for an application: sending, consuming, ending a transaction.
+
+What a hook raises is logged and changes nothing. The hooks are called in their order before, and in the opposite order
+after, so that each encloses the next. Source: RocketMQ 4.9.8, SendMessageHook, ConsumeMessageHook, EndTransactionHook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from pyromq.clock import Clock
+from pyromq.errors import UsageError
+from pyromq.message import Message, SendResult, StoredMessage, check_property
+from pyromq.remoting.hooks import call_hooks
+
+if TYPE_CHECKING:
+    from pyromq.client.producer.transaction_producer import Decision
+
+
+class SendKind(Enum):
+    """How messages are sent. Whether they are delayed is said by themselves."""
+
+    SINGLE = "single"  # `send` and `send_soon`
+    BATCH = "batch"
+    ONE_WAY = "one way"
+    REQUEST = "request"
+    HALF = "half"  # of a transaction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageSend:
+    """A send that begins: one message, or those of a batch. They have their ids and are the application's own.
+
+    `started` is in seconds of a clock that nobody sets. `state` is for hooks: what `before_send` puts there,
+    `after_send` finds.
+    """
+
+    group: str
+    client_id: str
+    kind: SendKind
+    messages: Sequence[Message]
+    started: float
+    state: dict[object, Any] = field(default_factory=dict)
+    added: Sequence[dict[str, str]] = ()  # for each message, the properties that hooks have added
+
+    def add_property(self, name: str, value: str, *, message: Message | None = None) -> None:
+        """Let a message, or all of them, travel with a property; the application's `Message` stays as it is.
+
+        To be called in `before_send`. Raises `IllegalMessage`, or `UnicodeEncodeError`, for what cannot be a property.
+        """
+        check_property(name, value)
+        (name + value).encode()  # raises for half a character
+        for each, properties in zip(self.messages, self.added, strict=True):
+            if message is None or each is message:
+                properties[name] = value
+
+
+@dataclass(frozen=True, slots=True)
+class SendOutcome:
+    """How a send ended, after all its attempts: `result`, or the `error` that the caller gets.
+
+    Both are None for what was sent one-way: nobody says what became of it.
+    """
+
+    result: SendResult | None
+    error: BaseException | None
+    seconds: float
+
+
+@runtime_checkable
+class SendMessageHook(Protocol):
+    """Is told of every send of a producer that is not refused at once; must be quick, for other sends wait for it.
+
+    `before_send` is called in the context (`contextvars`) of the caller, `after_send` with the answer, also where
+    nobody waits for it any more.
+    """
+
+    def before_send(self, send: MessageSend) -> None:
+        """Called before the messages are encoded: properties can be added."""
+
+    def after_send(self, send: MessageSend, outcome: SendOutcome) -> None:
+        """Called once for each send, before the caller gets the same outcome."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransactionEnd:
+    """What a half message has become, as its producer says.
+
+    `message` is what was sent; where the broker has asked for the decision (`from_check`) it is as stored; None where
+    the application told the decision without it. `broker` is the address of the broker that keeps it, `host:port`.
+    `confirmed` says whether that broker has acknowledged the decision: never after a check, which it does not do.
+    """
+
+    group: str
+    client_id: str
+    message: Message | StoredMessage | None
+    transaction_id: str  # the message's id
+    decision: Decision
+    broker: str
+    from_check: bool = False
+    confirmed: bool = False
+
+
+@runtime_checkable
+class EndTransactionHook(Protocol):
+    """Is told of every decision of a transaction producer, on its event loop, so it must be quick."""
+
+    def end_transaction(self, end: TransactionEnd) -> None:
+        """Called when the broker was told, and for `Decision.UNKNOWN`, which it is not told: it will ask."""
+
+
+class SendHooks:
+    """Calls the hooks of one producer's sends."""
+
+    def __init__(
+        self, hooks: Sequence[SendMessageHook], group: str, client_id: Callable[[], str], *, clock: Clock
+    ) -> None:
+        self._hooks = hooks
+        self._group = group
+        self._client_id = client_id
+        self._clock = clock
+
+    def before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
+        """Return the send that begins, with what the hooks have added to it."""
+        added: list[dict[str, str]] = [{} for _ in messages]
+        send = MessageSend(self._group, self._client_id(), kind, messages, self._clock.monotonic(), added=added)
+        call_hooks([hook.before_send for hook in self._hooks], send)
+        return send
+
+    def after(self, send: MessageSend, result: SendResult | None, error: BaseException | None) -> None:
+        outcome = SendOutcome(result, error, self._clock.monotonic() - send.started)
+        call_hooks([hook.after_send for hook in reversed(self._hooks)], send, outcome)
+
+
+def check_hooks(hooks: Iterable[object], *protocols: type) -> None:
+    """Raise `UsageError` for a hook that would never be called, because it fits none of the protocols."""
+    for hook in hooks:
+        if not isinstance(hook, protocols):
+            names = " or ".join(protocol.__name__ for protocol in protocols)
+            raise UsageError(f"hooks: {hook!r:.100} has not the methods of a {names}")

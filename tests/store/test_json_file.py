@@ -62,6 +62,30 @@ def test_damaged_content_is_put_aside_for_the_previous_one(tmp_path: Path, caplo
     assert file.read(msgspec.json.decode) == [1]
 
 
+def test_a_flipped_bit_that_leaves_it_readable_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = JsonFile(tmp_path / "topics.json")
+    file.save(b'{"a":1}')
+    file.save(b'{"a":2}')
+    assert file.load() == b'{"a":2}'
+    file.path.write_bytes(file.path.read_bytes().replace(b'"a":2', b'"a":3'))
+
+    assert file.read(msgspec.json.decode) == {"a": 1}
+    [line] = caplog.messages
+    assert f"{file.path} is damaged: its checksum says" in line
+    assert "who has edited it removes its last field, checksum" in line
+
+
+@pytest.mark.parametrize("edited", [b'{"a":3}', b'{\n  "a": 3,\n  "checksum": "00000000"\n}', b'{"a":3}\n'])
+def test_what_others_write_has_no_checksum_and_is_taken_as_it_is(tmp_path: Path, edited: bytes) -> None:
+    file = JsonFile(tmp_path / "topics.json")
+    file.save(b'{"a":1}')
+    file.path.write_bytes(edited)
+
+    found = file.read(msgspec.json.decode)
+
+    assert found is not None and found["a"] == 3
+
+
 @pytest.mark.parametrize("previous", [None, b"["])
 def test_damaged_content_without_a_better_one_is_named(tmp_path: Path, previous: bytes | None) -> None:
     file = JsonFile(tmp_path / "topics.json")

@@ -1,10 +1,16 @@
-"""Small tables on disk that survive a crash at any moment; what the content means is the caller's."""
+"""Small tables on disk that survive a crash at any moment; what the content means is the caller's.
+
+A JSON object gets a last field `checksum`: CRC-32 of the content without it, as 8 hexadecimal digits. RocketMQ does not
+look at it, and writes none: a file without it at its very end is taken as it is.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
+import re
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +23,9 @@ from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_fi
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_CHECKSUM = re.compile(rb',"checksum":"([0-9a-f]{8})"}\Z')
+_CHECKSUM_BYTES = len(b',"checksum":"12345678"}')
 
 
 class JsonFile:
@@ -32,9 +41,10 @@ class JsonFile:
     def load(self) -> bytes | None:
         """Return the content, the previous one where the file is missing or empty; None if there is neither.
 
-        Raises `StoreError` naming the file when it is there and cannot be read.
+        It is compared with no checksum. Raises `StoreError` naming the file when it is there and cannot be read.
         """
-        return self._content(self.path) or self._content(self._beside(".bak")) or None
+        content = self._content(self.path) or self._content(self._beside(".bak")) or b""
+        return _split(content)[0] or None
 
     def read(self, decode: Callable[[bytes], T]) -> T | None:
         """Return the decoded content; the previous one where the file is missing, empty or damaged; None without any.
@@ -87,7 +97,7 @@ class JsonFile:
             if self._is_new:
                 self.disk.sync_folder(self.path.parent.parent)
                 self._is_new = False
-            temporary = self._beside(".tmp")
+            temporary, content = self._beside(".tmp"), _with_checksum(content)
             try:
                 self._write_beside(temporary, content)
             except OSError as error:
@@ -117,6 +127,29 @@ class JsonFile:
     def _decoded(self, path: Path, decode: Callable[[bytes], T]) -> T | None:
         content = self._content(path)
         try:
-            return decode(content) if content else None
+            return decode(verified(content)) if content else None
         except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StoreCorrupt(f"{path} is damaged: {error}") from error
+
+
+def verified(content: bytes) -> bytes:
+    """Return a file's content without its checksum. Raises `ProtocolError` where it does not match."""
+    plain, checksum = _split(content)
+    if checksum is not None and checksum != zlib.crc32(plain):
+        raise ProtocolError(
+            f"its checksum says {checksum:08x}, its content {zlib.crc32(plain):08x}; who has edited it removes its last"
+            " field, checksum"
+        )
+    return plain
+
+
+def _split(content: bytes) -> tuple[bytes, int | None]:
+    """Return a file's content without its checksum, and that; None where it has none."""
+    found = _CHECKSUM.search(content, max(len(content) - _CHECKSUM_BYTES, 0))
+    return (content, None) if found is None else (content[: found.start()] + b"}", int(found[1], 16))
+
+
+def _with_checksum(content: bytes) -> bytes:
+    if not (content.startswith(b'{"') and content.endswith(b"}")):
+        return content  # no object with fields: properties, or nothing to compare
+    return b'%b,"checksum":"%08x"}' % (content[:-1], zlib.crc32(content))

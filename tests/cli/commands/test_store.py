@@ -6,6 +6,8 @@ import pytest
 from tests.golden.test_stores import CLEAN, CRASHED, unpack
 from tests.store.making import TOPIC, fill, opened
 
+from pyromq.store.json_file import JsonFile
+
 
 @pytest.fixture
 def store(cli):
@@ -96,6 +98,16 @@ def test_a_half_written_table_is_told_and_left_alone(store, folder, name):
     assert done.code == 0
     assert "the next start mends it" in done.lines[0]
     assert sorted(each.name for each in path.parent.iterdir()) == [name, f"{name}.bak"]
+
+
+def test_a_flipped_bit_in_a_table_is_told(store, folder):
+    path = folder / "config" / "consumerOffset.json"
+    JsonFile(path).save(b'{"offsetTable":{"orders@billing":{"0":71}}}')
+    assert store("check", folder).code == 0
+    path.write_bytes(path.read_bytes().replace(b"71", b"31"))
+    done = store("check", folder)
+    assert done.code == 1
+    assert done.lines[0].startswith(f"{path}: it is damaged: its checksum says ")
 
 
 def test_a_folder_in_use_is_refused(store, tmp_path):

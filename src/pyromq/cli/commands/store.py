@@ -29,6 +29,7 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.bodies.body import Body
 from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
+from pyromq.store.json_file import verified
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.log_walk import Damage, LogWalk
 from pyromq.store.offline.repairing import Repairing
@@ -227,7 +228,7 @@ def _of_tables(folder: Path) -> Iterator[Finding]:
         for each in (path, path.with_name(f"{name}.bak")):
             try:
                 if content := each.read_bytes():
-                    decode_body(table, content)
+                    decode_body(table, verified(content))
             except FileNotFoundError:
                 continue
             except (ProtocolError, UnicodeDecodeError) as error:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from pyromq.errors import StoreCorrupt
+from pyromq.errors import ProtocolError, StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.record import Buffer
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
+from pyromq.store.json_file import verified
 from pyromq.store.offline.index_check import IndexCheck
 from pyromq.store.offline.log_walk import Damage, LogWalk
 from pyromq.store.offline.queue_check import QueueCheck
@@ -126,8 +127,8 @@ class Checking:
         if not path.exists():
             return
         try:
-            checkpoint = decode_checkpoint(path.read_bytes())
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            checkpoint = decode_checkpoint(verified(path.read_bytes()))
+        except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError) as error:
             beside = path.with_name(path.name + ".bak")
             cure = (
                 Cure.START

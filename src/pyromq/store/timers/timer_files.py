@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from zlib import crc32
 
 import msgspec
 
@@ -39,8 +38,7 @@ class Checkpoint(msgspec.Struct, rename="camel"):
 
     `moved` is the queue offset of the first message not filed, `log_end` where the log ended, `needed_from` the log
     offset from which the log is needed, `pending` counts by topic, `buckets` the sizes by name. `uncopied` has how many
-    records were copied, for the buckets where that is not all. `checksum` is that of the rest; files of
-    older brokers have none.
+    records were copied, for the buckets where that is not all.
     """
 
     moved: int = 0
@@ -49,20 +47,11 @@ class Checkpoint(msgspec.Struct, rename="camel"):
     pending: dict[str, int] = {}
     buckets: dict[str, BucketSizes] = {}
     uncopied: dict[str, int] = {}
-    checksum: int | None = None
-
-
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    plain = msgspec.structs.replace(checkpoint, checksum=None)
-    return msgspec.json.encode(msgspec.structs.replace(plain, checksum=crc32(msgspec.json.encode(plain))))
 
 
 def decode_checkpoint(content: bytes) -> Checkpoint:
-    """Read a checkpoint. Raises `msgspec.DecodeError` for a damaged one."""
-    checkpoint = msgspec.json.decode(content, type=Checkpoint)
-    if checkpoint.checksum is not None and encode_checkpoint(checkpoint) != content:
-        raise msgspec.DecodeError("it does not match its checksum")
-    return checkpoint
+    """Read a checkpoint. Raises `msgspec.DecodeError` for one that cannot be."""
+    return msgspec.json.decode(content, type=Checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +247,7 @@ class TimerFiles:
             self._disk.sync_folder(self.folder)
         except OSError as error:
             raise StoreNotWritable(f"cannot flush timers in {self.folder}: {error.strerror}") from error
-        self._file.save(encode_checkpoint(snapshot.checkpoint))
+        self._file.save(msgspec.json.encode(snapshot.checkpoint))
         self.saved = snapshot.checkpoint
         for bucket in snapshot.dropped:
             bucket.delete()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.client.consumer.push.listener import Listening
-from pyromq.client.consumer.push.process_queue import ConsumeRequest, ProcessQueue
+from pyromq.client.consumer.push.process_queue import OPEN, WAITING, ConsumeRequest, ProcessQueue
 from pyromq.message import MessageQueue, StoredMessage
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -68,10 +68,10 @@ def test_nothing_starts_once_closed_or_without_the_lock():
     process_queue.allowed_until = 4.9
     assert not request.run()
     process_queue.allowed_until = 5.0
-    process_queue.closed = True
+    process_queue.close()
     assert not request.run()
     assert not process_queue.running
-    process_queue.closed = False
+    process_queue.state = OPEN
     assert request.run()
     assert len(calls) == 1
 
@@ -82,6 +82,6 @@ async def test_quiet_waits_for_what_runs_and_for_nothing_else():
     quiet = asyncio.ensure_future(process_queue.quiet())
     await asyncio.sleep(0)
     assert not quiet.done()
-    first.over = True
+    first.state = WAITING
     process_queue.finish(first)
     await asyncio.wait_for(quiet, 1)

@@ -15,7 +15,15 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import Listening, Verdict
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
-from pyromq.client.consumer.push.process_queue import ConsumeRequest, ProcessQueue
+from pyromq.client.consumer.push.process_queue import (
+    DROPPED,
+    JUDGED,
+    LATE,
+    RUNNING,
+    WAITING,
+    ConsumeRequest,
+    ProcessQueue,
+)
 from pyromq.client.consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
@@ -78,7 +86,7 @@ class ConcurrentConsuming:
         while process_queue.requests:
             request = process_queue.requests[0]
             late = self._clock.monotonic() - self._config.consume_timeout_seconds
-            if request.over or request.started is None or request.started > late or request.abandoned:
+            if request.state is not RUNNING or request.started is None or request.started > late:
                 return
             await self._abandon(request)
 
@@ -88,14 +96,14 @@ class ConcurrentConsuming:
         failed = await self._give_back(
             request, request.messages, Verdict(0, reason=reason, delay_level=FIRST_RETRY_LEVEL)
         )
-        if request.over or failed:
+        if request.state is not RUNNING or failed:
             return  # it came to its end meanwhile, or has to wait until the broker takes it
-        request.abandoned = True
         if request.listener.in_task:
             self._async.cancel(request)
         else:
             self._threads.replace()
         request.process_queue.finish(request)
+        request.state = LATE  # its listener is not back yet
 
     def _submit(self, requests: Iterable[ConsumeRequest]) -> None:
         for in_task, group in groupby(requests, _in_task):
@@ -104,13 +112,14 @@ class ConcurrentConsuming:
     def _finished(self, request: ConsumeRequest) -> None:
         """A listener is through with a request. Called on the loop, for every request."""
         process_queue = request.process_queue
-        if request.abandoned and not request.listener.in_task:
-            self._threads.shrink()
-        if process_queue.dropped or request.done:
+        if request.state is LATE:
+            if not request.listener.in_task:
+                self._threads.shrink()
+            return
+        if process_queue.state is DROPPED:
             return
         process_queue.consumed_ms = self._clock.now_ms()
         if request.failure is None and request.returned is None:
-            request.over = True
             process_queue.finish(request)
         else:
             self._judge(request)
@@ -118,12 +127,12 @@ class ConcurrentConsuming:
     def _judge(self, request: ConsumeRequest) -> None:
         verdict = request.verdict
         if verdict.done >= len(request.messages):
-            request.over = True
             request.process_queue.finish(request)
             return
         self._log(request, verdict)
         if verdict.done:
             request.process_queue.finish(request, verdict.done)
+        request.state = JUDGED
         self._tasks.start(self._retry(request, verdict), name=f"send back to {request.process_queue.queue}")
 
     async def _retry(self, request: ConsumeRequest, verdict: Verdict) -> None:
@@ -132,7 +141,7 @@ class ConcurrentConsuming:
         try:
             failed = await self._give_back(request, request.messages, verdict)
         finally:
-            request.over = True
+            request.state = WAITING
         if process_queue.dropped:
             return
         if not failed:

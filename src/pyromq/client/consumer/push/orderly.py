@@ -15,7 +15,15 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, Listening, Verdict
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
-from pyromq.client.consumer.push.process_queue import ConsumeRequest, ProcessQueue
+from pyromq.client.consumer.push.process_queue import (
+    DROPPED,
+    LOST,
+    OPEN,
+    RUNNING,
+    WAITING,
+    ConsumeRequest,
+    ProcessQueue,
+)
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
@@ -100,7 +108,9 @@ class OrderlyConsuming:
 
     def go_on(self, process_queue: ProcessQueue) -> None:
         """Begin the queue's next turn, unless one is under way, nothing is left, or it is not ours to consume now."""
-        if process_queue.busy or process_queue.closed or len(process_queue.requests) <= process_queue.uncommitted:
+        if process_queue.busy or process_queue.state is not OPEN:
+            return
+        if len(process_queue.requests) <= process_queue.uncommitted:
             return
         if self._clock.monotonic() > process_queue.allowed_until:
             return
@@ -118,7 +128,8 @@ class OrderlyConsuming:
         if turn is not None and turn.in_task:
             self._async.cancel(turn)
             for request in process_queue.requests:
-                request.abandoned = True
+                if request.state is RUNNING:
+                    request.state = LOST
             process_queue.changed.set()
 
     async def stop(self) -> None:
@@ -136,9 +147,9 @@ class OrderlyConsuming:
         process_queue.busy = False
         self._turns.pop(process_queue, None)
         for request in turn.ran:
-            request.over = True
+            request.state = WAITING
         process_queue.changed.set()
-        if process_queue.dropped:
+        if process_queue.state is DROPPED:
             return
         process_queue.consumed_ms = self._clock.now_ms()
         for request in turn.ran:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
 from math import inf
 from typing import cast
 
@@ -18,15 +19,58 @@ from pyromq.client.consumer.push.listener import Listening, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
 
 
+class RequestState(Enum):
+    """Where a consume request stands. Only `RUNNING` and `JUDGED` keep its queue from being given away.
+
+    | state   | its listener    | its messages              | next                                                    |
+    |---------|-----------------|---------------------------|---------------------------------------------------------|
+    | WAITING | is not called   | are held                  | RUNNING when called; DONE at a commit of earlier turns  |
+    | RUNNING | is called       | are held                  | DONE; JUDGED or WAITING when it failed; LATE; LOST      |
+    | JUDGED  | has failed      | are held, and sent back   | DONE; WAITING with those that no broker takes           |
+    | LATE    | is called still | were sent back            | nothing: whatever it returns, nobody listens            |
+    | LOST    | was cancelled   | are held                  | nothing, but for DONE when it hides its cancellation    |
+    | DONE    | is not called   | are consumed or sent back | nothing                                                 |
+
+    JUDGED and LATE are for concurrent consumption, LOST for orderly: the lock of its queue may be another's.
+    """
+
+    WAITING = 1
+    RUNNING = 2
+    JUDGED = 3
+    LATE = 4
+    LOST = 5
+    DONE = 6
+
+
+# Bound once: looking a member up in its class costs a call, on the way of every message.
+WAITING, RUNNING, JUDGED, LATE, LOST, DONE = RequestState
+
+
+class QueueState(Enum):
+    """Whether the requests of a queue start and count.
+
+    | state   | requests start | what listeners return counts | next                                                |
+    |---------|----------------|------------------------------|-----------------------------------------------------|
+    | OPEN    | yes            | yes                          | CLOSED: the queue is about to be given away         |
+    | CLOSED  | no             | yes                          | DROPPED once the last offset is stored              |
+    | DROPPED | no             | no                           | nothing; the queue may be consumed elsewhere by now |
+    """
+
+    OPEN = 1
+    CLOSED = 2
+    DROPPED = 3
+
+
+OPEN, CLOSED, DROPPED = QueueState
+
+
 class ConsumeRequest:
     """Messages for one call of the listener. A thread or task runs it; everything else is done by the event loop.
 
-    `started` is the monotonic second of the latest call, None before it. `over` means that neither call nor clean-up
-    are under way; `done` that the messages are consumed, or were sent back. `abandoned`: whatever the listener may
-    still say, nobody waits for it.
+    `started` is the monotonic second of the latest call, None before it.
     """
 
-    __slots__ = ("abandoned", "done", "failure", "listener", "messages", "over", "process_queue", "returned", "started")
+    __slots__ = ("failure", "listener", "messages", "process_queue", "returned", "started", "state")
 
     def __init__(self, process_queue: ProcessQueue, listener: Listening, messages: list[StoredMessage]) -> None:
         self.process_queue = process_queue
@@ -35,9 +79,7 @@ class ConsumeRequest:
         self.started: float | None = None
         self.returned: object = None
         self.failure: BaseException | None = None
-        self.over = True
-        self.done = False
-        self.abandoned = False
+        self.state = WAITING
 
     @property
     def first_offset(self) -> int:
@@ -45,10 +87,11 @@ class ConsumeRequest:
 
     def begin(self) -> bool:
         """Note that the listener is about to be called; false when the queue is not, or no longer, ours to consume."""
-        self.started = self.process_queue.now()
-        self.over = False  # before the look at `closed`: who closes looks at `over` afterwards
-        if self.process_queue.closed or self.started > self.process_queue.allowed_until:
-            self.over = True
+        queue = self.process_queue
+        self.started = queue.now()
+        self.state = RUNNING  # before the look at the queue's: who closes it looks at this one afterwards
+        if queue.state is not OPEN or self.started > queue.allowed_until:
+            self.state = WAITING
             return False
         self.returned = self.failure = None
         return True
@@ -88,19 +131,17 @@ class ConsumeRequest:
 class ProcessQueue:
     """The requests of one queue, in the order fetched; offsets are queue offsets.
 
-    `next_offset` is where fetching goes on. Once `closed`, no request starts any more; once `dropped`, what listeners
-    that still run make of their requests counts for nothing: the queue was given away, or is consumed anew from another
-    offset. `changed` is set when messages are finished, for those that wait for room or for the end. `now` gives
-    monotonic seconds. Where order is kept: no request starts after `allowed_until`, when the queue's lock may be
-    another's; `busy` while a turn is under way; the first `uncommitted` requests are consumed, but not committed.
+    `next_offset` is where fetching goes on. `changed` is set when messages are finished, for those that wait for room
+    or for the end. `now` gives monotonic seconds. Where order is kept: no request starts after `allowed_until`, when
+    the queue's lock may be another's; `busy` while a turn, or the pause after it, is under way; the first `uncommitted`
+    requests are consumed, but not committed.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: Callable[[], float]) -> None:
         self.queue = queue
         self.next_offset = next_offset
         self.now = now
-        self.closed = False
-        self.dropped = False
+        self.state = OPEN
         self.allowed_until = inf
         self.busy = False
         self.uncommitted = 0
@@ -118,14 +159,23 @@ class ProcessQueue:
             self.requests.append(request)
         self.next_offset = next_offset
 
+    @property
+    def dropped(self) -> bool:
+        return self.state is DROPPED
+
     def drop(self) -> None:
         """Let nothing start, and nothing count, any more."""
-        self.closed = self.dropped = True
+        self.state = DROPPED
         self.changed.set()
+
+    def close(self) -> None:
+        """Let no further request start; those that run still count."""
+        if self.state is OPEN:
+            self.state = CLOSED
 
     async def quiet(self) -> None:
         """Start no further request, and wait until those begun are over."""
-        self.closed = True
+        self.close()
         while self.running:
             self.changed.clear()
             await self.changed.wait()
@@ -139,9 +189,9 @@ class ProcessQueue:
         if len(consumed) < len(request.messages):
             request.messages = request.messages[len(consumed) :]
             return
-        request.done = True
+        request.state = DONE
         requests = self.requests
-        while requests and requests[0].done:
+        while requests and requests[0].state is DONE:
             requests.popleft()
 
     def replace(self, request: ConsumeRequest, messages: list[StoredMessage]) -> None:
@@ -164,7 +214,7 @@ class ProcessQueue:
     @property
     def running(self) -> bool:
         """Whether a listener, or what follows it, is at work on one of the requests."""
-        return any(not request.over and not request.abandoned for request in self.requests)
+        return any(request.state in (RUNNING, JUDGED) for request in self.requests)
 
 
 def _size(messages: list[StoredMessage]) -> int:

@@ -201,7 +201,7 @@ class Ownership:
 
     def _stop_pulling(self, queues: Iterable[OwnedQueue]) -> None:
         for owned in queues:
-            owned.process_queue.closed = True
+            owned.process_queue.close()
             if (loop := self._loops.pop(owned, None)) is not None:
                 loop.cancel()
 

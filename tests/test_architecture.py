@@ -24,6 +24,7 @@ ROLES = {"nameserver", "broker", "client"}
 MAY_USE: dict[str, set[str]] = {
     **{word: WORDS for word in WORDS},
     **{mechanism: WORDS for mechanism in MECHANISMS},
+    "store": WORDS | {"filter.filter"},
     "net": WORDS | {"remoting"},
     **{role: WORDS | MECHANISMS | {"net"} for role in ROLES},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,

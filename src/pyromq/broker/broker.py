@@ -84,7 +84,7 @@ class Broker:
         self.offsets = Offsets(JsonFile(folder / "consumerOffset.json", disk))
         self.connections = Connections(self.config, self._clock)
         self.statistics = Statistics(self.config.cluster, self._clock)
-        self.long_polls = LongPolls(self._clock)
+        self.long_polls = LongPolls(self._clock, self.store.record_at)
         self._cold_reads = ColdReads(self.store)
         self.queue_locks = QueueLocks(self._clock)
         self.delay_levels = DelayLevels(

@@ -22,21 +22,21 @@ ALL = "*"
 _SQL = re.compile(r"\s(=|<>|[<>]=?|AND|OR|NOT|IN|IS|BETWEEN|and|or)\s|[<>=]\s*['\d]|(?i:\bis\s+(not\s+)?null\b)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TagFilter:
-    """A parsed tag expression. Without tags it wants everything."""
+    """A parsed tag expression, a `Filter` by codes: different tags may share one. Without tags it wants everything."""
 
     expression: str
     tags: frozenset[str]
     codes: frozenset[int]
-
-    @property
-    def accepts_code(self) -> Callable[[int], bool] | None:
-        """The test of a queue entry's tags code; None where every entry passes. Different tags may share a code."""
-        return self.codes.__contains__ if self.codes else None
+    accepts_code: Callable[[int], bool] | None
+    accepts_record: None = None
 
     def accepts_tag(self, tag: str | None) -> bool:
         return not self.tags or tag in self.tags
+
+
+EVERYTHING = TagFilter(ALL, frozenset(), frozenset(), None)
 
 
 def subscribed_tags(expression: str) -> TagFilter:
@@ -72,10 +72,11 @@ def parse_tags(expression: str | None) -> TagFilter:
     Raises `SubscriptionParseFailed` for an expression of separators only.
     """
     if not expression or expression == ALL:
-        return TagFilter(ALL, frozenset(), frozenset())
+        return EVERYTHING
     tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
     if not tags:
         raise SubscriptionParseFailed(
             f"parse the consumer's subscription failed: {expression!r} names no tag; write `a || b`, or `*` for all"
         )
-    return TagFilter(expression, tags, frozenset(map(tag_hash, tags)))
+    codes = frozenset(map(tag_hash, tags))
+    return TagFilter(expression, tags, codes, codes.__contains__)

@@ -5,10 +5,12 @@ import weakref
 from concurrent.futures import Future
 
 import pytest
+from tests.filter.wanting import Wanted
 
 from pyromq.broker.consuming import long_polls
 from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
 from pyromq.errors import SystemBusy, TopicNotFound
+from pyromq.filter.tags import EVERYTHING
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Dispatcher
@@ -36,20 +38,20 @@ def clock():
 
 @pytest.fixture
 def polls(clock):
-    return LongPolls(clock)
+    return LongPolls(clock, {0: memoryview(b"old"), 100: memoryview(b"new")}.get)
 
 
-def arrive(polls, tags_code):
-    polls.arrived(StoredMessage("t", b"x"), tags_code)
+def arrive(polls, tags_code, log_offset=0):
+    polls.arrived(StoredMessage("t", b"x", log_offset=log_offset), tags_code)
 
 
 def connection():
     return Exchange(Dispatcher(), HandClock(), address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda *_: None)
 
 
-def poll(*, topic="t", queue_id=0, accepts=None, resume=None, peer=None):
+def poll(*, topic="t", queue_id=0, wanted=EVERYTHING, resume=None, peer=None):
     resume = resume or (lambda: Reply(remark="read again"))
-    return LongPoll(topic, queue_id, accepts, resume, Future(), peer or connection())
+    return LongPoll(topic, queue_id, wanted, resume, Future(), peer or connection())
 
 
 def test_an_arrival_answers_the_polls_of_its_queue_only(polls):
@@ -61,7 +63,7 @@ def test_an_arrival_answers_the_polls_of_its_queue_only(polls):
 
 
 def test_only_a_wanted_tag_wakes(polls):
-    future = polls.park(poll(accepts={7}.__contains__), 15)
+    future = polls.park(poll(wanted=Wanted({7}.__contains__)), 15)
     arrive(polls, 8)
     assert not future.done()
     arrive(polls, 7)
@@ -194,7 +196,22 @@ def test_who_is_gone_before_its_turn_is_not_answered(polls):
 
 def test_a_subscription_of_many_is_asked_once_about_an_arrival(polls):
     asked = []
+    wanted = Wanted(asked.append)
     for _ in range(3):
-        polls.park(poll(accepts=asked.append), 15)
+        polls.park(poll(wanted=wanted), 15)
     arrive(polls, 7)
     assert asked == [7]
+
+
+def test_an_arrival_wakes_those_who_want_its_record(polls):
+    old = polls.park(poll(wanted=Wanted(accepts_record=lambda record: record == b"old")), 15)
+    new = polls.park(poll(wanted=Wanted(accepts_record=lambda record: record == b"new")), 15)
+    arrive(polls, 7, log_offset=100)
+    assert (old.done(), new.done()) == (False, True)
+
+
+def test_a_record_is_not_looked_at_where_its_code_is_not_wanted(polls):
+    asked = []
+    polls.park(poll(wanted=Wanted({7}.__contains__, asked.append)), 15)
+    arrive(polls, 8)
+    assert asked == []

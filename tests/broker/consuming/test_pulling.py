@@ -4,9 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.filter.wanting import with_body
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.consuming import long_polls
+from pyromq.broker.consuming import long_polls, pulling
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import decode_all
@@ -371,6 +372,17 @@ async def test_only_a_wanted_tag_ends_the_waiting(three):
     response = await waiting
     assert bodies(response) == [b"5"]
     assert response.header(PullMessageResponse).next_offset == 5
+
+
+async def test_only_a_record_that_the_filter_accepts_ends_the_waiting(three, monkeypatch):
+    monkeypatch.setattr(pulling, "filter_of", lambda expression_type, expression: with_body(b"wanted"))
+    waiting = await parked(three, pull(3, sys_flag=INLINE | WAIT))
+    await three.send("orders", b"other")
+    assert not waiting.done()
+    await three.send("orders", b"wanted")
+    response = await waiting
+    assert bodies(response) == [b"wanted"]
+    assert position(response) == (0, "FOUND", 5, 0, 5)
 
 
 async def test_a_burst_wakes_once_and_comes_in_one_answer(orders):

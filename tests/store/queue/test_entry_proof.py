@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.filter.wanting import Wanted
 from tests.store.making import TOPIC, fill, opened
 
+from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
 from pyromq.record import decode_all
 from pyromq.store import recovery
@@ -25,11 +27,11 @@ def sent(tmp_path: Path) -> list[bytes]:
         return [each.body for each in fill(store, COUNT) if each.queue_id == 0]
 
 
-def pulled(store: MessageStore, accepts: object = None) -> list[StoredMessage]:
+def pulled(store: MessageStore, wanted: Filter | None = None) -> list[StoredMessage]:
     found: list[StoredMessage] = []
     offset = store.min_offset(TOPIC, 0)
     while offset < store.max_offset(TOPIC, 0):
-        read = store.read(TOPIC, 0, offset, 32, accepts=accepts)  # type: ignore[arg-type]
+        read = store.read(TOPIC, 0, offset, 32, wanted=wanted)
         found += [each for view in read.records for each in decode_all(view)]
         assert read.next_offset > offset
         offset = read.next_offset
@@ -63,7 +65,7 @@ def test_a_flipped_bit_hides_no_message_from_those_who_filter(tmp_path: Path, se
     flip(tmp_path / QUEUE, 30 * ENTRY_BYTES + byte)
     with opened(tmp_path, **BIG) as store:
         wanted = {store.entries(TOPIC, 0, 0, 1)[0].tags_code}
-        assert [each.body for each in pulled(store, wanted.__contains__)] == sent[::3]
+        assert [each.body for each in pulled(store, Wanted(wanted.__contains__))] == sent[::3]
 
 
 def test_a_wiped_stretch_is_made_again(tmp_path: Path, sent: list[bytes]) -> None:

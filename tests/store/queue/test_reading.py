@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.filter.wanting import Wanted, with_body
 from tests.store.making import TOPIC, fill, message, opened, small_store
 
 from pyromq.java_hash import java_hash
-from pyromq.record import decode_all
+from pyromq.record import decode, decode_all
+from pyromq.store.disk import LocalDisk
+from pyromq.store.log import residency
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 
 
@@ -94,7 +97,7 @@ def test_bulk_reads_find_what_looking_at_each_entry_finds(tmp_path: Path, most_b
         for count, queues in ((300, 1), (60, 2), (500, 1)):
             fill(store, count, queues=queues)
         fast = store.read(TOPIC, 0, 7, 1500, max_bytes=most_bytes)
-        slow = store.read(TOPIC, 0, 7, 1500, max_bytes=most_bytes, accepts=lambda code: True)
+        slow = store.read(TOPIC, 0, 7, 1500, max_bytes=most_bytes, wanted=Wanted(lambda code: True))
         assert [bytes(each) for each in fast.records] == [bytes(each) for each in slow.records]
         assert (fast.status, fast.next_offset, fast.count) == (slow.status, slow.next_offset, slow.count)
         assert len(found_bodies(fast)) == fast.count
@@ -120,7 +123,7 @@ def test_filter_passes_over_what_it_does_not_accept(tmp_path: Path) -> None:
     with opened(tmp_path, consume_queue_entries=100) as store:
         sent = fill(store, 60, queues=1)
         wanted = java_hash("t1")
-        result = store.read(TOPIC, 0, 0, 10, accepts=lambda code: code == wanted)
+        result = store.read(TOPIC, 0, 0, 10, wanted=Wanted(lambda code: code == wanted))
         assert found_bodies(result) == [each.body for each in sent[1:30:3]]
         assert result.next_offset == 29
 
@@ -129,9 +132,56 @@ def test_filter_that_accepts_nothing_makes_progress_of_800_entries(tmp_path: Pat
     with opened(tmp_path, consume_queue_entries=2000, segment_bytes=1 << 20) as store:
         for _ in range(1000):
             store.append(message())
-        results = [store.read(TOPIC, 0, at, 32, accepts=lambda code: False) for at in (0, 800)]
+        results = [store.read(TOPIC, 0, at, 32, wanted=Wanted(lambda code: False)) for at in (0, 800)]
         assert [each.status for each in results] == [ReadStatus.NO_MATCHED_MESSAGE] * 2
         assert [each.next_offset for each in results] == [800, 1000]
+
+
+def test_a_filter_of_records_is_asked_after_the_one_of_codes(tmp_path: Path) -> None:
+    with opened(tmp_path, consume_queue_entries=100) as store:
+        sent = fill(store, 60, queues=1)
+        code, asked = java_hash("t1"), []
+
+        def accepts(record: memoryview) -> bool:
+            asked.append(decode(record).body)
+            return len(asked) % 2 == 0
+
+        result = store.read(TOPIC, 0, 0, 3, wanted=Wanted(lambda each: each == code, accepts))
+        assert asked == [each.body for each in sent[1:18:3]]
+        assert found_bodies(result) == asked[1::2]
+        assert (result.status, result.next_offset) == (ReadStatus.FOUND, 17)
+
+
+def test_reading_on_with_a_filter_of_records_meets_every_wanted_one_once(tmp_path: Path) -> None:
+    with opened(tmp_path, consume_queue_entries=30) as store:
+        bodies = [each.body for each in fill(store, 100, queues=1)]
+        found: list[bytes] = []
+        offset = 0
+        while offset < 100:
+            result = store.read(TOPIC, 0, offset, 4, wanted=with_body(*bodies[::7]))
+            assert result.count <= 4
+            assert result.next_offset > offset
+            found += found_bodies(result)
+            offset = result.next_offset
+        assert found == bodies[::7]
+
+
+def test_records_that_a_filter_has_to_see_are_not_touched_before_they_are_in_memory(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    with opened(tmp_path, consume_queue_entries=100) as store:
+        bodies = [each.body for each in fill(store, 20, queues=1)]
+        asked = []
+        wanted = Wanted(accepts_record=lambda record: bool(asked.append(record)) or decode(record).body in bodies[3:5])
+        monkeypatch.setattr(LocalDisk, "is_loaded", lambda disk, views: False)
+        result = store.read(TOPIC, 0, 0, 10, wanted=wanted)
+        assert (result.status, result.next_offset, result.records) == (ReadStatus.NO_MATCHED_MESSAGE, 0, [])
+        assert b"".join(result.unread) == b"".join(
+            store.record_at(each.log_offset) for each in store.entries(TOPIC, 0, 0, 20)
+        )
+        assert asked == []
+        monkeypatch.setattr(LocalDisk, "is_loaded", lambda disk, views: True)
+        result = store.read(TOPIC, 0, 0, 10, wanted=wanted)
+        assert (found_bodies(result), result.next_offset, result.unread) == (bodies[3:5], 20, ())
 
 
 def test_entries_whose_records_are_gone_are_passed_over(tmp_path: Path) -> None:

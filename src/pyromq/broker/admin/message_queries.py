@@ -8,12 +8,12 @@ from functools import partial
 from pyromq.broker.indexing import Indexing
 from pyromq.broker.members.connections import Connections
 from pyromq.errors import BrokerError, QueryNotFound
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.filter import Filter, filter_of
 from pyromq.remoting.bodies import QueueEntriesBody, QueueEntryBody, Subscription, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
-from pyromq.store.message_store import MessageStore
+from pyromq.store.message_store import MessageStore, QueueEntry
 
 MAX_MATCHES = 64  # maxMsgsNumBatch
 UNIQUE_KEY_MATCHES = 32  # defaultQueryMaxNum
@@ -64,18 +64,26 @@ class Querying:
         if not first <= header.index < last:
             return Reply(body=encode_body(body), remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
         subscription = self._subscription(header.consumer_group, topic)
-        accepts = parse_tags(subscription.expression).accepts_code if subscription is not None else None
+        wanted = filter_of(subscription.expression_type, subscription.expression) if subscription is not None else None
         entries = [
             QueueEntryBody(
                 log_offset=entry.log_offset,
                 size=entry.size,
                 tags_code=entry.tags_code,
-                accepted=subscription is not None and (accepts is None or accepts(entry.tags_code)),
+                accepted=wanted is not None and self._passes(entry, wanted),
             )
             for entry in self._store.entries(topic, queue_id, header.index, header.count)
         ]
         body = QueueEntriesBody(min_index=first, max_index=last, entries=entries, subscription=subscription)
         return Reply(body=encode_body(body))
+
+    def _passes(self, entry: QueueEntry, wanted: Filter) -> bool:
+        if wanted.accepts_code is not None and not wanted.accepts_code(entry.tags_code):
+            return False
+        if wanted.accepts_record is None:
+            return True
+        record = self._store.record_at(entry.log_offset)
+        return record is not None and wanted.accepts_record(record)
 
     def _subscription(self, group: str | None, topic: str) -> Subscription | None:
         consumers = self._connections.consumers(group) if group else None

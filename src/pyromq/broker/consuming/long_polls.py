@@ -11,6 +11,7 @@ import msgspec
 
 from pyromq.clock import Clock
 from pyromq.errors import MQError, SystemBusy
+from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Answered
 from pyromq.remoting.exchange import Exchange
@@ -20,15 +21,13 @@ LONGEST_SECONDS = 90.0  # a connection that is silent for 120 s is closed: bette
 SLICE = 100  # answers between two turns of the loop: a few milliseconds of reading
 _TICK_SECONDS = 0.0625  # pulls whose time is up within it leave together
 
-Accepts = Callable[[int], bool] | None
-
 
 class LongPoll(msgspec.Struct, gc=False, eq=False):
-    """One parked pull: wants what `accepts` takes; `resume` reads again, for good; it came from `peer`."""
+    """One parked pull: waits for what is `wanted`; `resume` reads again, for good; it came from `peer`."""
 
     topic: str
     queue_id: int
-    accepts: Accepts
+    wanted: Filter
     resume: Callable[[], Answered]
     future: Future[Answered]
     peer: Exchange
@@ -42,11 +41,12 @@ class LongPolls:
     comes in one answer. The owner sets `run_soon`, which runs a function at the end of the turn.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, record_at: Callable[[int], memoryview | None]) -> None:
         self.run_soon: Callable[[Callable[[], None]], object] = lambda wake: wake()
         self._clock = clock
-        # By queue, then by what they accept: most want the same, and an arrival asks once for all of these.
-        self._parked: dict[tuple[str, int], dict[Accepts, dict[LongPoll, None]]] = {}
+        self._record_at = record_at
+        # By queue, then by filter: most want the same, and an arrival asks once for all of these.
+        self._parked: dict[tuple[str, int], dict[Filter, dict[LongPoll, None]]] = {}
         self._due: dict[int, set[LongPoll]] = {}
         self._of_peer: dict[Exchange, set[LongPoll]] = {}  # all that wait, until the moment they are answered
         self._count = 0
@@ -67,7 +67,7 @@ class LongPolls:
         if self._count >= MAX_PARKED:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
-        self._parked.setdefault((poll.topic, poll.queue_id), {}).setdefault(poll.accepts, {})[poll] = None
+        self._parked.setdefault((poll.topic, poll.queue_id), {}).setdefault(poll.wanted, {})[poll] = None
         self._due.setdefault(poll.due, set()).add(poll)
         self._watched(poll.peer).add(poll)
         self._count += 1
@@ -81,9 +81,10 @@ class LongPolls:
         parked = self._parked.get(key)
         if parked is None:
             return
-        woken = [accepts for accepts in parked if accepts is None or accepts(tags_code)]
-        for accepts in woken:
-            self._make_ready(parked.pop(accepts))
+        woken = [wanted for wanted in parked if (accepts := wanted.accepts_code) is None or accepts(tags_code)]
+        for wanted in woken:
+            if (accepts_record := wanted.accepts_record) is None or self._is_accepted(message, accepts_record):
+                self._make_ready(parked.pop(wanted))
         if not parked:
             self._parked.pop(key, None)
 
@@ -105,6 +106,10 @@ class LongPolls:
         self._stopping = True
         for poll in [poll for polls in self._of_peer.values() for poll in polls]:
             self._answer(poll)
+
+    def _is_accepted(self, message: StoredMessage, accepts: Callable[[memoryview], bool]) -> bool:
+        record = self._record_at(message.log_offset)
+        return record is not None and accepts(record)
 
     def _watched(self, peer: Exchange) -> set[LongPoll]:
         """Return the waiting pulls of a connection, which leave when it is closed."""
@@ -140,10 +145,10 @@ class LongPolls:
             self._due.pop(poll.due, None)
         key = poll.topic, poll.queue_id
         parked = self._parked.get(key, {})
-        polls = parked.get(poll.accepts, {})
+        polls = parked.get(poll.wanted, {})
         polls.pop(poll, None)
         if not polls:
-            parked.pop(poll.accepts, None)
+            parked.pop(poll.wanted, None)
         if not parked:
             self._parked.pop(key, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -23,7 +22,7 @@ from pyromq.errors import (
     SubscriptionNotLatest,
     TopicNotFound,
 )
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.filter import Filter, filter_of
 from pyromq.remoting.codes import Permission, PullFlag
 from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
@@ -57,8 +56,6 @@ _MOVED_ANSWERS = {
     for status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 }
 
-Accepts = Callable[[int], bool] | None
-
 
 class Pulling:
     """Reads queues for consumers; parks pulls that find nothing and may wait."""
@@ -90,21 +87,23 @@ class Pulling:
     def pull(self, header: PullMessage, call: Call) -> Answered | Future[Answered]:
         self._check(header, call)
         flags = header.sys_flag
-        accepts = self._subscription(header)
+        wanted = self._subscription(header)
         if flags & PullFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        found = self._find(header, accepts)
+        found = self._find(header, wanted)
         reply = self._reply(header, found)
+        if found.unread:
+            return self._cold_reads.when_loaded(found.unread, lambda: reply)
         if found.is_past and found.records and not self._store.disk.is_loaded(found.records):
-            return self._cold_reads.when_loaded(found.records, partial(self._proven, header, found, reply, accepts))
+            return self._cold_reads.when_loaded(found.records, partial(self._proven, header, found, reply, wanted))
         if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
-            return self._park(header, accepts, call)
+            return self._park(header, wanted, call)
         return reply
 
-    def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, accepts: Accepts) -> FilledReply:
+    def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, wanted: Filter) -> FilledReply:
         """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
         place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
-        if not found.is_doubted or self._store.prove(*place, tags=accepts is not None):
+        if not found.is_doubted or self._store.prove(*place, tags=wanted.accepts_code is not None):
             return reply
         values = (header.queue_offset, found.min_offset, found.max_offset)
         return FilledReply(_ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)
@@ -128,11 +127,10 @@ class Pulling:
                 f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{call.peer.address}]"
             )
 
-    def _subscription(self, header: PullMessage) -> Accepts:
-        """Return the test of tags codes: from the request itself, or as the group's heartbeats have told."""
+    def _subscription(self, header: PullMessage) -> Filter:
+        """Return what is wanted: from the request itself, or as the group's heartbeats have told."""
         if header.sys_flag & PullFlag.SUBSCRIPTION:
-            self._check_expression_type(header.expression_type)
-            return parse_tags(header.subscription).accepts_code
+            return filter_of(header.expression_type, header.subscription)
         consumers = self._connections.consumers(header.consumer_group)
         if consumers is None:
             raise SubscriptionNotFound(f"the consumer's group info not exist{FAQ}")
@@ -144,21 +142,16 @@ class Pulling:
             raise SubscriptionNotFound(f"the consumer's subscription not exist{FAQ}")
         if subscription.version < header.subscription_version:
             raise SubscriptionNotLatest("the consumer's subscription not latest")
-        self._check_expression_type(subscription.expression_type)
-        return parse_tags(subscription.expression).accepts_code
+        return filter_of(subscription.expression_type, subscription.expression)
 
-    def _check_expression_type(self, expression_type: str | None) -> None:
-        if expression_type not in (None, "", "TAG"):
-            raise BrokerError(f"The broker does not support consumer to filter message by {expression_type}")
-
-    def _find(self, header: PullMessage, accepts: Accepts) -> ReadResult:
+    def _find(self, header: PullMessage, wanted: Filter) -> ReadResult:
         return self._store.read(
             header.topic,
             header.queue_id,
             header.queue_offset,
             header.max_count,
             max_bytes=header.max_bytes,
-            accepts=accepts,
+            wanted=wanted,
         )
 
     def _reply(self, header: PullMessage, found: ReadResult) -> FilledReply:
@@ -169,22 +162,22 @@ class Pulling:
         self._statistics.count_get_miss()
         return FilledReply(_template(found.status, header.queue_offset), values)
 
-    def _park(self, header: PullMessage, accepts: Accepts, call: Call) -> Future[Answered]:
+    def _park(self, header: PullMessage, wanted: Filter, call: Call) -> Future[Answered]:
         suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms
         poll = LongPoll(
             header.topic,
             header.queue_id,
-            accepts,
-            partial(self._read_again, header, accepts, call),
+            wanted,
+            partial(self._read_again, header, wanted, call),
             Future(),
             call.peer,
         )
         return self._long_polls.park(poll, suspend_ms / 1000)
 
-    def _read_again(self, header: PullMessage, accepts: Accepts, call: Call) -> FilledReply:
+    def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> FilledReply:
         """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
         self._check(header, call)
-        return self._reply(header, self._find(header, accepts))
+        return self._reply(header, self._find(header, wanted))
 
 
 def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:

@@ -10,6 +10,7 @@ from pyromq.broker.members.consumer_groups import Groups
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError
+from pyromq.filter.filter import TAG_TYPES, filter_of
 from pyromq.filter.subscription_differences import differences, in_words
 from pyromq.names import is_system_group, retry_topic
 from pyromq.remoting.bodies import ClientCheck, ConsumerEntry, HeartbeatBody, decode_body
@@ -119,8 +120,6 @@ class Heartbeating:
         subscription = decode_body(ClientCheck, call.body).subscription
         if subscription is None:
             return Reply()
-        if subscription.expression_type not in ("", "TAG"):
-            raise BrokerError(
-                f"The broker does not support consumer to filter message by {subscription.expression_type}"
-            )
+        if subscription.expression_type not in TAG_TYPES:
+            filter_of(subscription.expression_type, subscription.expression)
         return Reply()

@@ -16,6 +16,7 @@ from operator import add, sub
 
 import msgspec
 
+from pyromq.filter.filter import Filter
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
@@ -54,7 +55,7 @@ class ReadResult(msgspec.Struct, frozen=True):
 
     `next_offset` is the queue offset to ask for next. `is_past`: they were not written or seen in memory just now, and
     may have to come from the disk when they are touched. `is_doubted`: nobody has compared them with their entries, to
-    touch nothing.
+    touch nothing. `unread`: records that the filter has to see, and that are not in memory: load them, and read again.
     """
 
     status: ReadStatus
@@ -66,6 +67,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     size: int
     is_past: bool = False
     is_doubted: bool = False
+    unread: tuple[memoryview, ...] = ()
 
 
 _Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries looked at; the rest as in `ReadResult`
@@ -103,9 +105,9 @@ class Reading:
         max_count: int,
         *,
         max_bytes: int | None = None,
-        accepts: Callable[[int], bool] | None = None,
+        wanted: Filter | None = None,
     ) -> ReadResult:
-        """Return messages from `queue_offset` on whose tags code is accepted; at least one if there is any.
+        """Return messages from `queue_offset` on that are `wanted` (None: all are); at least one if there is any.
 
         `max_bytes` asks for fewer bytes than configured, or for more: a bulk read, which has limits of its own. A read
         ends where a file of the queue does. Called for every pull.
@@ -120,14 +122,18 @@ class Reading:
             after = queue.after_file_of(queue_offset)
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, queue.max_offset, [], 0, 0)
         limits = (max_bytes, max_count)
-        found = self._collect(queue, queue_offset, content, limits=limits, accepts=accepts)
+        found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
         if queue_offset < queue.doubted_to:
-            while self._proof.is_due(queue, queue_offset, found.next_offset, tags=accepts is not None):
+            tags = wanted is not None and wanted.accepts_code is not None
+            while self._proof.is_due(queue, queue_offset, found.next_offset, tags=tags):
                 if found.is_past and found.records and not self._disk.is_loaded(found.records):
-                    return msgspec.structs.replace(found, is_doubted=True)
-                if self._proof.prove(queue, queue_offset, found.next_offset, tags=accepts is not None):
+                    found = msgspec.structs.replace(found, is_doubted=True)
                     break
-                found = self._collect(queue, queue_offset, content, limits=limits, accepts=accepts)
+                if self._proof.prove(queue, queue_offset, found.next_offset, tags=tags):
+                    break
+                found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
+        if wanted is not None and wanted.accepts_record is not None and found.records:
+            return self._sifted(found, queue_offset, content, limits=limits, wanted=wanted)
         return found
 
     def is_cold(self, log_offset: int) -> bool:
@@ -141,11 +147,14 @@ class Reading:
         content: memoryview,
         *,
         limits: tuple[int | None, int],
-        accepts: Callable[[int], bool] | None,
+        wanted: Filter | None,
     ) -> ReadResult:
+        accepts = None if wanted is None else wanted.accepts_code
         first = next(_unpack_entries(content))[0]
         max_bytes, max_count = self._allowed(limits[0], self.is_cold(first))
         max_count = min(max_count, limits[1])
+        if wanted is not None and wanted.accepts_record is not None:
+            max_count = SCANNED_ENTRIES  # of which `_sifted` keeps fewer
         found = None
         if accepts is None and max_count > 0:
             next_ones = self._next_ones if max_count <= SCANNED_ENTRIES else self._next_many
@@ -157,6 +166,34 @@ class Reading:
         last, size = _unpack_last(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
         is_past = not self._residency.covers(first, last + size)
         return ReadResult(status, after, low, high, records, count, total, is_past)
+
+    def _sifted(
+        self,
+        found: ReadResult,
+        queue_offset: int,
+        content: memoryview,
+        *,
+        limits: tuple[int | None, int],
+        wanted: Filter,
+    ) -> ReadResult:
+        """Keep of the records found by their entries those that the filter accepts, as many as a read may have."""
+        low, high, after = found.min_offset, found.max_offset, found.next_offset
+        if found.is_past and not self._disk.is_loaded(found.records):
+            unread = tuple(found.records)
+            return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0, unread=unread)
+        assert wanted.accepts_record is not None
+        most = min(self._allowed(limits[0], self.is_cold(next(_unpack_entries(content))[0]))[1], limits[1])
+        kept: list[memoryview] = []
+        scanned = content[: (after - queue_offset) * ENTRY_BYTES]
+        for offset, (log_offset, size, tags_code) in enumerate(_unpack_entries(scanned), queue_offset):
+            if kept and len(kept) >= most:
+                after = offset
+                break
+            is_there = 0 < size < FILLER_SIZE and self._log.min_offset <= log_offset <= self._log.end - size
+            if is_there and (wanted.accepts_code is None or wanted.accepts_code(tags_code)):
+                kept += filter(wanted.accepts_record, self._log.views((log_offset,), (size,)))
+        status = ReadStatus.FOUND if kept else ReadStatus.NO_MATCHED_MESSAGE
+        return ReadResult(status, after, low, high, kept, len(kept), sum(map(len, kept)))
 
     def _allowed(self, asked_bytes: int | None, cold: bool) -> tuple[int, int]:
         """Return the most bytes and messages of a read. One that begins among cold records is cold to its end."""

@@ -1,0 +1,24 @@
+"""Filters: what makes them, and which kinds are refused."""
+
+import pytest
+
+from pyromq.errors import BrokerError
+from pyromq.filter.filter import TAG_TYPES, filter_of
+from pyromq.filter.tags import parse_tags
+
+
+@pytest.mark.parametrize("expression_type", TAG_TYPES)
+def test_a_subscription_by_tags_is_decided_by_codes_alone(expression_type):
+    wanted = filter_of(expression_type, "a || b")
+    assert wanted is parse_tags("a || b")
+    assert wanted.accepts_record is None
+
+
+def test_pulls_of_the_same_expression_have_the_same_filter():
+    assert filter_of("TAG", "*") is filter_of(None, None)
+    assert filter_of("TAG", "a") is filter_of("", "a")
+
+
+def test_other_kinds_are_refused():
+    with pytest.raises(BrokerError, match=r"^The broker does not support consumer to filter message by SQL92$"):
+        filter_of("SQL92", "price > 5")

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from pyromq.client.consumer.push.listener import GiveUp as GiveUp
     from pyromq.client.consumer.push.listener import RetryLater as RetryLater
     from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
+    from pyromq.client.hooks import ConsumeMessageHook as ConsumeMessageHook
+    from pyromq.client.hooks import ConsumeOutcome as ConsumeOutcome
+    from pyromq.client.hooks import ConsumeStatus as ConsumeStatus
     from pyromq.client.hooks import EndTransactionHook as EndTransactionHook
+    from pyromq.client.hooks import MessageDelivery as MessageDelivery
     from pyromq.client.hooks import MessageSend as MessageSend
     from pyromq.client.hooks import SendKind as SendKind
     from pyromq.client.hooks import SendMessageHook as SendMessageHook
@@ -82,7 +86,11 @@ _MODULES = {
     "pyromq.client.consumer.damage": ("DamagedMessage", "MessageDamaged"),
     "pyromq.client.consumer.push.listener": ("Ack", "GiveUp", "RetryLater"),
     "pyromq.client.hooks": (
+        "ConsumeMessageHook",
+        "ConsumeOutcome",
+        "ConsumeStatus",
         "EndTransactionHook",
+        "MessageDelivery",
         "MessageSend",
         "SendKind",
         "SendMessageHook",

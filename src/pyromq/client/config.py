@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from pyromq.client.arguments import check_fields
-from pyromq.client.hooks import EndTransactionHook, SendMessageHook, check_hooks
+from pyromq.client.hooks import ConsumeMessageHook, EndTransactionHook, SendMessageHook, check_hooks
 from pyromq.errors import ResponseCode, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
@@ -119,6 +119,7 @@ class ConsumerConfig:
     # Part of the client id; clients of one share connections. None: one of its own, but "DEFAULT" where `broadcast`.
     instance: str | None = None
     connections: ConnectionConfig = PLAIN  # TLS, hooks around calls, signatures
+    hooks: tuple[ConsumeMessageHook, ...] = ()  # told of what is consumed
 
     orderly: bool = False  # each queue's messages one after the other, in order, by one member at a time
     broadcast: bool = False  # every member gets every message; offsets are kept in files, failures are not repeated
@@ -140,6 +141,7 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_hooks(self.hooks, ConsumeMessageHook)
         _check("timeout", self.timeout, 0.001, 3600)
         _check("pull_count", self.pull_count, 1, MAX_PULL_COUNT)
         _check("long_poll_seconds", self.long_poll_seconds, 0.0, 600)

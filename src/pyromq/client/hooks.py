@@ -112,6 +112,58 @@ class EndTransactionHook(Protocol):
         """Called when the broker was told, and for `Decision.UNKNOWN`, which it is not told: it will ask."""
 
 
+class ConsumeStatus(Enum):
+    """What becomes of messages that a listener got.
+
+    Without `ConsumerConfig.max_retries` only the broker knows which retry is the last: a message that becomes a dead
+    letter because it had all of them is told as RETRIED.
+    """
+
+    CONSUMED = "consumed"
+    RETRIED = "retried"  # they come again
+    DEAD_LETTERED = "dead-lettered"
+    DROPPED = "dropped"  # a broadcast consumer repeats nothing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageDelivery:
+    """Messages that a listener is about to get in one call.
+
+    `started` is in seconds of a clock that nobody sets. `state` is for hooks: what `before_consume` puts there,
+    `after_consume` finds.
+    """
+
+    group: str
+    client_id: str
+    messages: Sequence[StoredMessage]
+    started: float
+    state: dict[object, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOutcome:
+    """What a listener made of its messages: the first `done` are consumed, `status` tells what becomes of the others.
+
+    `error` is what it raised, `RetryLater` and `GiveUp` included.
+    """
+
+    status: ConsumeStatus
+    done: int
+    error: BaseException | None
+    seconds: float
+
+
+@runtime_checkable
+class ConsumeMessageHook(Protocol):
+    """Is told of every call of a listener: in the thread, or the task, that calls it, so at several places at once."""
+
+    def before_consume(self, delivery: MessageDelivery) -> None:
+        """Called before the listener, in the same context (`contextvars`)."""
+
+    def after_consume(self, delivery: MessageDelivery, outcome: ConsumeOutcome) -> None:
+        """Called when the listener has ended, before offsets move and messages are sent back."""
+
+
 class SendHooks:
     """Calls the hooks of one producer's sends."""
 
@@ -133,6 +185,29 @@ class SendHooks:
     def after(self, send: MessageSend, result: SendResult | None, error: BaseException | None) -> None:
         outcome = SendOutcome(result, error, self._clock.monotonic() - send.started)
         call_hooks([hook.after_send for hook in reversed(self._hooks)], send, outcome)
+
+
+class ConsumeHooks:
+    """Calls the hooks of one consumer, in any thread."""
+
+    def __init__(
+        self, hooks: Sequence[ConsumeMessageHook], group: str, client_id: Callable[[], str], *, clock: Clock
+    ) -> None:
+        self._hooks = hooks
+        self._group = group
+        self._client_id = client_id
+        self._clock = clock
+
+    def before(self, messages: Iterable[StoredMessage]) -> MessageDelivery:
+        delivery = MessageDelivery(self._group, self._client_id(), tuple(messages), self._clock.monotonic())
+        call_hooks([hook.before_consume for hook in self._hooks], delivery)
+        return delivery
+
+    def after(
+        self, delivery: MessageDelivery, status: ConsumeStatus, *, done: int, error: BaseException | None = None
+    ) -> None:
+        outcome = ConsumeOutcome(status, done, error, self._clock.monotonic() - delivery.started)
+        call_hooks([hook.after_consume for hook in reversed(self._hooks)], delivery, outcome)
 
 
 def check_hooks(hooks: Iterable[object], *protocols: type) -> None:

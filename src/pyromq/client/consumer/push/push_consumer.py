@@ -22,6 +22,7 @@ from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
 from pyromq.client.consumer.push.consume_directly import DirectConsuming
 from pyromq.client.consumer.push.listener import Listener, Listening
+from pyromq.client.consumer.push.listener_hooks import ListenerHooks
 from pyromq.client.consumer.push.local_offset_store import LocalOffsets
 from pyromq.client.consumer.push.orderly import OrderlyConsuming
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
@@ -114,10 +115,9 @@ class AsyncConsumer(AsyncLifespan):
         self._stopped: asyncio.Event
         self._owned: dict[MessageQueue, OwnedQueue] = {}
         self._direct = DirectConsuming(group, clock, orderly=config.orderly)
-        consumption = Consumption(
-            group, config, self._owned, self._entry, self._listening, self._reset, self._look_again
-        )
-        self._reporting = ConsumerReporting(consumption, self._direct)
+        status = Consumption(group, config, self._owned, self._entry, self._listening, self._reset, self._look_again)
+        self._reporting = ConsumerReporting(status, self._direct)
+        self._hooks = ListenerHooks(group, config, clock, client_id=lambda: self._cluster.client_id)
         self._cluster = ClusterClient(
             namesrv,
             clock,
@@ -318,7 +318,8 @@ class AsyncConsumer(AsyncLifespan):
         self._rebalance.wake()
 
     def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
-        self._subscriptions[topic] = _Subscribed(tags, Listening.of(listener, self._end), self._clock.now_ms())
+        listening = self._hooks.around(Listening.of(listener, self._end))
+        self._subscriptions[topic] = _Subscribed(tags, listening, self._clock.now_ms())
         self._announce_soon()
 
     def _end(self, failure: BaseException) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import StoreNotWritable
-from pyromq.store.config import FlushMode
+from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.message_store import MessageStore
+from pyromq.testing import SimulatedDisk
 
-from .making import NOON_MS, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
+from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
 
 
 def test_waiters_are_told_when_their_message_is_on_disk(tmp_path: Path) -> None:
@@ -102,4 +104,27 @@ def test_flushing_thread_flushes_queues_and_writes_the_checkpoint(tmp_path: Path
     assert store.flushed_to == store.max_log_offset
     assert struct.unpack_from(">qq", (tmp_path / "checkpoint").read_bytes()) == (NOON_MS, NOON_MS)
     assert store._queues.make(TOPIC, 0).flushed_offset == 5
+    store.close()
+
+
+def test_who_waits_is_told_between_two_of_many_queues() -> None:
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), **SMALL, flush=FlushMode.SYNC)  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    for number in range(100):
+        store.append(message(queue_id=number))
+    flushes: list[Path] = []
+    confirmed: list[int] = []
+
+    def send_one(path: Path) -> None:
+        flushes.append(path)
+        if len(flushes) == 20:
+            store.append(message(queue_id=0))
+            store.wait_flushed(store.max_log_offset).add_done_callback(lambda done: confirmed.append(len(flushes)))
+
+    disk.while_syncing = send_one
+    store._flusher.flush_queues(least_pages=0)
+    assert len(flushes) > 100
+    assert confirmed[0] < 25
     store.close()

@@ -133,7 +133,10 @@ class Flusher:
         self._answer(self._take(lambda waiter: waiter.log_offset <= end), True)
 
     def flush_queues(self, least_pages: int) -> None:
-        """Flush the queues with that many dirty pages; with 0 all, and then say so in the checkpoint."""
+        """Flush the queues with that many dirty pages; with 0 all, and then say so in the checkpoint.
+
+        There may be thousands on a slow disk: the log, for which somebody waits, is flushed between them.
+        """
         last_store_ms = self._log.last_store_ms
         segments: list[Segment] = []
         flushed: list[tuple[ConsumeQueue, int]] = []
@@ -145,7 +148,7 @@ class Flusher:
                 flushed.append((queue, end))
             elif not least_pages:
                 segments += queue.files.fresh()  # without entries so far
-        sync_all(segments, self._disk)
+        sync_all(segments, self._disk, between=self._flush_log_if_due)
         for queue, end in flushed:
             queue.flushed_offset = end
         self._queues_flushed_at = self._clock.monotonic()
@@ -204,8 +207,7 @@ class Flusher:
 
     def _flush_due(self) -> None:
         self._forget()
-        if self._waiters or self._log_is_due():
-            self.flush_log()
+        self._flush_log_if_due()
         now = self._clock.monotonic()
         config = self._config
         if (now - self._queues_synced_at) * 1000 >= config.queue_flush_thorough_interval_ms:
@@ -225,6 +227,10 @@ class Flusher:
         if now - self._forgotten_at >= FORGET_SECONDS:
             self._forgotten_at = now
             self._log.files.forget_before(self._log.end - KEPT_BEHIND)
+
+    def _flush_log_if_due(self) -> None:
+        if self._waiters or self._log_is_due():
+            self.flush_log()
 
     def _log_is_due(self) -> bool:
         dirty = self._log.end - self.flushed_to

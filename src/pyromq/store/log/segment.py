@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk, rewrite
@@ -168,16 +168,18 @@ class Segment:
         return list(self.path.parents[: self._levels])
 
 
-def sync_all(segments: Iterable[Segment], disk: Disk) -> None:
-    """Wait until all are on disk, with their names."""
+def sync_all(segments: Iterable[Segment], disk: Disk, *, between: Callable[[], None] = lambda: None) -> None:
+    """Wait until all are on disk, with their names; `between` is called before each."""
     folders: dict[Path, None] = {}
     for segment in segments:
+        between()
         segment.sync()
         folders.update(dict.fromkeys(segment.take_folders()))
-    sync_folders(folders, disk)
+    sync_folders(folders, disk, between=between)
 
 
-def sync_folders(folders: Iterable[Path], disk: Disk) -> None:
+def sync_folders(folders: Iterable[Path], disk: Disk, *, between: Callable[[], None] = lambda: None) -> None:
     for folder in folders:
+        between()
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile, with the files
             disk.sync_folder(folder)

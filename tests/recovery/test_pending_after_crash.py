@@ -11,8 +11,10 @@ import pytest
 from tests.seed import seed_of_the_day
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.consuming.consumer_offsets import Offsets
 from pyromq.broker.delays.delay_levels import DelayLevels
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction import Transacting
@@ -65,12 +67,14 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         offsets = Offsets(JsonFile(root / "config/consumerOffset.json"))
         offsets.load()
         topics = Topics(config, JsonFile(root / "config/topics.json"), clock)
-        levels = DelayLevels(store, JsonFile(root / "config/delayOffset.json"), statistics=statistics, clock=clock)
+        put_message = PutMessage(store, statistics, config)
+        file = JsonFile(root / "config/delayOffset.json")
+        levels = DelayLevels(store, put_message, file, statistics=statistics, clock=clock)
         levels.load()
-        halves = HalfMessages(store, topics, offsets, clock)
+        halves = HalfMessages(store, put_message, topics=topics, offsets=offsets, clock=clock)
         halves.load()
         halves.mend()
-        transacting = Transacting(store, halves, delay_levels=levels, statistics=statistics)
+        transacting = Transacting(put_message, halves, confirmation=Confirmation(store, clock), store=store)
         yield Parts(store, offsets, levels, halves, transacting)
     finally:
         store.close()

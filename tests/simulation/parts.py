@@ -6,9 +6,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.consuming.consumer_offsets import Offsets
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction import Transacting
@@ -64,11 +66,13 @@ class Parts:
         self.tables = [JsonFile(folder / name, disk) for name in ("consumerOffset", "topics", "delayOffset")]
         self.offsets = Offsets(self.tables[0])
         self.topics = Topics(config, self.tables[1], time)
-        self.levels = DelayLevels(store, self.tables[2], statistics=statistics, clock=time)
-        self.timers = Timers(store, ROOT / "timers", statistics=statistics, config=config, clock=time)
+        put_message = PutMessage(store, statistics, config)
+        self.levels = DelayLevels(store, put_message, self.tables[2], statistics=statistics, clock=time)
+        self.timers = Timers(store, put_message, ROOT / "timers", config=config, clock=time)
         self.tables.append(self.timers.filed._files._file)
-        self.halves = HalfMessages(store, self.topics, self.offsets, time)
-        self.transacting = Transacting(store, self.halves, delay_levels=self.levels, statistics=statistics)
+        self.halves = HalfMessages(store, put_message, topics=self.topics, offsets=self.offsets, clock=time)
+        confirmation = Confirmation(store, time)
+        self.transacting = Transacting(put_message, self.halves, confirmation=confirmation, store=store)
         needed = (self.levels, self.timers.filed, self.halves)
         store.retention.keep_from = lambda: min(part.log_needed_from for part in needed)
         store.retention.measure = lambda path: DiskUse(path, 10, 90)

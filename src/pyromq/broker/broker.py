@@ -16,9 +16,11 @@ from pyromq.broker.admin.message_queries import Querying
 from pyromq.broker.admin.runtime_info import Inspecting
 from pyromq.broker.admin.settings_admin import Configuring, load_changes
 from pyromq.broker.admin.topic_admin import Administering
+from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_answers import BatchTransacting
 from pyromq.broker.batches.batch_transactions import BatchTransactions
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.consuming.cold_pulls import ColdReads
 from pyromq.broker.consuming.consumer_offsets import Offsets
 from pyromq.broker.consuming.long_polls import LongPolls
@@ -38,12 +40,12 @@ from pyromq.broker.members.heartbeating import Heartbeating
 from pyromq.broker.name_server_registration import Registering
 from pyromq.broker.producing.reply_messages import Replying
 from pyromq.broker.producing.sending import Sending
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import SAMPLE_SECONDS, Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction import Transacting
 from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.broker.transactions.transaction_checks import TransactionChecks
-from pyromq.broker.waits import Waits
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import StoreNotWritable
 from pyromq.message import pack_address
@@ -87,16 +89,15 @@ class Broker:
         self.long_polls = LongPolls(self._clock, self.store.record_at)
         self._cold_reads = ColdReads(self.store)
         self.queue_locks = QueueLocks(self._clock)
-        self.delay_levels = DelayLevels(
-            self.store, JsonFile(folder / "delayOffset.json", disk), statistics=self.statistics, clock=self._clock
-        )
-        self.timers = Timers(
-            self.store, config.data / "timers", statistics=self.statistics, config=self.config, clock=self._clock
-        )
+        store, clock = self.store, self._clock
+        self.put_message = put_message = PutMessage(store, self.statistics, self.config)
+        delay_file = JsonFile(folder / "delayOffset.json", disk)
+        self.delay_levels = DelayLevels(store, put_message, delay_file, statistics=self.statistics, clock=clock)
+        self.timers = Timers(store, put_message, config.data / "timers", config=self.config, clock=clock)
         self.delay_levels.queue_for = self.timers.queue_for = self.topics.queue_for
-        self.half_messages = HalfMessages(self.store, self.topics, self.offsets, self._clock)
+        self.half_messages = HalfMessages(store, put_message, topics=self.topics, offsets=self.offsets, clock=clock)
         self.batches = BatchTransactions(
-            self.store, self.topics, self.offsets, statistics=self.statistics, config=self.config, clock=self._clock
+            store, put_message, topics=self.topics, offsets=self.offsets, config=self.config, clock=clock
         )
         self.registering = Registering(self.config, self.topics, self._clock)
         self.expiring = Expiring(self.store, (self.delay_levels, self.timers.filed, self.half_messages, self.batches))
@@ -130,22 +131,8 @@ class Broker:
         queue_locks = self.queue_locks
         connections, statistics, config, clock = self.connections, self.statistics, self.config, self._clock
         progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=clock)
-        sending = Sending(
-            store,
-            topics,
-            groups,
-            waits=Waits(self.half_messages, self.delay_levels, self.timers, config),
-            statistics=statistics,
-            config=config,
-            clock=clock,
-        )
         return [
-            sending,
-            Replying(store, sending, connections=connections, statistics=statistics, config=config, clock=clock),
-            Transacting(store, self.half_messages, delay_levels=self.delay_levels, statistics=statistics),
-            BatchTransacting(store, sending, self.batches, config=config),
-            Recalling(store, self.timers, topics, config=config, clock=clock),
-            Retrying(store, topics, groups, delay_levels=self.delay_levels, statistics=statistics, config=config),
+            *self._storing(),
             Pulling(
                 store,
                 topics,
@@ -183,6 +170,44 @@ class Broker:
                 delay_levels=self.delay_levels,
                 config=config,
                 clock=clock,
+            ),
+        ]
+
+    def _storing(self) -> list[object]:
+        """What answers requests that store something."""
+        store, topics, groups, put_message = self.store, self.topics, self.groups, self.put_message
+        config, clock = self.config, self._clock
+        admission, confirmation = Admission(topics, config), Confirmation(store, clock)
+        return [
+            Sending(
+                put_message,
+                admission=admission,
+                confirmation=confirmation,
+                store=store,
+                topics=topics,
+                groups=groups,
+                config=config,
+            ),
+            Replying(
+                put_message,
+                admission=admission,
+                confirmation=confirmation,
+                store=store,
+                connections=self.connections,
+                config=config,
+                clock=clock,
+            ),
+            Transacting(put_message, self.half_messages, confirmation=confirmation, store=store),
+            BatchTransacting(self.batches, admission=admission, confirmation=confirmation, config=config),
+            Recalling(self.timers, topics, confirmation=confirmation, config=config, clock=clock),
+            Retrying(
+                put_message,
+                admission=admission,
+                confirmation=confirmation,
+                store=store,
+                topics=topics,
+                groups=groups,
+                statistics=self.statistics,
             ),
         ]
 

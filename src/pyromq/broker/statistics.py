@@ -170,8 +170,9 @@ class Statistics:
         """A pull found nothing."""
         self.get_misses += 1
 
-    def count_put_failed(self) -> None:
-        self.failed_puts += 1
+    def count_put_failed(self, count: int = 1) -> None:
+        """Messages were not stored, since the store takes none."""
+        self.failed_puts += count
 
     def count_send_back(self, topic: str, group: str) -> None:
         self._tables["send_backs"].setdefault(f"{topic}@{group}", Counter()).add(1, 0)

@@ -51,7 +51,7 @@ def delivered(config, now):
 
 
 def listed(run):
-    reply = Recalling(run.store, run.timers, None, config=run.config, clock=run.clock).list(
+    reply = Recalling(run.timers, None, confirmation=None, config=run.config, clock=run.clock).list(
         ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None
     )
     return [timer.message_id for timer in decode_body(TimerList, reply.body).timers]

@@ -13,6 +13,7 @@ from tests.broker.headers import batch_header, send_header
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.delays.delay_levels import LONGEST_WAIT, DelayLevels
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage
@@ -41,11 +42,17 @@ class Alone(NamedTuple):
     levels: DelayLevels
 
 
+def levels_of(store, config, clock):
+    statistics = Statistics("c", clock)
+    put_message = PutMessage(store, statistics, config)
+    return DelayLevels(store, put_message, JsonFile(config.data / "o.json"), statistics=statistics, clock=clock)
+
+
 @pytest.fixture
 def alone(config, clock):
     store = MessageStore(config.store, clock, store_address=bytes(8))
     store.open()
-    levels = DelayLevels(store, JsonFile(config.data / "o.json"), statistics=Statistics("c", clock), clock=clock)
+    levels = levels_of(store, config, clock)
     levels.load()
     yield Alone(store, levels)
     store.close()
@@ -59,8 +66,7 @@ def park(alone, level, body=b"hello"):
 
 def restarted(alone, config, clock):
     """Return the levels as a broker finds them that comes after a killed one."""
-    file = JsonFile(config.data / "o.json")
-    levels = DelayLevels(alone.store, file, statistics=Statistics("c", clock), clock=clock)
+    levels = levels_of(alone.store, config, clock)
     levels.load()
     return levels
 

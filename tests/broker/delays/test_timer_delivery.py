@@ -13,6 +13,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
 from pyromq.broker.delays.timer_delivery import LONGEST_WAIT, Timers
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, encode_properties
@@ -43,8 +44,8 @@ def alone_in(clock):
     def begin(config):
         store = MessageStore(config.store_config, clock, store_address=bytes(8))
         store.open()
-        statistics = Statistics("c", clock)
-        timers = Timers(store, config.data / "timers", statistics=statistics, config=config, clock=clock)
+        put_message = PutMessage(store, Statistics("c", clock), config)
+        timers = Timers(store, put_message, config.data / "timers", config=config, clock=clock)
         opened.append(Alone(store, timers))
         timers.load()
         return Alone(store, timers)

@@ -15,6 +15,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
 from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import RecallRefused, StoreCorrupt
 from pyromq.message import StoredMessage, encode_properties
@@ -40,8 +41,8 @@ class Run:
         self.store.open()
         self.timers = Timers(
             self.store,
+            PutMessage(self.store, Statistics("c", self.clock), config),
             config.data / "timers",
-            statistics=Statistics("c", self.clock),
             config=config,
             clock=self.clock,
         )

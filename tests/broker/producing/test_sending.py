@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.broker.headers import PLAIN
 
+from pyromq.broker import confirmation
 from pyromq.broker.broker import Broker
-from pyromq.broker.producing import sending
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import BatchMember, encode_batch
@@ -580,7 +580,7 @@ async def test_sends_are_refused_while_the_disk_stands_still(flushing, disk, clo
 
 
 async def test_too_many_unconfirmed_sends_are_refused(flushing, disk, monkeypatch):
-    monkeypatch.setattr(sending, "MAX_UNCONFIRMED", 3)
+    monkeypatch.setattr(confirmation, "MAX_UNCONFIRMED", 3)
     pending = [flushing.channel.call_soon(header(), b"x", timeout=5) for _ in range(3)]
     await flushing.ask(MaxOffset(topic="orders", queue_id=0))
     response = await flushing.ask(header(), b"x", code=2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 
+from pyromq.broker.confirmation import when_saved
 from pyromq.broker.consuming.consumer_offsets import Offsets
 from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.flushed import when_saved
 from pyromq.broker.members.consumer_groups import Groups
 from pyromq.broker.statistics import Statistics
 from pyromq.names import retry_topic

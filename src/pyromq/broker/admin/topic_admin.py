@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import complete_when_saved
 from pyromq.broker.consuming.consumer_offsets import Offsets
-from pyromq.broker.flushed import complete_when_saved
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics, check_changeable

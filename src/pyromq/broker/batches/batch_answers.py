@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
 from pyromq.broker.batches.decisions import Decision
 from pyromq.broker.batches.half_runs import Run
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.flushed import when_flushed
-from pyromq.broker.producing.sending import Sending
-from pyromq.broker.waits import DELAY, TIMER, TRANSACTION, is_too_long, too_large
-from pyromq.errors import MessageRefused, NoPermission, ProtocolError, QueryNotFound
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.put_message import DELAY, TIMER, TRANSACTION, is_too_long, too_large
+from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX
 from pyromq.record import batch_labels
 from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
-from pyromq.store.message_store import MessageStore
 
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
 MOST_LISTED = 200
@@ -30,27 +29,32 @@ class BatchTransacting:
     """Takes runs and decides on them."""
 
     def __init__(
-        self, store: MessageStore, sending: Sending, batches: BatchTransactions, *, config: BrokerConfig
+        self,
+        batches: BatchTransactions,
+        *,
+        admission: Admission,
+        confirmation: Confirmation,
+        config: BrokerConfig,
     ) -> None:
-        self._store = store
-        self._sending = sending
         self._batches = batches
+        self._admission = admission
+        self._confirmation = confirmation
         self._config = config
         self._cluster_pair = f"{PAIRS}{Property.CLUSTER}{NAME_VALUE}{config.cluster}"
 
     @answers(SendHalfRun)
-    def send(self, header: SendHalfRun, call: Call) -> Reply | Future[Reply]:
+    def send(self, header: SendHalfRun, call: Call) -> Answered | Future[Answered]:
         """Store the messages where nobody sees them; a run sent again is stored once."""
-        if self._config.reject_transactions:
-            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
+        self._admission.check_transactions()
+        self._confirmation.refuse_if_overloaded()
         _check_name("transaction", header.transaction)
         _check_name("token", header.token)
         if header.number < 0:
             raise ProtocolError(f"header field number is {header.number}; runs are counted from 0")
-        topic = self._sending.topic_for(header, call)
+        topic = self._admission.topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageRefused(f"a batch transaction cannot send to retry topic {header.topic}")
-        queue_id = header.queue_id if header.queue_id >= 0 else self._sending.any_queue(topic)
+        queue_id = header.queue_id if header.queue_id >= 0 else self._admission.any_queue(topic)
         count = self._checked(call.body)
         message = StoredMessage(
             topic.name, call.body, queue_id=queue_id, born_ms=header.born_ms, born_address=call.peer.packed_address
@@ -59,8 +63,8 @@ class BatchTransacting:
         run = Run(0, 0, header.transaction, header.token, header.number, count, elsewhere)
         ledger = header.ledger if elsewhere else None
         self._batches.take(message, run, group=header.producer_group, ledger=ledger)
-        reply = when_flushed(self._store, Reply(HalfRunStored(queue_id=queue_id, messages=count)))
-        return self._sending.when_saved(topic.name, reply)
+        reply = self._confirmation.when_safe(Reply(HalfRunStored(queue_id=queue_id, messages=count)))
+        return self._admission.when_saved(topic.name, reply)
 
     def _checked(self, body: bytes) -> int:
         """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""
@@ -78,25 +82,27 @@ class BatchTransacting:
         return count
 
     @answers(CommitBatch)
-    def commit(self, header: CommitBatch, call: Call) -> Reply | Future[Reply]:
+    def commit(self, header: CommitBatch, call: Call) -> Answered | Future[Answered]:
         """Decide, unless it is decided: the answer is the decision that counts."""
         _check_name("transaction", header.transaction)
+        self._confirmation.refuse_if_overloaded()
         decision, by_this = self._batches.commit(header.transaction, _attempts(call))
-        return when_flushed(self._store, Reply(body=encode_body(_told(decision, by_this=by_this))))
+        return self._confirmation.when_safe(Reply(body=encode_body(_told(decision, by_this=by_this))))
 
     @answers(RollBackBatch)
-    def roll_back(self, header: RollBackBatch, call: Call) -> Reply | Future[Reply]:
+    def roll_back(self, header: RollBackBatch, call: Call) -> Answered | Future[Answered]:
         """Forget attempts that are not decided; nothing happens for others."""
+        self._confirmation.refuse_if_overloaded()
         self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
-        return when_flushed(self._store, Reply())
+        return self._confirmation.when_safe(Reply())
 
     @answers(FindBatch)
-    def find(self, header: FindBatch, call: Call) -> Reply | Future[Reply]:
+    def find(self, header: FindBatch, call: Call) -> Answered | Future[Answered]:
         """The stored decision, once it is safe."""
         decision = self._batches.find(header.transaction)
         if decision is None:
             raise QueryNotFound(f"transaction {header.transaction!r} is not decided here, or too long ago")
-        return when_flushed(self._store, Reply(body=encode_body(_told(decision))))
+        return self._confirmation.when_safe(Reply(body=encode_body(_told(decision))))
 
     @answers(ListBatches)
     def list(self, header: ListBatches, call: Call) -> Reply:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyromq.broker.batches.decisions import Decision, Ledger
 from pyromq.broker.batches.half_runs import Run
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag
@@ -55,12 +55,12 @@ class Publications:
     """The decisions of one broker that are not visible yet, oldest first."""
 
     def __init__(
-        self, store: MessageStore, topics: Topics, ledger: Ledger, *, statistics: Statistics, config: BrokerConfig
+        self, store: MessageStore, put_message: PutMessage, *, topics: Topics, ledger: Ledger, config: BrokerConfig
     ) -> None:
         self._store = store
+        self._put_message = put_message
         self._topics = topics
         self._ledger = ledger
-        self._statistics = statistics
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._waiting: deque[_Publication] = deque()
         self._members: Iterator[BatchMember] | None = None  # of the first run, from the first hidden one on
@@ -117,9 +117,6 @@ class Publications:
         except StoreNotWritable:
             self._members = None  # the next try begins with what was not written
             raise
-        if messages:
-            size = sum(message.size for message in messages)
-            self._statistics.count_put(messages[0].topic, len(messages), size)
         if ended:
             self._end_run(publication)
         return note.queue_offset
@@ -180,17 +177,17 @@ class Publications:
 
     def _append(self, publication: _Publication, messages: list[StoredMessage], note: StoredMessage) -> None:
         try:
-            self._store.append_batch([*messages, note])
+            self._put_message.put_batch(messages, behind=[note])
             publication.done += len(messages)
         except MessageRefused:  # too much for one write
             for message in messages:
                 self._append_single(message)
                 publication.done += 1
-            self._store.append(note)
+            self._put_message.put_record(note)
 
     def _append_single(self, message: StoredMessage) -> None:
         try:
-            self._store.append(message)
+            self._put_message.put(message)
         except MessageRefused:  # it was checked when it came; the limits are others now
             logger.exception("a committed message to %s is lost", message.topic)
 

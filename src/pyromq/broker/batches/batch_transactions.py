@@ -21,7 +21,7 @@ from pyromq.broker.batches.decisions import ENTRIES, NOTES, Decision, Ledger
 from pyromq.broker.batches.half_runs import HalfRuns, Run, run_of, run_properties
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import Offsets
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BatchDecided, StoreCorrupt
@@ -53,22 +53,23 @@ class BatchTransactions:
     def __init__(
         self,
         store: MessageStore,
+        put_message: PutMessage,
+        *,
         topics: Topics,
         offsets: Offsets,
-        *,
-        statistics: Statistics,
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
         self.on_work: Callable[[], None] = lambda: None
         self._store = store
+        self._put_message = put_message
         self._topics = topics
         self._offsets = offsets
         self._config = config
         self._clock = clock
-        self._ledger = Ledger(store, topics, config=config, clock=clock)
+        self._ledger = Ledger(store, put_message, topics=topics, config=config, clock=clock)
         self._runs = HalfRuns(clock)
-        self._publications = Publications(store, topics, self._ledger, statistics=statistics, config=config)
+        self._publications = Publications(store, put_message, topics=topics, ledger=self._ledger, config=config)
         self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
         self._next_look = 0.0
         self._noted = _Progress()
@@ -144,7 +145,7 @@ class BatchTransactions:
         self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # with settings, so that tools can read it
         message.property_text = encode_properties(run_properties(run, message, group=group, ledger=ledger))
         message.topic, message.queue_id = HALF_RUN_TOPIC, 0
-        self._store.append(message)
+        self._put_message.put_record(message)  # counted when its messages are seen
         self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset))
 
     def commit(self, transaction: str, attempts: list[BatchAttempt]) -> tuple[Decision, bool]:
@@ -166,7 +167,7 @@ class BatchTransactions:
         if known:
             end = self._store.max_offset(HALF_RUN_TOPIC, 0)
             note = self._ledger.note(LedgerNote(transaction, end, tokens=known))
-            self._store.append(note)
+            self._put_message.put_record(note)
             self._notes.append((note.queue_offset, end))
 
     def undecided(self, most: int) -> UndecidedBatches:

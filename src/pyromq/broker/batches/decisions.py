@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.message import StoredMessage
@@ -45,8 +46,11 @@ class Decision:
 class Ledger:
     """The decisions of one broker, oldest first."""
 
-    def __init__(self, store: MessageStore, topics: Topics, *, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, store: MessageStore, put_message: PutMessage, *, topics: Topics, config: BrokerConfig, clock: Clock
+    ) -> None:
         self._store = store
+        self._put_message = put_message
         self._topics = topics
         self._config = config
         self._clock = clock
@@ -84,7 +88,7 @@ class Ledger:
         assert transaction not in self._decisions, "decided once"
         entry = LedgerEntry(transaction, attempts)
         record = self._record(ENTRIES, entry)
-        self._store.append(record)
+        self._put_message.put_record(record)
         return self._enter(entry, record)
 
     def note(self, note: LedgerNote) -> StoredMessage:

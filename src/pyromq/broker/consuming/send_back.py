@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 from concurrent.futures import Future
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.flushed import when_flushed
+from pyromq.broker.admission import Admission
+from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics
 from pyromq.errors import BrokerError, GroupNotFound, MessageRefused, NoPermission, StoreError
@@ -20,7 +20,7 @@ from pyromq.names import dead_letter_topic, retry_topic
 from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.remoting.bodies import GroupConfig
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT_SUBSCRIPTION, Permission
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import SendMessageBack
 from pyromq.store.message_store import MessageStore
@@ -35,23 +35,25 @@ class Retrying:
 
     def __init__(
         self,
+        put_message: PutMessage,
+        *,
+        admission: Admission,
+        confirmation: Confirmation,
         store: MessageStore,
         topics: Topics,
         groups: Groups,
-        *,
-        delay_levels: DelayLevels,
         statistics: Statistics,
-        config: BrokerConfig,
     ) -> None:
+        self._put_message = put_message
+        self._admission = admission
+        self._confirmation = confirmation
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._delay_levels = delay_levels
         self._statistics = statistics
-        self._config = config
 
     @answers(SendMessageBack)
-    def send_back(self, header: SendMessageBack, call: Call) -> Reply | Future[Reply]:
+    def send_back(self, header: SendMessageBack, call: Call) -> Answered | Future[Answered]:
         """Store the message again for the group. Without retry queues a group wants no retries: nothing happens.
 
         Unlike upstream's, the answer waits for the disk as one to a send does: the consumer goes on behind the message.
@@ -60,6 +62,7 @@ class Retrying:
         if group.retry_queues <= 0:
             return Reply()
         self._check_retry_topic(header, group)
+        self._confirmation.refuse_if_overloaded()
         message = self._store.message_at(header.offset, check_crc=False)  # it goes back as it came
         if message is None:
             raise BrokerError(f"look message by offset failed, {header.offset}")
@@ -74,14 +77,13 @@ class Retrying:
         properties = _properties(header, message, level)
         self._append(_copy(message, topic, queue_id), properties)
         self._statistics.count_send_back(properties[Property.RETRY_TOPIC], group.name)
-        return when_flushed(self._store, Reply())
+        return self._confirmation.when_safe(Reply())
 
     def _group(self, header: SendMessageBack) -> GroupConfig:
         group = self._groups.find(header.group)
         if group is None:
             raise GroupNotFound(f"subscription group not exist, {header.group} {FAQ}")
-        if not self._config.permission & Permission.WRITE:
-            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending message is forbidden")
+        self._admission.check_writable()
         return group
 
     def _check_retry_topic(self, header: SendMessageBack, group: GroupConfig) -> None:
@@ -94,14 +96,12 @@ class Retrying:
         """Store the copy, or a delayed one. Whatever goes wrong is told as code 1, as consumers expect."""
         try:
             message.property_text = encode_properties(properties)
-            self._delay_levels.divert(message, properties)
-            self._store.append(message)
+            self._put_message.delay(message, properties)
+            self._put_message.put(message)
         except MessageRefused as error:
             raise BrokerError(f"MESSAGE_ILLEGAL: {error}") from error
         except StoreError as error:
-            self._statistics.count_put_failed()
             raise BrokerError(f"SERVICE_NOT_AVAILABLE: {error}") from error
-        self._statistics.count_put(message.topic, 1, message.size)
 
 
 def _max_times(header: SendMessageBack, call: Call, group: GroupConfig) -> int:

@@ -16,6 +16,7 @@ from functools import partial
 import msgspec
 
 from pyromq.broker.delays.delivered_levels import delivered_since
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused
@@ -61,10 +62,14 @@ class _Snapshot:
 class DelayLevels:
     """The levels of one broker. `load` after the store is open, before anything else."""
 
-    def __init__(self, store: MessageStore, file: JsonFile, *, statistics: Statistics, clock: Clock) -> None:
+    def __init__(
+        self, store: MessageStore, put_message: PutMessage, file: JsonFile, *, statistics: Statistics, clock: Clock
+    ) -> None:
+        put_message.delay = self.divert
         self.on_parked: Callable[[], None] = lambda: None
         self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
         self._store = store
+        self._put_message = put_message
         self._file = file
         self._statistics = statistics
         self._clock = clock
@@ -171,21 +176,19 @@ class DelayLevels:
                 messages.append(message)
                 offsets.append(offset)
             offset += 1
-        try:
-            if messages:
-                self._store.append_batch(messages)
-        except MessageRefused:  # too much for one write, or one that fits nowhere
-            self._deliver_singly(level, messages, offsets)
+        if messages:
+            self._put(level, messages, offsets)
         level.offset = offset
-        self._count(messages)
 
-    def _deliver_singly(self, level: _Level, messages: list[StoredMessage], offsets: list[int]) -> None:
-        for message, offset in zip(messages, offsets, strict=True):
+    def _put(self, level: _Level, messages: list[StoredMessage], offsets: list[int]) -> None:
+        """Deliver them; those that fit nowhere are left out. Raises `StoreNotWritable`, the level at its message."""
+        for offset, error in zip(offsets, self._put_message.put_each(messages), strict=True):
             level.offset = offset
-            try:
-                self._store.append(message)
-            except MessageRefused as error:
+            if isinstance(error, MessageRefused):
                 logger.warning("level %d, message %d is left out: %s", level.queue_id + 1, offset, error)
+            elif error is not None:
+                raise error
+        self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, len(messages), sum(message.size for message in messages))
 
     def _read(self, level: _Level, offset: int) -> StoredMessage | None:
         """Return the message as it goes to its real queue; None, and a line in the log, where there is none to go."""
@@ -209,11 +212,6 @@ class DelayLevels:
             parked.born_address,
             parked.reconsume_times,
         )
-
-    def _count(self, messages: list[StoredMessage]) -> None:
-        for message in messages:
-            self._statistics.count_put(message.topic, 1, message.size)
-        self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, len(messages), sum(message.size for message in messages))
 
     def _entry(self, level: _Level, offset: int) -> QueueEntry | None:
         entries = self._store.entries(SCHEDULE_TOPIC, level.queue_id, offset, 1)

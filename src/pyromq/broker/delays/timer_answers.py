@@ -11,19 +11,18 @@ from heapq import nsmallest
 from zlib import crc32
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.delays.timer_delivery import Timers
-from pyromq.broker.flushed import when_flushed
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
 from pyromq.message import Property
 from pyromq.remoting.bodies import TimerCount, TimerCounts, TimerEntry, TimerList, encode_body
 from pyromq.remoting.codes import Permission
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
-from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logging.getLogger(__name__)
@@ -36,20 +35,21 @@ class Recalling:
     """Cancels, counts and lists."""
 
     def __init__(
-        self, store: MessageStore, timers: Timers, topics: Topics, *, config: BrokerConfig, clock: Clock
+        self, timers: Timers, topics: Topics, *, confirmation: Confirmation, config: BrokerConfig, clock: Clock
     ) -> None:
-        self._store = store
+        self._confirmation = confirmation
         self._timers = timers
         self._topics = topics
         self._config = config
         self._clock = clock
 
     @answers(RecallMessage)
-    def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
+    def cancel(self, header: RecallMessage, call: Call) -> Answered | Future[Answered]:
         """Cancel a message that waits; confirmed as a send would be, it is never delivered."""
         handle = self._handle(header)
+        self._confirmation.refuse_if_overloaded()
         self._timers.cancel(handle, born_address=call.peer.packed_address)
-        return when_flushed(self._store, Reply(RecallMessageResponse(message_id=handle.unique_key)))
+        return self._confirmation.when_safe(Reply(RecallMessageResponse(message_id=handle.unique_key)))
 
     def _handle(self, header: RecallMessage) -> RecallHandle:
         """Check a request in upstream's order, and return what its handle says."""

@@ -17,7 +17,7 @@ from zlib import crc32
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delays.timer_records import LATEST_MS, Ticket, cancel_of, delivery_of, park, unique_key_of, wished_ms
 from pyromq.broker.delays.timer_table import FiledTimers
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
@@ -52,19 +52,19 @@ class Timers:
     """The waiting messages of one broker. `load` after the store is open, before anything else."""
 
     def __init__(
-        self, store: MessageStore, folder: Path, *, statistics: Statistics, config: BrokerConfig, clock: Clock
+        self, store: MessageStore, put_message: PutMessage, folder: Path, *, config: BrokerConfig, clock: Clock
     ) -> None:
+        put_message.park = self.divert
         self.on_parked: Callable[[float], None] = lambda seconds: None
         self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
         self.filed = FiledTimers(store, folder)
-        self._store = store
-        self._statistics = statistics
+        self._put_message = put_message
         self._config = config
         self._clock = clock
         self._times = DueTimes()
         self._urgent_ms = LATEST_MS  # of a message that is due before then, `on_parked` has to be told
         self.load = self.filed.load
-        self.parked = self.filed.parked
+        self.parked = put_message.parked = self.filed.parked
         self.persist = self.filed.persist
 
     # -- taking in
@@ -105,7 +105,7 @@ class Timers:
                 f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was delivered,"
                 " or cancelled before"
             )
-        self._store.append(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
+        self._put_message.put_record(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
         self.filed.catch_up()
 
     def unsaved(self) -> Callable[[], None] | None:
@@ -206,25 +206,10 @@ class Timers:
             return None
 
     def _append(self, deliveries: list[_Delivery]) -> None:
-        try:
-            self._store.append_batch([delivery.message for delivery in deliveries])
-        except MessageRefused:  # too much for one write, or one that fits nowhere
-            for delivery in deliveries:
-                self._append_one(delivery)
-            return
-        for delivery in deliveries:
-            self._delivered(delivery)
-
-    def _append_one(self, delivery: _Delivery) -> None:
-        try:
-            self._store.append(delivery.message)
-        except MessageRefused as error:
-            logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
+        errors = self._put_message.put_each([delivery.message for delivery in deliveries])
+        for delivery, error in zip(deliveries, errors, strict=True):
+            if isinstance(error, MessageRefused):
+                logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
+            elif error is not None:
+                raise error
             self.filed.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
-            return
-        self._delivered(delivery)
-
-    def _delivered(self, delivery: _Delivery) -> None:
-        message = delivery.message
-        self._statistics.count_put(message.topic, 1, message.size)
-        self.filed.finish(delivery.bucket, delivery.time.number, message.topic)

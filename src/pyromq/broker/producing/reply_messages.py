@@ -11,16 +11,16 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from pyromq.broker.admission import Admission
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.flushed import complete_when_flushed
+from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.producing.sending import Sending
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError
 from pyromq.message import Property, StoredMessage, SysFlag, decode_properties, encode_properties, format_address
 from pyromq.remoting.bodies import TopicConfig
-from pyromq.remoting.command import Call, Reply, Response
+from pyromq.remoting.command import Answered, Call, Reply, Response
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PushReplyMessage, SendMessageResponse, SendReplyMessage
 from pyromq.store.message_store import MessageStore
@@ -32,29 +32,31 @@ NOT_STORED = "0"  # the id in the answer then
 
 
 class Replying:
-    """Passes replies on. `sending` checks topics."""
+    """Passes replies on."""
 
     def __init__(
         self,
-        store: MessageStore,
-        sending: Sending,
+        put_message: PutMessage,
         *,
+        admission: Admission,
+        confirmation: Confirmation,
+        store: MessageStore,
         connections: Connections,
-        statistics: Statistics,
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
+        self._put_message = put_message
+        self._admission = admission
+        self._confirmation = confirmation
         self._store = store
-        self._sending = sending
         self._connections = connections
-        self._statistics = statistics
         self._config = config
         self._clock = clock
 
     @answers(SendReplyMessage)
-    def reply(self, header: SendReplyMessage, call: Call) -> Future[Reply]:
+    def reply(self, header: SendReplyMessage, call: Call) -> Future[Answered]:
         """Answer 0 once the requester has the reply, and the disk where it is stored; 1 when it cannot be reached."""
-        topic = self._sending.topic_for(header, call)
+        topic = self._admission.topic_for(header, call)
         message = self._message(header, call, topic)
         stored = self._config.store_replies and self._append(message)
         answer = SendMessageResponse(
@@ -64,13 +66,13 @@ class Replying:
             region=self._config.region,
             trace_on="true",
         )
-        answered: Future[Reply] = Future()
+        answered: Future[Answered] = Future()
 
         def done(failure: str | None) -> None:
             if failure is not None:
                 answered.set_result(Reply(answer, code=BrokerError.code, remark=failure))
             elif stored:
-                complete_when_flushed(self._store, Reply(answer), answered)
+                self._confirmation.complete(Reply(answer), answered)
             else:
                 answered.set_result(Reply(answer))
 
@@ -99,11 +101,11 @@ class Replying:
         if not message.stored_body:
             return False
         try:
-            self._store.append(message)
+            self._confirmation.refuse_if_overloaded()
+            self._put_message.put(message)
         except MQError as error:
             logger.warning("a reply to topic %s is not stored: %s", message.topic, error)
             return False
-        self._statistics.count_put(message.topic, 1, message.size)
         return True
 
     def _push(self, header: SendReplyMessage, call: Call, *, done: Callable[[str | None], None]) -> None:

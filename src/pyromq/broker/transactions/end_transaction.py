@@ -10,9 +10,8 @@ import logging
 from bisect import bisect_right
 from concurrent.futures import Future
 
-from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.flushed import when_flushed
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.transactions.half_messages import (
     TRANSACTION_BITS,
     Half,
@@ -29,7 +28,7 @@ from pyromq.message_id import parse_offset_id
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, encode_body
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
 from pyromq.store.message_store import MessageStore
@@ -44,19 +43,21 @@ class Transacting:
     """Commits and rolls back."""
 
     def __init__(
-        self, store: MessageStore, half_messages: HalfMessages, *, delay_levels: DelayLevels, statistics: Statistics
+        self, put_message: PutMessage, half_messages: HalfMessages, *, confirmation: Confirmation, store: MessageStore
     ) -> None:
-        self._store = store
+        self._put_message = put_message
         self._half_messages = half_messages
-        self._delay_levels = delay_levels
-        self._statistics = statistics
+        self._confirmation = confirmation
+        self._store = store
         self._decided: dict[Origin | int, int] = {}  # which half message -> decision
 
     @answers(EndTransaction)
-    def end(self, header: EndTransaction, call: Call) -> Reply | Future[Reply]:
+    def end(self, header: EndTransaction, call: Call) -> Answered | Future[Answered]:
         """Make the message visible, or never; other decisions leave it open, and its producer is asked later."""
         if header.decision not in (SysFlag.COMMIT, SysFlag.ROLLBACK):
             return Reply()
+        if not call.flag & ONE_WAY:
+            self._confirmation.refuse_if_overloaded()
         record = self._prepared(header)
         half = self._half_messages.find(record)
         if half is None:
@@ -64,7 +65,7 @@ class Transacting:
         else:
             self._decide(header, record, half)
         # A repeated decision is no safer than the first one, which may still be on its way to the disk.
-        return Reply() if call.flag & ONE_WAY else when_flushed(self._store, Reply())
+        return Reply() if call.flag & ONE_WAY else self._confirmation.when_safe(Reply())
 
     def _decide(self, header: EndTransaction, record: StoredMessage, half: Half) -> None:
         if header.decision == SysFlag.COMMIT:
@@ -110,13 +111,13 @@ class Transacting:
             record.reconsume_times,
             half.log_offset,
         )
-        self._delay_levels.divert(message, record.properties)  # a delay begins with the commit
+        self._put_message.delay(message, record.properties)  # a delay begins with the commit
         self._half_messages.settle(half, message)
-        self._statistics.count_put(message.topic, 1, message.size)
 
     @answers(ResumeHalfMessage)
-    def resume(self, header: ResumeHalfMessage, call: Call) -> Reply | Future[Reply]:
+    def resume(self, header: ResumeHalfMessage, call: Call) -> Answered | Future[Answered]:
         """Let a half message that was given up be checked again, as often as a new one."""
+        self._confirmation.refuse_if_overloaded()
         record = self._store.message_at(parse_offset_id(header.message_id or "").log_offset)
         if record is None:
             raise BrokerError(f"can not find message {header.message_id}")
@@ -125,11 +126,11 @@ class Transacting:
         if half is not None:
             self._half_messages.settle(half, copy)
         elif record.topic == TRANSACTION_GIVE_UP_TOPIC:
-            self._store.append(copy)
+            self._put_message.put(copy)
         else:
             raise BrokerError(f"message {header.message_id} is no half message that waits or was given up")
         logger.info("half message %s is checked again for %s", header.message_id, call.peer.address)
-        return when_flushed(self._store, Reply())
+        return self._confirmation.when_safe(Reply())
 
     @answers(ListHalfMessages)
     def list(self, header: ListHalfMessages, call: Call) -> Reply:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused
@@ -31,8 +32,6 @@ from pyromq.store.message_store import MessageStore
 GROUP = "CID_RMQ_SYS_TRANS"
 DONE = f"{Property.TAGS}\x01d\x02{Property.WAIT}\x01true"  # properties of an op record
 TRANSACTION_BITS = SysFlag.ROLLBACK
-# What checks add to the properties; a half message without room for it could not be checked.
-ADDED_BY_CHECKS = f"\x02{Property.TRANSACTION_CHECK_TIMES}\x01{1 << 31}"
 
 
 class Origin(NamedTuple):
@@ -67,8 +66,12 @@ class _Progress:
 class HalfMessages:
     """The undecided half messages of one broker, in order of their queue offset."""
 
-    def __init__(self, store: MessageStore, topics: Topics, offsets: Offsets, clock: Clock) -> None:
+    def __init__(
+        self, store: MessageStore, put_message: PutMessage, *, topics: Topics, offsets: Offsets, clock: Clock
+    ) -> None:
+        put_message.prepare = self.prepare
         self._store = store
+        self._put_message = put_message
         self._topics = topics
         self._offsets = offsets
         self._clock = clock
@@ -197,12 +200,15 @@ class HalfMessages:
         done = [*(self._earlier.get(half.origin, ()) if half.origin else ()), half.queue_offset]
         *ops_before, op = [self._op_record(queue_offset) for queue_offset in done]
         # The earlier copies first: where a crash takes the end, the latest must not be decided without them.
-        records = [*ops_before, *outcome, op]
+        put = self._put_message
         try:
-            self._store.append_batch(records)
+            put.put_batch(outcome, before=ops_before, behind=[op])
         except MessageRefused:  # too much for one write, or the outcome fits no record and is refused again
-            for record in records:
-                self._store.append(record)
+            for record in ops_before:
+                put.put_record(record)
+            for message in outcome:
+                put.put(message)
+            put.put_record(op)
         self._ops.extend(done)
         self._forget(half)
 

@@ -1,0 +1,85 @@
+"""May this sender write to this topic, and to which queue? Asked by all answers that store what a producer sends."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import R, when_saved
+from pyromq.broker.topics import Topics, describe
+from pyromq.errors import BrokerError, NoPermission, TopicNotFound
+from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic
+from pyromq.remoting.bodies import TopicConfig
+from pyromq.remoting.codes import UNIT, UNIT_SUBSCRIPTION, Permission
+from pyromq.remoting.command import Call
+from pyromq.remoting.headers import SendHalfRun, SendMessage, SendReplyMessage
+
+
+class Admission:
+    """Lets senders in. A topic that does not exist is created here, where that is allowed."""
+
+    def __init__(self, topics: Topics, config: BrokerConfig) -> None:
+        self.unsaved = topics.unsaved  # topics that are not on disk as they are: answers to their senders wait
+        self._topics = topics
+        self._config = config
+        self._find_topic = topics.find
+        self._checked_topics: set[str] = set()
+
+    def topic_for(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
+        """Check the topic in upstream's order and return its settings; creates it where that is allowed."""
+        name = header.topic
+        topic = self._find_topic(name)
+        if topic is not None and topic.order:
+            self.check_writable()
+        if name not in self._checked_topics:
+            check_topic(name)
+            if name in NOT_FOR_CLIENTS:
+                raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
+            if topic is not None:  # names of existing topics only: so the set stays as small as the table
+                self._checked_topics.add(name)
+        if topic is None:
+            topic = self._new_topic(header, call)
+        if header.queue_id >= topic.write_queues and header.queue_id >= topic.read_queues:
+            raise BrokerError(
+                f"request queueId[{header.queue_id}] is illegal, {describe(topic)} Producer: {call.peer.address}"
+            )
+        return topic
+
+    def check_writable(self) -> None:
+        """Raise `NoPermission` while this broker takes nothing. Upstream asks for ordered topics and retries only."""
+        if not self._config.permission & Permission.WRITE:
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending message is forbidden")
+
+    def check_transactions(self) -> None:
+        """Raise `NoPermission` if this broker takes no messages that wait for a decision."""
+        if self._config.reject_transactions:
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
+
+    def any_queue(self, topic: TopicConfig) -> int:
+        """Return the queue for a message whose sender leaves that to the broker."""
+        if topic.write_queues < 1:
+            raise BrokerError(f"there is no queue to write to, {describe(topic)}; give it one")
+        return random.randrange(topic.write_queues)
+
+    def when_saved(self, topic: str, reply: R | Future[R]) -> R | Future[R]:
+        """Let an answer wait for the table of topics, where the topic has just been created."""
+        saved = self._topics.saved(topic)
+        return reply if saved is None else when_saved(saved, reply)
+
+    def _new_topic(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
+        """Create the topic; one for retries also where there is no pattern to create it after."""
+        is_retry = header.topic.startswith(RETRY_PREFIX)
+        sys_flag = (UNIT_SUBSCRIPTION if is_retry else UNIT) if header.unit_mode else 0
+        try:
+            return self._topics.for_send(
+                header.topic,
+                default_topic=header.default_topic,
+                wished_queues=header.default_topic_queue_count,
+                peer_address=call.peer.address,
+                sys_flag=sys_flag,
+            )
+        except TopicNotFound:
+            if not is_retry:
+                raise
+            return self._topics.for_group_retry(header.topic, 1, sys_flag=sys_flag)

@@ -208,9 +208,9 @@ class Message:
 
     def _add_time(self, properties: dict[str, str]) -> None:
         """Say when to deliver, in whole ms and never earlier than asked."""
-        wishes = [f"{name}={getattr(self, name)!r}" for name in ("delay_level", "deliver_at", "delay")]
+        ways = [f"{name}={getattr(self, name)!r}" for name in ("delay_level", "deliver_at", "delay")]
         if bool(self.delay_level) + (self.deliver_at is not None) + (self.delay is not None) > 1:
-            raise IllegalMessage(f"give one of {', '.join(wishes)}, not several")
+            raise IllegalMessage(f"give one of {', '.join(ways)}, not several")
         try:
             if isinstance(self.deliver_at, bool) or isinstance(self.delay, bool):
                 raise TypeError("a truth value is no time")
@@ -220,7 +220,7 @@ class Message:
                 properties[Property.TIMER_DELAY_MS] = str(_duration_ms(self.delay))
         except (TypeError, ValueError, OverflowError) as error:
             raise IllegalMessage(
-                f"{wishes[1] if self.delay is None else wishes[2]}: deliver_at is a datetime or ms since 1970, delay is"
+                f"{ways[1] if self.delay is None else ways[2]}: deliver_at is a datetime or ms since 1970, delay is"
                 f" seconds or a timedelta ({error})"
             ) from error
 
@@ -367,7 +367,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
 
             return bytes(lz4.frame.decompress(body))
         if kind == SysFlag.ZSTD:
-            import zstandard  # optional, as above
+            import zstandard  # optional, too: only bodies compressed by clients that chose Zstandard need it
 
             return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(body))
         return zlib.decompress(body)

@@ -100,7 +100,7 @@ def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) 
 
 
 def name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
-    """Return the fields of `NameServerConfig` that a name server's file sets. Raises `UsageError` as above."""
+    """Return the fields of `NameServerConfig` that a name server's file sets. Raises `UsageError` as for a broker's."""
     _check(properties, NAME_SERVER_NAMES, source)
     return {
         NAME_SERVER_NAMES[name]: _value(name, properties[name], source)

@@ -1,6 +1,6 @@
 """Wrong types at the clients' public surface, told at once: read from the annotations that are there anyway.
 
-Not for what is called once per message: there, checks are written by hand (see `delivery`).
+Not for what is called once per message: there, checks are written by hand (see `pending_send`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class ProducerConfig:
     max_message_bytes: int = 4 << 20  # body before compression; brokers refuse more by default
     delay_levels: int = 18  # how many the brokers have, see their `messageDelayLevel`; they take more for their last
     template_topic: str = AUTO_CREATE_TOPIC  # whose route an unknown topic is created by
-    new_topic_queues: int = 4  # wished queues of a topic created by its first message
+    new_topic_queues: int = 4  # queues asked for, for a topic created by its first message
     max_in_flight: int = 10_000  # messages handed over and not yet answered; bounds memory
     heartbeat_seconds: float = 30.0
     route_refresh_seconds: float = 30.0
@@ -135,7 +135,7 @@ class ConsumerConfig:
     suspend_seconds: float = 1.0  # an orderly queue waits so long after a failure; 0.01 to 30
     consume_timeout_seconds: float = 900.0  # a listener that takes longer loses its messages to a retry
     commit_seconds: float = 5.0  # how often offsets are stored
-    rebalance_seconds: float = 20.0  # how often queues are shared anew when nobody gives notice of a change
+    rebalance_seconds: float = 20.0  # how often queues are shared out again when nobody gives notice of a change
     close_seconds: float = 10.0  # how long running listeners may hold up closing
     offsets_folder: Path | None = None  # of a broadcast consumer; None: ~/.rocketmq_offsets
 

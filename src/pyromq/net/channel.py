@@ -70,7 +70,7 @@ class Channel:
             self._expiry = self._loop.call_later(0.1, self._expire)
 
     def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
-        """Like `ask`, written before this returns: for a caller that is about to wait for nothing else."""
+        """Ask as `ask` does, written before this returns: for a caller that is about to wait for nothing else."""
         self._connection.hold()
         self.ask(header, body, timeout=timeout, answered=answered)
         self._connection.flush()

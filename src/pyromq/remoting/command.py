@@ -115,7 +115,7 @@ class ReplyTemplate:
         self.line = _json_line(code, self._header.ext_json, flag=b"%d" % RESPONSE, opaque=b"%d", remark=escaped)
 
     def reply(self, filled: FilledReply) -> Reply:
-        """Return the same answer as structs, for those who need it in another form."""
+        """Return an answer by this template as structs, for those who need it in another form."""
         return Reply(self._header.header(filled.values), filled.body, self.code, self.remark)
 
 
@@ -177,7 +177,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
 
 
 def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Like `decode_request`; the call keeps its fields as they came. For guards that check signatures."""
+    """Decode as `decode_request` does; the call keeps its fields as they came, for guards that check signatures."""
     command = decode_request(serialization, header, body)
     if isinstance(command, Call):
         raw = _decode_json(header) if serialization == JSON else _decode_binary(header)

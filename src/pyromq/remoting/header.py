@@ -192,7 +192,7 @@ class HeaderTemplate:
         self.ext_json = b"{%b}" % b",".join([*holes, text] if text else holes)
 
     def header(self, values: tuple[int | bytes, ...]) -> Header:
-        """Return the same header as a struct, for those who need it in another form."""
+        """Return what the template with these values says as a struct, for those who need it in another form."""
         fields: dict[str, str | int] = {
             name: self._value(name, value) for name, value in zip(self._variables, values, strict=True)
         }

@@ -149,7 +149,7 @@ def parse(raw: bytes) -> Any:
 
 
 class _Parser:
-    """A recursive-descent reader; `position` is where it stands."""
+    """A recursive-descent reader of one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -41,7 +41,7 @@ def client_of(options: ReadOptions) -> QueueReader:
 
 def _keep_freed_memory() -> None:
     """Take and free one large block. The C library keeps blocks up to that size from then on, instead of giving each
-    back to the kernel and getting it anew, page by page: a quarter of what reading costs. Elsewhere it does nothing."""
+    back to the kernel and getting it again by pages: a quarter of what reading costs. Elsewhere it does nothing."""
     bytes(LARGE_BYTES)
 
 

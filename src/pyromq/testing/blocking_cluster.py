@@ -1,4 +1,4 @@
-"""The same cluster for tests that are plain functions: it lives on an event loop of its own, in a thread."""
+"""The cluster for tests that are plain functions: it lives on an event loop of its own, in a thread."""
 
 from __future__ import annotations
 

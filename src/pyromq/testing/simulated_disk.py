@@ -286,10 +286,10 @@ class SimulatedDisk:
         return True
 
     def load(self, views: Sequence[memoryview]) -> None:
-        """It is in memory."""
+        """Do nothing: all of a simulated disk is in memory."""
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:
-        """It has no pages."""
+        """Do nothing: a simulated file has no pages to let go of."""
 
     def lock(self, descriptor: int) -> None:
         path, file = self._open[descriptor]
@@ -334,7 +334,7 @@ class SimulatedDisk:
             file.resize(end)
         file.content[position:end] = content
         for at in range(position - position % SECTOR, end, SECTOR):
-            file.neglected.pop(at, None)  # written anew: the next flush writes it
+            file.neglected.pop(at, None)  # written again: the next flush writes it
         file.blocks.update(range(position // BLOCK, max(0, end - 1) // BLOCK + 1))
 
     def _neglect(self, file: SimulatedFile) -> None:

@@ -87,14 +87,14 @@ def test_a_batch_that_was_not_committed_is_repeated_with_the_same_rows(spark, na
     assert rows(spark, tmp_path) == list(range(60))
 
 
-def test_a_topic_created_anew_ends_the_query_and_says_so(spark, namesrv, topic, producer, tmp_path):
+def test_a_topic_created_again_ends_the_query_and_says_so(spark, namesrv, topic, producer, tmp_path):
     send(producer, topic, range(10))
     run(spark, namesrv, topic, tmp_path)
     with Admin(namesrv) as admin:
         admin.delete_topic(topic)
         admin.create_topic(topic, 4)
     send(producer, topic, range(30))
-    with pytest.raises(Exception, match=r"was deleted and created anew"):
+    with pytest.raises(Exception, match=r"was deleted and created again"):
         run(spark, namesrv, topic, tmp_path)
 
 

@@ -140,19 +140,19 @@ def test_a_new_queue_is_noticed(topic, policy, begin):
 
 
 @pytest.mark.parametrize("sent", [2, 9])
-def test_a_topic_created_anew_is_noticed_however_much_it_holds_by_then(topic, sent):
+def test_a_topic_created_again_is_noticed_however_much_it_holds_by_then(topic, sent):
     topic.send(5)
     planning = topic.planning()
     end = planning.next(planning.first(), ALL)
     topic.delete()
     topic.create(2)
     topic.send(sent)
-    with pytest.raises(DataLoss, match=r"was deleted and created anew.*failOnDataLoss"):
+    with pytest.raises(DataLoss, match=r"was deleted and created again.*failOnDataLoss"):
         topic.planning().next(end, ALL)
 
 
 @pytest.mark.parametrize("sent", [0, 2, 9])
-def test_a_topic_created_anew_is_read_from_its_beginning_where_loss_is_allowed(topic, sent):
+def test_a_topic_created_again_is_read_from_its_beginning_where_loss_is_allowed(topic, sent):
     topic.send(5)
     planning = topic.planning(failOnDataLoss="false")
     old = planning.next(planning.first(), ALL)

@@ -60,11 +60,11 @@ def send(
     if body is not None and file is not None:
         raise click.UsageError("give BODY or --file, not both")
     properties = dict(_pair(text) for text in options["properties"])
-    wish = _wish(options)
+    delay = _delay(options)
     ordering_key = options["ordering_key"]
 
     def make(content: bytes) -> Message:
-        return Message(topic, content, tags=options["tags"], keys=options["keys"], properties=dict(properties), **wish)
+        return Message(topic, content, tags=options["tags"], keys=options["keys"], properties=dict(properties), **delay)
 
     content = file.read_bytes() if file is not None else body.encode() if body is not None else None
     with Producer(group, namesrv) as producer:
@@ -84,13 +84,13 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _wish(options: dict[str, Any]) -> dict[str, Any]:
+def _delay(options: dict[str, Any]) -> dict[str, Any]:
     """Return the one way in which a delay is asked for, if any."""
     names = ("delay", "deliver_at", "delay_level")
-    wish = {name: options[name] for name in names if options[name] is not None}
-    if len(wish) > 1:
+    delay = {name: options[name] for name in names if options[name] is not None}
+    if len(delay) > 1:
         raise click.UsageError("give one of --delay, --deliver-at and --delay-level")
-    return wish
+    return delay
 
 
 class Lines:

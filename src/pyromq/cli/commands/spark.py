@@ -162,9 +162,9 @@ def _raised(text: str) -> list[str]:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
 def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, output: str) -> None:
-    """Show how far the query of folder CHECKPOINT is in each queue, against the brokers; or set it anew.
+    """Show how far the query of folder CHECKPOINT is in each queue, against the brokers; or move it.
 
-    The query must not run while it is set.
+    The query must not run while it is moved.
     """
     from pyromq.spark.monitoring.checkpoint import describe as described
     from pyromq.spark.monitoring.checkpoint import read_checkpoint, reset_to

@@ -63,7 +63,7 @@ class DeadLetter:
 
     @property
     def attempts(self) -> int:
-        """How often it was consumed in vain, beyond the first time."""
+        """How often it was consumed without success, beyond the first time."""
         return self.message.reconsume_times
 
 

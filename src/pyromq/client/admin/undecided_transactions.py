@@ -91,7 +91,7 @@ class AsyncHalfMessages:
                 after = page.next_after
 
     async def find(self, message_id: str) -> HalfMessage:
-        """Return the undecided one with this unique id or offset id.
+        """Return the undecided half message with this unique id or offset id.
 
         Raises `QueryNotFound`, and `UsageError` where a producer's retry stored two with one unique id.
         """
@@ -114,7 +114,7 @@ class AsyncHalfMessages:
         return message
 
     async def decide(self, half: HalfMessage, decision: Decision) -> None:
-        """Commit or roll back, as its producer would.
+        """Commit or roll back a half message, as its producer would.
 
         Raises a `BrokerError` when somebody else decided first, `UsageError` for `UNKNOWN`.
         """

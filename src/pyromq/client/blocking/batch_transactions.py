@@ -24,7 +24,7 @@ from pyromq.remoting.header import Header
 
 
 class Attempt:
-    """One attempt at a transaction, a context manager; see the async one."""
+    """One attempt at a transaction, a context manager; see `AsyncBatchTransactions.attempt`."""
 
     def __init__(self, portal: Portal, attempt: AsyncAttempt) -> None:
         self.transaction = attempt.transaction

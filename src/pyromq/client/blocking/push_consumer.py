@@ -119,7 +119,7 @@ class Consumer(Lifespan):
         self._portal.call(self._async.pause)
 
     def resume(self) -> None:
-        """Pull again, and share the queues anew."""
+        """Pull again, and share the queues out again."""
         self._portal.call(self._async.resume)
 
     def _terminate(self) -> None:

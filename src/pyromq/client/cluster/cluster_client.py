@@ -139,9 +139,9 @@ class ClusterClient:
         """Return the known route of a topic, else ask for it. Raises `TopicNotFound` and `NoNameServer`."""
         return self.routes.find(topic) or await self._fetch_once(topic, self._fetch)
 
-    async def route_for_sending(self, topic: str, template_topic: str, wished_queues: int) -> Route:
+    async def route_for_sending(self, topic: str, template_topic: str, new_queues: int) -> Route:
         """Return the topic's route, or for an unknown topic where its first message may go."""
-        fetch = partial(self._fetch_or_template, template_topic=template_topic, wished_queues=wished_queues)
+        fetch = partial(self._fetch_or_template, template_topic=template_topic, new_queues=new_queues)
         return self.routes.find(topic) or await self._fetch_once(topic, fetch)
 
     async def refresh(self, topic: str) -> None:
@@ -247,7 +247,7 @@ class ClusterClient:
             for tell in self.on_route_change:
                 tell(topic)
 
-    async def _fetch_or_template(self, topic: str, *, template_topic: str, wished_queues: int) -> None:
+    async def _fetch_or_template(self, topic: str, *, template_topic: str, new_queues: int) -> None:
         try:
             await self._fetch(topic)
         except TopicNotFound:
@@ -258,7 +258,7 @@ class ClusterClient:
                     f"topic {topic!r} does not exist, and no broker creates topics by itself; create it first "
                     f"(`pyromq topic create {topic}`)"
                 ) from error
-            self.routes.learn(route_for_new_topic(topic, template, wished_queues))
+            self.routes.learn(route_for_new_topic(topic, template, new_queues))
 
     async def _ask_route(self, topic: str) -> TopicRoute:
         response = await self.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))

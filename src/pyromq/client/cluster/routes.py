@@ -43,14 +43,14 @@ def read_route(topic: str, body: TopicRoute) -> Route:
     return Route(topic, writable, tuple(_readable(topic, queues)), addresses)
 
 
-def route_for_new_topic(topic: str, template: TopicRoute, wished_queues: int) -> Route:
+def route_for_new_topic(topic: str, template: TopicRoute, new_queues: int) -> Route:
     """Return where the first message of an unknown topic may go: as the template topic, with fewer queues."""
-    queues = [_cut(at_broker, wished_queues) for at_broker in template.queues]
+    queues = [_cut(at_broker, new_queues) for at_broker in template.queues]
     return read_route(topic, TopicRoute(brokers=template.brokers, queues=queues, order_conf=template.order_conf))
 
 
-def _cut(at_broker: QueuesAtBroker, wished_queues: int) -> QueuesAtBroker:
-    count = min(wished_queues, at_broker.read_queues)
+def _cut(at_broker: QueuesAtBroker, new_queues: int) -> QueuesAtBroker:
+    count = min(new_queues, at_broker.read_queues)
     return QueuesAtBroker(at_broker.broker_name, at_broker.permission, count, count, at_broker.sys_flag)
 
 

@@ -212,7 +212,7 @@ class Outbox:
             delivery.not_ok = result
             self._retry_or_fail(delivery, Unavailable(f"stored, but {result.status.value}"))
             return
-        self._leave(delivery)
+        self._leave()
         if delivery.ended is not None:
             delivery.ended(result, None)
         if not delivery.future.done():
@@ -261,7 +261,7 @@ class Outbox:
         return error
 
     def _fail(self, delivery: PendingSend, error: MQError) -> None:
-        self._leave(delivery)
+        self._leave()
         reason = error.reason if isinstance(error, SelectorRaised) else error
         stored = delivery.not_ok  # by an earlier attempt
         if delivery.ended is not None:
@@ -273,7 +273,7 @@ class Outbox:
         else:
             delivery.future.set_exception(reason)
 
-    def _leave(self, delivery: PendingSend) -> None:
+    def _leave(self) -> None:
         self.in_flight -= 1
         for waiter in self._room:
             limit, future = waiter

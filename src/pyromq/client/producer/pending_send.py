@@ -239,8 +239,8 @@ def _check_member(message: Message, first: Message) -> None:
     if message.delay_level:
         raise IllegalMessage(f"delayed messages cannot be sent in a batch: delay_level={message.delay_level}")
     if message.is_timed:
-        wish = f"deliver_at={message.deliver_at!r}" if message.delay is None else f"delay={message.delay!r}"
-        raise IllegalMessage(f"delayed messages cannot be sent in a batch: {wish}")
+        asked = f"deliver_at={message.deliver_at!r}" if message.delay is None else f"delay={message.delay!r}"
+        raise IllegalMessage(f"delayed messages cannot be sent in a batch: {asked}")
     if message.topic.startswith(RETRY_PREFIX):
         raise IllegalMessage(f"messages of retry topic {message.topic!r} cannot be sent in a batch")
 
@@ -260,7 +260,7 @@ def queue_chooser(
 ) -> QueueChooser | None:
     """Return how the caller wants the queue chosen; None: in turns.
 
-    Raises `UsageError` for two wishes at once, and `IllegalMessage` for what is no message.
+    Raises `UsageError` for two of them at once, and `IllegalMessage` for what is no message.
     """
     if not isinstance(message, Message):
         raise IllegalMessage(f"a Message is sent, not {message!r:.64}; several go together with send_batch")

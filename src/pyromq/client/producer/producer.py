@@ -1,6 +1,6 @@
 """The async producer: takes messages, and tells where each message went.
 
-The way of a message: check and prepare (`delivery`) -> queue -> connection -> answer -> result (`outbox`).
+The way of a message: check and prepare (`pending_send`) -> queue -> connection -> answer -> result (`outbox`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ PENALTIES = ((15.0, 600.0), (3.0, 180.0), (2.0, 120.0), (1.0, 60.0), (0.55, 30.0
 def queue_for_key(queues: Sequence[MessageQueue], key: OrderingKey) -> MessageQueue:
     """Return the queue that every message with this key goes to, as long as the list stays the same.
 
-    The same as Java's `Math.abs(key.hashCode()) % n`; the one hash whose absolute value is negative counts as 0.
+    Equal to Java's `Math.abs(key.hashCode()) % n`; the one hash whose absolute value is negative counts as 0.
     Whole numbers go where their digits go, bytes where the text goes of which they are the UTF-8. Raises `UsageError`
     for any other key.
     """

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One that waits: the properties that its message needs, and its reply to come."""
+    """A request that waits: the properties that its message needs, and its reply to come."""
 
     properties: dict[str, str]
     reply: asyncio.Future[StoredMessage]

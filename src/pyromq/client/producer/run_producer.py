@@ -140,7 +140,7 @@ class RunStream:
 
 
 class AsyncRunProducer(AsyncLifespan):
-    """Sends runs, for programs with an event loop; `RunProducer` is the same without one.
+    """Sends runs, for programs with an event loop; `BatchTransactions.stream` does it without one.
 
     `timeout` (seconds) is what one run may take with all repetitions, `in_flight` how many are under way at once.
     Entering raises `NoNameServer` at once when no name server can be reached.
@@ -203,7 +203,7 @@ class AsyncRunProducer(AsyncLifespan):
         """Return the header of a run that is one message by itself, its body alone: batches cannot be delayed."""
         return self._header(SendMessageV2, queue, flag, properties)
 
-    def _batch_header(self, queue: MessageQueue, number: int) -> Header:
+    def _batch_header(self, queue: MessageQueue, _: int) -> Header:
         return self._header(SendBatchMessage, queue, 0, "")
 
     def _header(self, kind: type[SendMessage], queue: MessageQueue, flag: int, properties: str) -> Header:

@@ -40,7 +40,7 @@ class UndecidedBatch(Body):
 
 
 class UndecidedBatches(Body):
-    """Those of one broker, oldest first, and how many there are."""
+    """The undecided transactions of one broker, oldest first, and how many there are."""
 
     batches: list[UndecidedBatch] = field(default_factory=list)
     count: int = 0
@@ -54,7 +54,7 @@ class LedgerEntry(Body):
 
 
 class LedgerNote(Body):
-    """What was done since, in queue 1 of the ledger's topic.
+    """What was done about a decision since it was taken, in queue 1 of the ledger's topic.
 
     With `tokens`: their runs before `half_queue_offset` are rolled back. Without: the winning runs before it are
     visible, and of the run there the first `messages` messages.

@@ -54,7 +54,7 @@ class RollBackBatch(Header):
 
 
 class FindBatch(Header):
-    """What is decided."""
+    """Ask what is decided on a transaction."""
 
     code = RequestCode.FIND_BATCH
     reply_body = bodies.BatchDecision
@@ -62,7 +62,7 @@ class FindBatch(Header):
 
 
 class ListBatches(Header):
-    """The undecided ones, at most 200."""
+    """The transactions that nobody has decided on, at most 200."""
 
     code = RequestCode.LIST_BATCHES
     reply_body = bodies.UndecidedBatches

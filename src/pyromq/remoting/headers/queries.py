@@ -64,7 +64,7 @@ class ConsumeStatistics(Header):
 
 
 class BrokerConsumeStatistics(Header):
-    """The same of every group."""
+    """Every group's offsets beside the queues' ends."""
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
     reply_body = bodies.ConsumeStatsList

@@ -150,7 +150,7 @@ class _OpenFile:
         self.root.make_folder_of(self.name)
         kept = [name for name in self.schema.names if name != "topic"]  # in the folder's name
         self.schema = pa.schema([self.schema.field(name) for name in kept])
-        # Bodies and keys hardly repeat: dictionaries would be built in vain and given up.
+        # Bodies and keys hardly repeat: dictionaries would be built for nothing and given up.
         few = [name for name in kept if name in ("brokerName", "queueId", "tags", "bornHost", "sysFlag", "flag")]
         self.writer = pq.ParquetWriter(
             self.root.at(self.name), self.schema, filesystem=self.root.files, use_dictionary=few, compression="zstd"

@@ -84,7 +84,7 @@ def _write_batch(options: dict[str, str], checkpoint: str, frame: DataFrame, bat
     frame.write.format("rocketmq").mode("append").options(**options).save()
 
 
-def _write_prometheus(path: Path, frame: DataFrame, batch: int) -> None:
+def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
     """Write the latest window of each topic and tag; readers see the old text or the new one."""
     latest: dict[tuple[str, str], Any] = {}
     for row in frame.orderBy("start").collect():

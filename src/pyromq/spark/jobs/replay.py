@@ -36,7 +36,7 @@ def run(settings: Replay, tell: Tell) -> Summary:
     place = settings.to_topic or settings.topic
     if settings.dry_run or not total:
         return Summary(rows, (f"{counted(total, 'message')} would be sent to {place}",))
-    frame = _messages(_in_order(chosen, settings), settings)
+    frame = _messages(_in_order(chosen), settings)
     if settings.rate:
         frame = _held_back(frame, settings.rate)
     options = write_options(settings, topic=place)
@@ -58,7 +58,7 @@ def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:
     return chosen
 
 
-def _in_order(chosen: DataFrame, settings: Replay) -> DataFrame:
+def _in_order(chosen: DataFrame) -> DataFrame:
     """Keep a queue's messages in one task, in order; also what makes a repeated job's tasks the same."""
     return chosen.repartition("brokerName", "queueId").sortWithinPartitions("brokerName", "queueId", "queueOffset")
 

@@ -46,7 +46,7 @@ class Stream:
     group: str = setting("Group that shows the job's progress; default: named after the job and its topics.", "")
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", ())
     lag_json: str = setting("File that always holds how far behind the job is, as JSON.", "")
-    lag_prometheus: str = setting("The same as Prometheus text.", "")
+    lag_prometheus: str = setting("File that always holds how far behind the job is, as Prometheus text.", "")
 
     def __post_init__(self) -> None:
         pairs(self.option)

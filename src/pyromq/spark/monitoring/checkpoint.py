@@ -1,4 +1,4 @@
-"""A query's checkpoint as Spark writes it: how far it is, and setting it anew. Folders on this machine only.
+"""A query's checkpoint as Spark writes it: how far it is, and moving it. Folders on this machine only.
 
     offsets/N   planned: `v1`, a line of settings, then a line for each source     commits/N   batch N is done
 

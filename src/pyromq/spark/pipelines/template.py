@@ -45,7 +45,7 @@ def {table}():
 '''
 
 PER_HOUR = '''\
-"""Messages by hour and tag. A materialized view is made anew in every run: over a topic it would forget, too."""
+"""Messages by hour and tag. A materialized view is computed again in every run: over a topic it would forget, too."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F

@@ -47,7 +47,7 @@ def _topics(name: str, value: str) -> tuple[str, ...]:
     return topics
 
 
-def _columns(name: str, value: str) -> tuple[str, ...]:
+def _columns(_: str, value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(column for part in value.split(",") if (column := part.strip())))
 
 
@@ -148,7 +148,7 @@ class ReadOptions:
         "startingOffsetsByTimestamp",
         _offset_table,
         None,
-        'the same queue by queue, in ms: `{"orders":{"broker-a":{"0":1700000000000}}}`',
+        'begin each queue with messages stored at its time or later; ms: `{"orders":{"broker-a":{"0":1700000000000}}}`',
     )
     starting_missing: str = _option(
         "startingOffsetsByTimestampStrategy",
@@ -167,7 +167,11 @@ class ReadOptions:
         "endingTimestamp", _time, None, "end before messages stored at this time or later", only=BATCH
     )
     ending_times: OffsetTable | None = _option(
-        "endingOffsetsByTimestamp", _offset_table, None, "the same queue by queue, in ms", only=BATCH
+        "endingOffsetsByTimestamp",
+        _offset_table,
+        None,
+        "end each queue before messages stored at its time or later; ms",
+        only=BATCH,
     )
     fail_on_data_loss: bool = _option(
         "failOnDataLoss", values.truth, True, "fail when offsets asked for are not there; else read the rest"

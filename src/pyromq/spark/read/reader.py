@@ -91,7 +91,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: see above."""
+        """Nothing: `latestOffset` stores the offsets, since Spark calls this a batch late and not for the last one."""
 
     def stop(self) -> None:
         """Nothing: Spark does not always call it, and connections end with the process."""

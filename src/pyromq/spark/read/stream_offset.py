@@ -2,10 +2,10 @@
 
     {"v": 1,
      "t":  {topic: {broker name: {queue id: next queue offset}}},
-     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": how often created anew}}}}
+     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": how often created again}}}}
 
 `id` has one message of each topic and broker that was read, with its store time: when there is another one at its
-place, the topic was deleted and created anew. No Spark and no client here.
+place, the topic was deleted and created again. No Spark and no client here.
 """
 
 from __future__ import annotations

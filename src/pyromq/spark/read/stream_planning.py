@@ -145,12 +145,12 @@ class StreamPlanning:
             )
 
     def _look_for_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
-        """Report what is lost; return the marks of topics that were created anew."""
+        """Report what is lost; return the marks of topics that were created again."""
         made = {}
-        for place in self._created_anew(start, bounds):
+        for place in self._created_again(start, bounds):
             report_loss(
                 self._options,
-                f"topic {place[0]} at {place[1]} was deleted and created anew; what it held is lost",
+                f"topic {place[0]} at {place[1]} was deleted and created again; what it held is lost",
             )
             made[place] = Mark(0, NO_MESSAGE, 0, start.marks[place].made + 1)
         for queue, offset in start.positions.items():
@@ -177,25 +177,25 @@ class StreamPlanning:
             )
         elif offset > most:
             report_loss(
-                self._options, f"{queue_name(queue)} was read to {offset}, but ends at {most}: it was cut or made anew"
+                self._options, f"{queue_name(queue)} was read to {offset}, but ends at {most}: it was cut or made again"
             )
 
-    def _created_anew(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> list[TopicAtBroker]:
+    def _created_again(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> list[TopicAtBroker]:
         """Return the topics that have another message where the mark was, or a queue that ends before it."""
-        anew = []
+        again = []
         places = {}
         for place, mark in start.marks.items():
             queue = MessageQueue(*place, mark.queue_id)
             least, most = bounds.get(queue, (mark.offset + 1, mark.offset + 1))
             if most <= mark.offset:
-                anew += [place] if queue in bounds else []
+                again += [place] if queue in bounds else []
             elif least <= mark.offset:
                 places[queue] = mark.offset
         for queue, stored in self._client.store_times(places).items():
             place = (queue.topic, queue.broker_name)
             if stored is not None and stored != start.marks[place].stored_ms:
-                anew.append(place)
-        return anew
+                again.append(place)
+        return again
 
     def _begin(
         self,

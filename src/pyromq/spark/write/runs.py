@@ -52,7 +52,7 @@ class _Topic:
     def pass_turn(self) -> None:
         self._turn += 1
 
-    def wishes(self, messages: Messages) -> list[MessageQueue | None] | None:
+    def named_queues(self, messages: Messages) -> list[MessageQueue | None] | None:
         """Return the queue that each message names or whose key it has, None for those without; None: all without.
 
         Raises `UsageError` for a queue that does not exist.
@@ -118,8 +118,8 @@ class OpenRuns:
 
     def queue_of(self, topic: str, messages: Messages) -> MessageQueue:
         """Return where a single message goes by itself."""
-        wishes = self._topic(topic).wishes(messages)
-        return (wishes and wishes[0]) or self._topic(topic).next
+        named = self._topic(topic).named_queues(messages)
+        return (named and named[0]) or self._topic(topic).next
 
     def flush(self) -> None:
         """Send what is left."""
@@ -132,26 +132,26 @@ class OpenRuns:
         return self._topics[name]
 
     def _add_to(self, topic: _Topic, messages: Messages) -> None:
-        wishes = topic.wishes(messages)
-        if wishes is None:
+        named = topic.named_queues(messages)
+        if named is None:
             self._fill(topic, None, messages.members)
             return
-        different = list(dict.fromkeys(wishes))
+        different = list(dict.fromkeys(named))
         numbers = {queue: number for number, queue in enumerate(different)}
-        wanted = np.fromiter((numbers[queue] for queue in wishes), np.int32, len(wishes))
+        wanted = np.fromiter((numbers[queue] for queue in named), np.int32, len(named))
         for number, queue in enumerate(different):
             chosen = np.flatnonzero(wanted == number)
             members = messages.members if len(different) == 1 else messages.members.take(pa.array(chosen))
             self._fill(topic, queue, members)
 
-    def _fill(self, topic: _Topic, wish: MessageQueue | None, members: pa.BinaryArray) -> None:
-        """Put members into the runs of one queue; without a wish each full run passes the turn on."""
+    def _fill(self, topic: _Topic, only: MessageQueue | None, members: pa.BinaryArray) -> None:
+        """Put members into the runs of the `only` queue they may go to; None: each full run passes the turn on."""
         _, ends_buffer, bytes_buffer = members.buffers()
         ends = np.frombuffer(ends_buffer, np.int32)[members.offset : members.offset + len(members) + 1]
         content = memoryview(bytes_buffer) if bytes_buffer is not None else memoryview(b"")
         first, count = 0, len(members)
         while first < count:
-            queue = wish or topic.next
+            queue = only or topic.next
             run = self._runs.get(queue)
             if run is None:
                 run = self._runs[queue] = _Run()

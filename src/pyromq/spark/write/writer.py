@@ -1,4 +1,4 @@
-"""Writing: what Spark calls in tasks and on the driver, for batches and for streams. What it does is `sink_task`'s.
+"""Writing: what Spark calls in tasks and on the driver, for batches and for streams. What it does is in `task.py`.
 
 In tasks Spark gives Arrow batches; on the driver it gives the tasks' reports to `commit`, or to `abort` with None for
 attempts that failed. A stream's driver-side object is a new one for every call, so all it needs is in the reports.

@@ -165,7 +165,7 @@ class KeyIndex:
         return done
 
     def step(self, log: CommitLog, budget_seconds: float) -> bool:
-        """Like `follow`; where the disk has no room it says so once, and there is nothing left to do now."""
+        """Index as `follow` does; where the disk has no room, say so once and count that as nothing left to do."""
         try:
             return self.follow(log, budget_seconds)
         except StoreNotWritable as error:

@@ -208,7 +208,7 @@ class CommitLog:
         return views
 
     def copies(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """Return the same as bytes, read from the files: for many records that lie scattered and far behind the end."""
+        """Return so many bytes from each start, read from the files: for many records that lie scattered, far back."""
         copied: list[bytes] = []
         while len(copied) < len(starts):
             first = len(copied)

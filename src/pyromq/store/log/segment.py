@@ -164,7 +164,7 @@ class Segment:
 
     @property
     def folders(self) -> list[Path]:
-        """Those that came with the file, its own first."""
+        """The folders that came with the file, its own first."""
         return list(self.path.parents[: self._levels])
 
 

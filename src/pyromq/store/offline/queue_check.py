@@ -20,7 +20,7 @@ from pyromq.store.queue.queue_note import QueueNote
 from pyromq.store.queue.queue_table import QueueTable, names_folders
 
 _QUEUE_OFFSET_AT = 20  # in a record
-_FEWEST_BEFORE = 1 << 32  # a log that was begun anew beside old queues may say more than its length allows
+_FEWEST_BEFORE = 1 << 32  # a log that was begun again beside old queues may say more than its length allows
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Puts a stopped store in order again: makes anew what the log still tells, and keeps every sound record where it is.
+"""Puts a stopped store in order again: makes again what the log still tells, and keeps every sound record where it is.
 
 What is damaged in the log is filled so that records behind it keep their offsets: at a file's end by a blank record,
 elsewhere by one that says so, which is in no queue. Bytes that are written over are kept in the folder `damaged`.
@@ -49,7 +49,7 @@ class Repairing:
     def run(self) -> Report:
         """Mend what can be mended; return what a check finds afterwards. Raises `OSError`."""
         store = StoppedStore(self._config)
-        if self._begin_anew(store) or self._restore_sizes(store):
+        if self._begin_again(store) or self._restore_sizes(store):
             self._sync()
         checking = Checking(self._config, self._on_progress)
         report = checking.run()
@@ -66,7 +66,7 @@ class Repairing:
 
     # -- the log
 
-    def _begin_anew(self, store: StoppedStore) -> bool:
+    def _begin_again(self, store: StoppedStore) -> bool:
         """Where nothing is left of the log, let it go on behind what the queues know: so they go on counting."""
         known = max((queue.log_end for queue in store.queues()), default=0)
         if not known or any(file.content for file in store.log_files):

@@ -49,7 +49,7 @@ class QueueNote:
             return msgspec.json.decode(text, type=NotedQueues)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.warning(
-                "%s is damaged (%s), and made anew: a queue without files is not missed now", *(self._path, error)
+                "%s is damaged (%s), and made again: a queue without files is not missed now", *(self._path, error)
             )
             return NotedQueues()
 

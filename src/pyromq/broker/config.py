@@ -17,8 +17,7 @@ from pyromq.names import MAX_TOPIC_LENGTH, check_topic
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.remoting.properties import parse_number
 from pyromq.store.config import FlushMode, StoreConfig
-
-ENTRY_BYTES = 20  # of a consume queue; Java configures file sizes in bytes, we in entries
+from pyromq.store.queue.consume_queue import ENTRY_BYTES
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from enum import IntEnum
 
 VERSION = 409  # position of 4.9.8 in upstream's list of releases; sent in every command
 VERSION_NAME = "V4_9_8"
-STANDARD_JSON_VERSION = 401  # 4.9.4: from here a client reads standard JSON in route answers
 MAX_RECONSUME_VERSION = 121  # 3.4.9: from here a client's own maxReconsumeTimes counts
 RELAY_VERSION = 62  # 3.1.8: lowest that may be asked for running info and direct consumption
 STATUS_VERSION = 28  # 3.0.7: lowest that may be asked for its consumer status

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk, read_file
 
-_FILE_BYTES = 4096
-_TIMES = struct.Struct(">qqq")
+CHECKPOINT_BYTES = 4096
+TIMES = struct.Struct(">qqq")
 _COPY = struct.Struct(">24sI")
 _COPY_AT = 480  # in the first sector: a disk writes it as a whole
 _BEGIN = struct.Struct(">qI")
@@ -50,12 +50,12 @@ class Checkpoint:
     def load(self) -> None:
         """Read the times; a missing or short file means that nothing is known."""
         content = read_file(self._disk, self._path)
-        if content is not None and len(content) >= _TIMES.size:
-            times: tuple[int, ...] = _TIMES.unpack_from(content)
+        if content is not None and len(content) >= TIMES.size:
+            times: tuple[int, ...] = TIMES.unpack_from(content)
             if len(content) >= _COPY_AT + _COPY.size:
                 copy, crc = _COPY.unpack_from(content, _COPY_AT)
                 if zlib.crc32(copy) == crc:
-                    times = tuple(map(min, times, _TIMES.unpack(copy)))
+                    times = tuple(map(min, times, TIMES.unpack(copy)))
                 self.log_begin = _log_begin(content)
             self.log_ms, self.queues_ms, self.index_ms = times
 
@@ -63,8 +63,8 @@ class Checkpoint:
         """Write the times; they are on disk when this returns. What they speak of must be there before."""
         descriptor = self._disk.open(self._path, create=True)
         try:
-            self._disk.resize(descriptor, _FILE_BYTES)
-            times = _TIMES.pack(self.log_ms, self.queues_ms, self.index_ms)
+            self._disk.resize(descriptor, CHECKPOINT_BYTES)
+            times = TIMES.pack(self.log_ms, self.queues_ms, self.index_ms)
             begin = b"" if self.log_begin is None else _pack_begin(self.log_begin)
             content = times.ljust(_BEGIN_AT, b"\0") + begin.ljust(_BEGIN.size, b"\0")
             self._disk.write(descriptor, content + _COPY.pack(times, zlib.crc32(times)), 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
@@ -26,7 +25,7 @@ from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import Residency
-from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
+from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_proof import EntryProof
 from pyromq.store.queue.queue_table import QueueTable
 from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
@@ -40,7 +39,6 @@ __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus
 _RECORD_ALLOWANCE = 64 << 10  # a record may be that much larger than the largest body. Source: CommitLog
 _INDEX_ON_CLOSE_SECONDS = 5.0  # the rest is indexed after the next start
 _IPV4_BYTES = 8  # with the port
-_ENTRIES = struct.Struct(">qiq")  # of a consume queue
 
 
 class MessageStore:
@@ -307,7 +305,7 @@ class MessageStore:
         if queue is None or first >= queue.max_offset or (content := queue.content(first, count)) is None:
             return []
         self._proof.prove(queue, first, first + count)
-        starts, sizes, _ = zip(*_ENTRIES.iter_unpack(content), strict=True)
+        starts, sizes, _ = zip(*unpack_entries(content), strict=True)
         if min(starts) < self._log.min_offset or FILLER_SIZE in sizes:
             found = zip(starts, sizes, strict=True)
             return [(at, None if size == FILLER_SIZE else self._log.record_at(at)) for at, size in found]

@@ -29,9 +29,10 @@ from pathlib import Path
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.log.segment import Segment
 
-_HEADER = struct.Struct(">qqqqii")
-_SLOT = struct.Struct(">i")
-_ENTRY = struct.Struct(">iqii")
+HEADER = struct.Struct(">qqqqii")
+SLOT = struct.Struct(">i")
+ENTRY = struct.Struct(">iqii")
+_KEY = struct.Struct(">iq")  # of an entry: key hash and log offset
 _ROOM_BYTES = 1 << 20  # taken from the disk at once
 _PAGE = 4096  # slots of 4 bytes never lie on two
 _NEWEST = 64  # entries of one hash; one record has not more of them
@@ -39,8 +40,13 @@ _EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
 
 
+def key_of_entry(key_hash: int, log_offset: int) -> bytes:
+    """Return how the entry of a key and a record begins."""
+    return _KEY.pack(key_hash, log_offset)
+
+
 def index_file_bytes(slots: int, entries: int) -> int:
-    return _HEADER.size + slots * _SLOT.size + entries * _ENTRY.size
+    return HEADER.size + slots * SLOT.size + entries * ENTRY.size
 
 
 class IndexFile:
@@ -65,7 +71,7 @@ class IndexFile:
         self.file = Segment(path, index_file_bytes(slots, entries), scattered=True, disk=disk)
         self._slots = slots
         self._entries = entries
-        self._entries_at = _HEADER.size + slots * _SLOT.size
+        self._entries_at = HEADER.size + slots * SLOT.size
         self.begin_ms = self.end_ms = self.begin_log_offset = self.end_log_offset = 0
         self.used_slots = 0
         self.next_entry = 1
@@ -100,8 +106,8 @@ class IndexFile:
         self.write_header()
 
     def load(self) -> None:
-        [content] = self.file.read([(0, _HEADER.size)])  # mapped, a page that was never written might need room
-        header = _HEADER.unpack(content)
+        [content] = self.file.read([(0, HEADER.size)])  # mapped, a page that was never written might need room
+        header = HEADER.unpack(content)
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
         self.next_entry = next_entry or 1
 
@@ -109,9 +115,9 @@ class IndexFile:
         """Have room on disk for entries of these keys, as far as the file goes. Raises `OSError`."""
         self._prepare_page(0)
         for key_hash in hashes:
-            self._prepare_page((_HEADER.size + key_hash % self._slots * _SLOT.size) // _PAGE)
-        start = self._entries_at + self.next_entry * _ENTRY.size
-        needed = min(start + len(hashes) * _ENTRY.size, self.file.size)
+            self._prepare_page((HEADER.size + key_hash % self._slots * SLOT.size) // _PAGE)
+        start = self._entries_at + self.next_entry * ENTRY.size
+        needed = min(start + len(hashes) * ENTRY.size, self.file.size)
         if needed > max(start, self._room_to):  # a full file needs none
             self.file.prepare(start, needed + _ROOM_BYTES)
             self._room_to = min(needed + _ROOM_BYTES, self.file.size)
@@ -125,16 +131,16 @@ class IndexFile:
         """Add an entry; the file must not be full, and have room. Called for every key of every message."""
         memory = self.file.memory
         number = self.next_entry
-        slot_at = _HEADER.size + key_hash % self._slots * _SLOT.size
-        previous = _SLOT.unpack_from(memory, slot_at)[0]
+        slot_at = HEADER.size + key_hash % self._slots * SLOT.size
+        previous = SLOT.unpack_from(memory, slot_at)[0]
         if previous >= number:
             previous = self._counted(previous)
         if not 0 < previous < number:
             previous = 0
             self.used_slots += 1
         seconds = min(max(store_ms - self.begin_ms, 0) // 1000, _INT_MAX) if self.begin_ms > 0 else 0
-        _ENTRY.pack_into(memory, self._entries_at + number * _ENTRY.size, key_hash, log_offset, seconds, previous)
-        _SLOT.pack_into(memory, slot_at, number)
+        ENTRY.pack_into(memory, self._entries_at + number * ENTRY.size, key_hash, log_offset, seconds, previous)
+        SLOT.pack_into(memory, slot_at, number)
         if number <= 1:
             self.begin_ms = store_ms
             self.begin_log_offset = log_offset
@@ -145,13 +151,13 @@ class IndexFile:
     def _counted(self, number: int) -> int:
         """Return the first entry of a chain that counts: a killed process may have put others before it."""
         while self.next_entry <= number < self._entries:
-            newer, number = number, _ENTRY.unpack_from(self.file.memory, self._entries_at + number * _ENTRY.size)[3]
+            newer, number = number, ENTRY.unpack_from(self.file.memory, self._entries_at + number * ENTRY.size)[3]
             if number >= newer:
                 return 0
         return number
 
     def write_header(self) -> None:
-        _HEADER.pack_into(
+        HEADER.pack_into(
             self.file.memory,
             0,
             self.begin_ms,
@@ -174,10 +180,10 @@ class IndexFile:
         """Return log offsets of records whose key has that hash, newest first."""
         found: list[int] = []
         memory = self.file.memory
-        number = self._counted(_SLOT.unpack_from(memory, _HEADER.size + key_hash % self._slots * _SLOT.size)[0])
+        number = self._counted(SLOT.unpack_from(memory, HEADER.size + key_hash % self._slots * SLOT.size)[0])
         while 0 < number < self.next_entry and len(found) < max_count:
-            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(
-                memory, self._entries_at + number * _ENTRY.size
+            entry_hash, log_offset, seconds, previous = ENTRY.unpack_from(
+                memory, self._entries_at + number * ENTRY.size
             )
             store_ms = self.begin_ms + seconds * 1000
             if entry_hash == key_hash and begin_ms <= store_ms <= end_ms:

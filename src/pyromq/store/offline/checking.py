@@ -6,7 +6,6 @@ in `config` mean is not known here.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +15,26 @@ import msgspec
 from pyromq.errors import ProtocolError, StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.record import Buffer
-from pyromq.store.checkpoint import Checkpoint
+from pyromq.store.checkpoint import CHECKPOINT_BYTES, TIMES, Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.json_file import verified
 from pyromq.store.offline.index_check import IndexCheck
 from pyromq.store.offline.log_walk import Damage, LogWalk
 from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
-from pyromq.store.timers.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes, TimerEntry
+from pyromq.store.timers.timer_bucket import (
+    ENTRY_BYTES,
+    NUMBER_BYTES,
+    BucketSizes,
+    TimerEntry,
+    unpack_numbers,
+    unpack_timers,
+)
 from pyromq.store.timers.timer_files import decode_checkpoint
 from pyromq.store.timers.timer_proof import MISFIT, fits, sound
 
-_TIMES = struct.Struct(">qqq")
-_CHECKPOINT_BYTES = 4096
 _CHECKPOINT_SLACK_MS = 3_000
 _TOLD_EVERY = 100_000  # records between two reports of progress
-_TIMER = struct.Struct(">qIIqqi")
 _IN_LOG = "its record is not copied yet, and the log does not have it"
 
 
@@ -104,10 +107,10 @@ class Checking:
             return
         content = path.read_bytes()
         yield from self._of_begin(path)
-        if len(content) != _CHECKPOINT_BYTES:
-            yield Finding(path, None, f"the file has {len(content)} bytes, not {_CHECKPOINT_BYTES}", Cure.START)
-        if len(content) >= _TIMES.size:
-            for number, time_ms in enumerate(_TIMES.unpack_from(content)):
+        if len(content) != CHECKPOINT_BYTES:
+            yield Finding(path, None, f"the file has {len(content)} bytes, not {CHECKPOINT_BYTES}", Cure.START)
+        if len(content) >= TIMES.size:
+            for number, time_ms in enumerate(TIMES.unpack_from(content)):
                 if time_ms > report.newest_ms + _CHECKPOINT_SLACK_MS or time_ms < 0:
                     text = f"it speaks of a time, {time_ms}, after that of the newest record, {report.newest_ms}"
                     yield Finding(path, 8 * number, text, Cure.REPAIR)
@@ -152,7 +155,7 @@ class Checking:
         for name in names:
             path = self.store.root / "timers" / f"{name}.entries"
             first = path.read_bytes()[:ENTRY_BYTES] if path.exists() else b""
-            log_offset = _TIMER.unpack(first)[3] if len(first) == ENTRY_BYTES else 0
+            log_offset = next(unpack_timers(first))[3] if len(first) == ENTRY_BYTES else 0
             if log_offset < self.store.log_begin:
                 return Cure.BACKUP
         return Cure.AWAY
@@ -163,7 +166,7 @@ class Checking:
             return
         entries, records = path.read_bytes(), records_path.read_bytes() if sizes.records else b""
         whole = min(sizes.entries, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
-        for number, entry in enumerate(map(TimerEntry._make, _TIMER.iter_unpack(entries[:whole]))):
+        for number, entry in enumerate(map(TimerEntry._make, unpack_timers(entries[:whole]))):
             if entry.position < sizes.records:
                 fault = _timer_fault(records[max(entry.position, 0) :][: max(entry.size, 0)], entry)
             else:
@@ -185,7 +188,7 @@ class Checking:
             return
         done = path.read_bytes()[: sizes.done]
         done = done[: len(done) // NUMBER_BYTES * NUMBER_BYTES]
-        for place, (number,) in enumerate(struct.iter_unpack(">I", done)):
+        for place, (number,) in enumerate(unpack_numbers(done)):
             if number >= sizes.entries // ENTRY_BYTES:
                 yield Finding(path, place * NUMBER_BYTES, f"there is no message {number}", cure)
 

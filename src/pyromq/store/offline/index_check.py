@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +13,10 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.plural import counted
 from pyromq.record import decode
-from pyromq.store.index.index_file import index_file_bytes
+from pyromq.store.index.index_file import ENTRY, HEADER, SLOT, index_file_bytes, key_of_entry
 from pyromq.store.index.key_index import key_hashes
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
 
-_HEADER = struct.Struct(">qqqqii")
-_ENTRY = struct.Struct(">iqii")
-_SLOT = struct.Struct(">i")
 _TOLD = 10  # findings of one file; the rest is counted
 
 
@@ -41,16 +37,16 @@ class _File:
         self.path = path
         with path.open("rb") as file:
             self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(self.content) < _HEADER.size:
+        if len(self.content) < HEADER.size:
             raise StoreCorrupt(f"the file has {len(self.content)} bytes")
-        header = _HEADER.unpack_from(self.content)
+        header = HEADER.unpack_from(self.content)
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
         self.next_entry: int = max(next_entry, 1)
         self.slots = 0
 
     @property
     def entries_at(self) -> int:
-        return _HEADER.size + self.slots * _SLOT.size
+        return HEADER.size + self.slots * SLOT.size
 
     def guessed_slots(self, store: StoppedStore) -> int:
         """Return for how many slots the last record's entry is where it should be; 0 if it is not found."""
@@ -62,13 +58,13 @@ class _File:
         except StoreCorrupt:
             return 0
         hashes = key_hashes(message.topic, message.property_text)
-        place = max((self.content.rfind(struct.pack(">iq", each, self.end_log_offset)) for each in hashes), default=-1)
-        slots, rest = divmod(place - _HEADER.size - (self.next_entry - 1) * _ENTRY.size, _SLOT.size)
+        place = max((self.content.rfind(key_of_entry(each, self.end_log_offset)) for each in hashes), default=-1)
+        slots, rest = divmod(place - HEADER.size - (self.next_entry - 1) * ENTRY.size, SLOT.size)
         return slots if place > 0 and slots > 0 and not rest else 0
 
     def check_header(self) -> None:
         """Raise `StoreCorrupt` where the header does not fit the file."""
-        capacity = (len(self.content) - self.entries_at) // _ENTRY.size
+        capacity = (len(self.content) - self.entries_at) // ENTRY.size
         spans = (self.begin_ms, self.end_ms), (self.begin_log_offset, self.end_log_offset)
         if not 0 <= self.used_slots <= self.slots or any(not 0 <= begin <= end for begin, end in spans):
             raise StoreCorrupt("its head is damaged")
@@ -78,8 +74,8 @@ class _File:
     def entries(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield position, key hash, log offset, seconds and previous number, in order."""
         for number in range(1, self.next_entry):
-            position = self.entries_at + number * _ENTRY.size
-            yield position, *_ENTRY.unpack_from(self.content, position)
+            position = self.entries_at + number * ENTRY.size
+            yield position, *ENTRY.unpack_from(self.content, position)
 
 
 class IndexCheck:
@@ -155,8 +151,8 @@ class IndexCheck:
                     self._tell(file.path, position, f"entry {number} is damaged: its chain or its time is broken")
                 newest[slot] = number
             for slot, number in newest.items():
-                position = _HEADER.size + slot * _SLOT.size
-                if _SLOT.unpack_from(file.content, position)[0] != number:
+                position = HEADER.size + slot * SLOT.size
+                if SLOT.unpack_from(file.content, position)[0] != number:
                     self._tell(file.path, position, f"slot {slot} does not lead to its newest entry, {number}")
 
     def _all_entries(self) -> Iterator[_Entry]:

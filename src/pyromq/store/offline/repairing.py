@@ -21,11 +21,10 @@ from pyromq.store.follower import Follower
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.log_walk import Damage, LogWalk
 from pyromq.store.offline.stopped_store import StoppedStore
-from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, pack_entry
 from pyromq.store.queue.queue_table import QueueTable
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
-_ENTRY = struct.Struct(">qiq")
 _TOPIC = "damaged"  # of records that stand for damage
 _KEPT = "damaged"  # folder
 _LEAST = FIXED_SIZE + 1  # bytes of a record with a topic of one character
@@ -154,7 +153,7 @@ class Repairing:
             queue = checking.queues.queue(*key)
             for queue_offset, log_offset in lost:
                 path, position = queue.path_of(queue_offset)
-                self._write(path, position, _ENTRY.pack(log_offset, FILLER_SIZE, 0))
+                self._write(path, position, pack_entry(log_offset, FILLER_SIZE, 0))
             first, last = lost[0][0], lost[-1][0]
             which = (
                 f"the message at {first} is" if len(lost) == 1 else f"{len(lost)} messages from {first} to {last} are"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -19,10 +18,9 @@ from pyromq.errors import StoreLocked, UsageError
 from pyromq.record import BLANK_MAGIC
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
-from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry, says_nothing, unpack_entries
 from pyromq.store.queue.queue_table import names_folders
 
-_ENTRY = struct.Struct(">qiq")
 _BLOCK_ENTRIES = 1024  # of a queue, read at once
 _NAME_DIGITS = 20
 _BLANK = BLANK_MAGIC.to_bytes(4, "big")
@@ -95,7 +93,6 @@ class StoppedQueue:
         self.file_bytes = _usual_size(path for _, path in self._files)
         self._block_start = -1
         self._block: list[tuple[int, int, int]] = []
-        self._by_base = dict(self._files)
         self.first = self._files[0][0] // ENTRY_BYTES if self._files else 0
         self.end = self._end()
 
@@ -124,7 +121,7 @@ class StoppedQueue:
             if not self.first <= queue_offset < self.end:
                 return None
             self._block_start = queue_offset
-            self._block = list(_ENTRY.iter_unpack(self._read(queue_offset, _BLOCK_ENTRIES)))
+            self._block = list(unpack_entries(self._read(queue_offset, _BLOCK_ENTRIES)))
             if not self._block:
                 return None
             index = 0
@@ -145,7 +142,7 @@ class StoppedQueue:
         for base, path in reversed(self._files):
             content = path.read_bytes()
             for position in range(len(content) - len(content) % ENTRY_BYTES - ENTRY_BYTES, -1, -ENTRY_BYTES):
-                if any(content[position : position + 12]):
+                if not says_nothing(content, position):
                     return (base + position) // ENTRY_BYTES + 1
         return self.first
 

@@ -6,11 +6,9 @@ Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
 from __future__ import annotations
 
 import os
-import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from enum import Enum, auto
-from functools import lru_cache
 from itertools import accumulate
 from operator import add, sub
 
@@ -21,19 +19,18 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import Residency
-from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from pyromq.store.queue.consume_queue import (
+    ENTRY_BYTES,
+    FILLER_SIZE,
+    ConsumeQueue,
+    unpack_entries,
+    unpack_extent,
+    unpack_extents,
+)
 from pyromq.store.queue.entry_proof import EntryProof
 from pyromq.store.queue.queue_table import QueueTable
 
 SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
-_unpack_entries = struct.Struct(">qiq").iter_unpack
-_unpack_last = struct.Struct(">qi").unpack_from
-
-
-@lru_cache(maxsize=256)
-def _unpack_flat(count: int) -> Callable[..., tuple[int, ...]]:
-    """What unpacks log offset and size of `count` entries into one tuple: half the cost of a tuple each."""
-    return struct.Struct(">" + "qi8x" * count).unpack_from
 
 
 class ReadStatus(Enum):
@@ -150,7 +147,7 @@ class Reading:
         wanted: Filter | None,
     ) -> ReadResult:
         accepts = None if wanted is None else wanted.accepts_code
-        first = next(_unpack_entries(content))[0]
+        first = next(unpack_entries(content))[0]
         max_bytes, max_count = self._allowed(limits[0], self.is_cold(first))
         max_count = min(max_count, limits[1])
         if wanted is not None and wanted.accepts_record is not None:
@@ -163,7 +160,7 @@ class Reading:
             found = self._picked(content, max_count, max_bytes, accepts)
         scanned, status, records, count, total = found
         low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
-        last, size = _unpack_last(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
+        last, size = unpack_extent(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
         is_past = not self._residency.covers(first, last + size)
         return ReadResult(status, after, low, high, records, count, total, is_past)
 
@@ -182,10 +179,10 @@ class Reading:
             unread = tuple(found.records)
             return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0, unread=unread)
         assert wanted.accepts_record is not None
-        most = min(self._allowed(limits[0], self.is_cold(next(_unpack_entries(content))[0]))[1], limits[1])
+        most = min(self._allowed(limits[0], self.is_cold(next(unpack_entries(content))[0]))[1], limits[1])
         kept: list[memoryview] = []
         scanned = content[: (after - queue_offset) * ENTRY_BYTES]
-        for offset, (log_offset, size, tags_code) in enumerate(_unpack_entries(scanned), queue_offset):
+        for offset, (log_offset, size, tags_code) in enumerate(unpack_entries(scanned), queue_offset):
             if kept and len(kept) >= most:
                 after = offset
                 break
@@ -211,7 +208,7 @@ class Reading:
 
         Entries ascend: what holds for the first and the last of them holds for all.
         """
-        fields = _unpack_flat(count)(content)
+        fields = unpack_extents(count)(content)
         starts, sizes = fields[0::2], fields[1::2]
         total = sum(sizes)
         start = starts[0]
@@ -230,7 +227,7 @@ class Reading:
         sizes: list[int] = []
         total = 0
         for first in range(0, count, SCANNED_ENTRIES):
-            fields = _unpack_flat(min(SCANNED_ENTRIES, count - first))(content, first * ENTRY_BYTES)
+            fields = unpack_extents(min(SCANNED_ENTRIES, count - first))(content, first * ENTRY_BYTES)
             starts += fields[0::2]
             sizes += fields[1::2]
             total += sum(fields[1::2])
@@ -263,7 +260,7 @@ class Reading:
         run_end = -1  # records back to back become one view
         starts: list[int] = []
         sizes: list[int] = []
-        for log_offset, size, tags_code in _unpack_entries(content):
+        for log_offset, size, tags_code in unpack_entries(content):
             if count and (count >= max_count or total + size > max_bytes):
                 break
             scanned += 1

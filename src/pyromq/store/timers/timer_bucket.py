@@ -39,6 +39,8 @@ _ENTRY = struct.Struct(">qIIqqi")
 _pack_entry = _ENTRY.pack  # bound once
 _DUE_AND_KEY = struct.Struct(">qI")
 _NUMBER = struct.Struct(">I")
+unpack_timers = _ENTRY.iter_unpack  # the fields of `TimerEntry`, of each of some entries
+unpack_numbers = _NUMBER.iter_unpack
 _READ_ENTRIES = 16_384  # at a time when all are looked through
 
 
@@ -131,7 +133,7 @@ class TimerBucket:
 
     def uncopied(self, count: int) -> tuple[list[int], list[int]]:
         """Return log offsets and sizes of the next records to copy, up to so many."""
-        fields = [*_ENTRY.iter_unpack(self._content(self.copied, count))]
+        fields = [*unpack_timers(self._content(self.copied, count))]
         return [each[3] for each in fields], [each[5] for each in fields]
 
     def copy(self, records: list[Buffer]) -> None:
@@ -168,7 +170,7 @@ class TimerBucket:
         """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later."""
         flags = self._flags()
         for first in range(0, self.count, _READ_ENTRIES):
-            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _READ_ENTRIES)), first)
+            fields = enumerate(unpack_timers(self._content(first, _READ_ENTRIES)), first)
             yield from [
                 (due_ms, number)
                 for number, (due_ms, _, topic, _, _, _) in fields
@@ -178,7 +180,7 @@ class TimerBucket:
     def due_times(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield due time and number of those of `count` entries that wait."""
         flags = self._flags()
-        for number, fields in enumerate(_ENTRY.iter_unpack(self._content(first, count)), first):
+        for number, fields in enumerate(unpack_timers(self._content(first, count)), first):
             if not flags[number]:
                 yield fields[0], number
 
@@ -228,7 +230,7 @@ class TimerBucket:
     def _flags(self) -> bytearray:
         if self._finished is None:
             self._finished = bytearray(self.count)
-            for (number,) in _NUMBER.iter_unpack(self._done.read(0, self._done.size)):
+            for (number,) in unpack_numbers(self._done.read(0, self._done.size)):
                 if number < self.count:
                     self._finished[number] = 1
                 else:

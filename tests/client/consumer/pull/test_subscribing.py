@@ -287,7 +287,7 @@ async def test_a_member_is_seen_from_outside(cluster, send, member, until):
         assert [each.client_id for each in found.connections] == [consumer.client_id]
         assert {topic: each.expression for topic, each in found.subscriptions.items()} == {"orders": "*"}
         question = ConsumerRunningState(consumer_group="readers", client_id=consumer.client_id)
-        running = decode_body(ConsumerRunning, (await admin._ask(cluster.broker.address, question)).body)
+        running = decode_body(ConsumerRunning, (await admin._brokers.ask(cluster.broker.address, question)).body)
         assert sorted(running.queues) == consumer.assignment
         assert all(each.last_pull_ms and each.last_consume_ms for each in running.queues.values())
         assert running.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"

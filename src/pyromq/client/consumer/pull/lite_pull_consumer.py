@@ -20,10 +20,11 @@ from pyromq.client.consumer.pull.positions import Positions
 from pyromq.client.consumer.pull.prefetch import Fetching
 from pyromq.client.consumer.pull.pull_status import Reporting
 from pyromq.client.consumer.pull.queue_watch import QueueListener, QueueWatch
-from pyromq.client.consumer.pull.subscribed_queues import Sharing, subscription
+from pyromq.client.consumer.pull.subscribed_queues import Sharing
 from pyromq.client.consumer.pull.turns import Turns
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
+from pyromq.client.consumer.subscriptions import subscription
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, UsageError

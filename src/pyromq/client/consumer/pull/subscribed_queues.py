@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
@@ -25,9 +24,9 @@ from pyromq.client.consumer.push.lock_renewal import RENEW_SECONDS
 from pyromq.client.consumer.push.queue_ownership import HAND_OVER_SECONDS, PATIENCE_SECONDS
 from pyromq.client.consumer.queue_locks import Locks
 from pyromq.client.consumer.rebalance import Rebalance
+from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
-from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import every
 from pyromq.remoting.bodies import Subscription
@@ -35,16 +34,6 @@ from pyromq.remoting.bodies import Subscription
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.01  # while a queue is given away: an iterating thread tells nobody that it is done with a message
-
-
-@dataclass(slots=True)
-class _Subscribed:
-    """What the application wants of a topic; `version` is the wall clock's ms when it said so."""
-
-    tags: str
-    listener: QueueListener | None
-    version: int
-    told: list[MessageQueue]  # our queues when the listener was called last
 
 
 class Sharing:
@@ -78,7 +67,10 @@ class Sharing:
         self._locked: set[MessageQueue] = set()
         self._refused: dict[MessageQueue, float] = {}  # since when (monotonic) another has its lock
         self._troubled: set[MessageQueue] = set()
-        self._subscriptions: dict[str, _Subscribed] = {}
+        self._subscriptions = Subscriptions[QueueListener | None](
+            group, cluster, clock, retries=False, joined=self._joined
+        )
+        self._told: dict[str, list[MessageQueue]] = {}  # our queues of a topic when its listener was called last
         self._running = False
         self._rebalance = Rebalance(
             assigned,
@@ -87,43 +79,36 @@ class Sharing:
             config,
             clock=clock,
             strategy=config.strategy or averaging,
-            topics=lambda: sorted(self._subscriptions),
+            topics=lambda: self._subscriptions.topics,
             take=self._take,
             give=self._give,
             settle=self._settle,
         )
-
-    @property
-    def topics(self) -> list[str]:
-        """The topics subscribed to, in order."""
-        return sorted(self._subscriptions)
 
     def subscribe(self, topic: str, tags: str, listener: QueueListener | None) -> None:
         """Take part in a topic, from now on or, before `start`, from then on."""
         if self._config.broadcast:
             raise UsageError("a pull consumer does not broadcast: assign() all queues, with a group for each reader")
         self.used = True
-        self._subscriptions[topic] = _Subscribed(tags, listener, self._clock.now_ms(), [])
+        self._told[topic] = []
+        self._subscriptions.add(topic, tags, listener)
         for assigned in self._assigned.values():
             if assigned.queue.topic == topic and assigned.tags != tags and not assigned.leaving:
                 assigned.tags = tags
                 self._fetching.begin(assigned)
-        self._announce_soon()
 
     def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues away, soon."""
-        if self._subscriptions.pop(topic, None) is None:
-            raise UsageError(f"topic {topic!r} is not subscribed to; these are: {self.topics}")
-        self._announce_soon()
+        self._subscriptions.remove(topic)
 
     def subscriptions(self) -> list[Subscription]:
         """What heartbeats say."""
-        return [subscription(topic, each.tags, each.version) for topic, each in sorted(self._subscriptions.items())]
+        return self._subscriptions.announced()
 
     async def start(self) -> None:
         """Join the group, if there is a subscription; the first queues come soon."""
-        if self._subscriptions:
-            await self._announce()
+        if self._subscriptions.topics:
+            await self._subscriptions.announce()
 
     async def leave(self) -> None:
         """Give the locks back; offsets are stored and the tasks of the client stopped before."""
@@ -134,33 +119,16 @@ class Sharing:
         """Members or queues are others: share the queues anew, soon."""
         self._rebalance.look_again()
 
-    def _announce_soon(self) -> None:
-        if self._cluster.running:
-            self._cluster.tasks.start(self._announce(), name=f"subscriptions of {self._group}")
-
-    async def _announce(self) -> None:
-        """Tell every broker of the topics, then share."""
-        await asyncio.gather(*(self._learn(topic) for topic in self._subscriptions))
-        await self._cluster.heartbeat()
+    def _joined(self) -> None:
+        """Brokers know what we subscribe to: share, from the first time on."""
         if self._running:
             self._rebalance.wake()
             return
         self._running = True
-        self._cluster.on_route_change.append(self._route_changed)
         self._cluster.on_connection_lost.append(self._connection_lost)
         start = self._cluster.tasks.start
         start(self._rebalance.run(), name=f"rebalance {self._group}")
         start(every(RENEW_SECONDS, self._renew_locks, self._clock), name=f"locks of {self._group}")
-
-    async def _learn(self, topic: str) -> None:
-        try:
-            await self._cluster.route(topic)
-        except MQError as error:
-            logger.debug("group %s: no route of %s yet: %s", self._group, topic, error)  # rebalance says so
-
-    def _route_changed(self, topic: str) -> None:
-        if topic in self._subscriptions:
-            self._announce_soon()  # there may be a broker that has not heard of us
 
     def _connection_lost(self, address: str) -> None:
         if self._locked:
@@ -193,10 +161,9 @@ class Sharing:
         return True
 
     async def _begin(self, queue: MessageQueue) -> AssignedQueue | None:
-        subscribed = self._subscriptions.get(queue.topic)
-        if subscribed is None:
+        if queue.topic not in self._subscriptions:
             return None  # unsubscribed meanwhile
-        assigned = AssignedQueue(queue, subscribed.tags)
+        assigned = AssignedQueue(queue, self._subscriptions.tags(queue.topic))
         try:
             await self._positions.begin(assigned)
         except MQError as error:
@@ -242,11 +209,11 @@ class Sharing:
     async def _settle(self) -> None:
         """Our queues are others now: pull the new ones, after the listeners, who may seek in them."""
         self._changed()
-        for topic, subscribed in list(self._subscriptions.items()):
+        for topic in self._subscriptions.topics:
             queues = sorted(queue for queue in self._assigned if queue.topic == topic)
-            if queues != subscribed.told:
-                subscribed.told = queues
-                await self._tell(topic, subscribed.listener, queues)
+            if queues != self._told[topic]:
+                self._told[topic] = queues
+                await self._tell(topic, self._subscriptions.listener(topic), queues)
         for assigned in self._assigned.values():
             self._fetching.begin_once(assigned)
 
@@ -263,11 +230,3 @@ class Sharing:
             logger.warning(
                 "group %s: the listener for our queues of topic %s failed", self._group, topic, exc_info=error
             )
-
-
-def subscription(topic: str, expression: str, version: int = 0) -> Subscription:
-    """Return what a heartbeat says of one topic, for the tags of `expression`."""
-    tags = parse_tags(expression)
-    return Subscription(
-        topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes), version=version
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, overload
 
@@ -34,14 +33,15 @@ from pyromq.client.consumer.push.reply import Replies
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.queue_locks import Locks
 from pyromq.client.consumer.rebalance import Rebalance
+from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import IllegalName, MQError, NotRunning, UsageError
-from pyromq.filter.tags import parse_tags, subscribed_tags
+from pyromq.errors import IllegalName, NotRunning, UsageError
+from pyromq.filter.tags import subscribed_tags
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic, retry_topic
+from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic
 from pyromq.net.tasks import every
-from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +57,6 @@ class State(Enum):
     RUNNING = "is running"
     FAILED = "failed to start"
     CLOSED = "was closed"
-
-
-@dataclass(frozen=True, slots=True)
-class _Subscribed:
-    """What the application wants of a topic. `version` is the wall clock's ms when it said so."""
-
-    tags: str
-    listening: Listening
-    version: int
 
 
 @checked
@@ -110,7 +101,6 @@ class AsyncConsumer(AsyncLifespan):
         self._state = State.NEW
         self._failure: BaseException | None = None
         self._exit: BaseException | None = None  # what ended it, if nobody stopped it
-        self._subscriptions: dict[str, _Subscribed] = {}
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._owned: dict[MessageQueue, OwnedQueue] = {}
@@ -127,6 +117,9 @@ class AsyncConsumer(AsyncLifespan):
             connections=config.connections,
             heartbeat_seconds=config.heartbeat_seconds,
             route_refresh_seconds=config.route_refresh_seconds,
+        )
+        self._subscriptions = Subscriptions[Listening](
+            group, self._cluster, clock, retries=not config.broadcast, joined=self._wake
         )
         self._replies = Replies(self._cluster, clock)
         retries = config.max_retries
@@ -149,7 +142,7 @@ class AsyncConsumer(AsyncLifespan):
             self._cluster,
             config,
             clock=clock,
-            subscription=lambda topic: (self._tags(topic), self._limits(topic)),
+            subscription=lambda topic: (self._subscriptions.tags(topic), self._limits(topic)),
             deliver=self._consuming.deliver,
             begin_anew=lambda queue: self._reset({queue: 0}),
             damage=self._damage,
@@ -172,7 +165,7 @@ class AsyncConsumer(AsyncLifespan):
             config,
             clock=clock,
             strategy=config.strategy or averaging,
-            topics=self._topics,
+            topics=lambda: self._subscriptions.topics,
             take=self._ownership.take,
             give=self._ownership.give,
         )
@@ -218,9 +211,7 @@ class AsyncConsumer(AsyncLifespan):
 
     def unsubscribe(self, topic: str) -> None:
         """Consume the topic no more; its queues are given away with their offsets stored, soon."""
-        if self._subscriptions.pop(topic, None) is None:
-            raise UsageError(f"topic {topic!r} is not subscribed to; these are: {sorted(self._subscriptions)}")
-        self._announce_soon()
+        self._subscriptions.remove(topic)
 
     async def start(self) -> None:
         """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
@@ -237,8 +228,7 @@ class AsyncConsumer(AsyncLifespan):
             raise
         self._state = State.RUNNING
         self._reporting.started_ms = self._clock.now_ms()
-        await self._join()
-        self._cluster.on_route_change.append(self._route_changed)
+        await self._subscriptions.join()
         self._cluster.on_connection_lost.append(self._ownership.connection_lost)
         self._ownership.start()
         config, start = self.config, self._cluster.tasks.start
@@ -246,17 +236,6 @@ class AsyncConsumer(AsyncLifespan):
         start(every(config.commit_seconds, self._ownership.save, self._clock), name=f"store offsets of {self.group}")
         rescue_seconds = max(config.consume_timeout_seconds / 30, 0.001)
         start(every(rescue_seconds, self._ownership.rescue, self._clock), name=f"rescue messages of {self.group}")
-
-    async def _join(self) -> None:
-        """Become a member at every broker that has one of the topics."""
-        await asyncio.gather(*(self._learn(topic) for topic in self._topics()))
-        await self._cluster.heartbeat()
-
-    async def _learn(self, topic: str) -> None:
-        try:
-            await self._cluster.route(topic)
-        except MQError as error:
-            logger.debug("group %s: no route of %s yet: %s", self.group, topic, error)  # rebalance says so
 
     async def close(self) -> None:
         """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
@@ -319,8 +298,7 @@ class AsyncConsumer(AsyncLifespan):
 
     def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
         listening = self._hooks.around(Listening.of(listener, self._end))
-        self._subscriptions[topic] = _Subscribed(tags, listening, self._clock.now_ms())
-        self._announce_soon()
+        self._subscriptions.add(topic, tags, listening)
 
     def _end(self, failure: BaseException) -> None:
         """Let `wait` raise what a listener wants the program to end with, or a damage. Called in any thread."""
@@ -329,26 +307,8 @@ class AsyncConsumer(AsyncLifespan):
             self._exit = failure
         self.stop()
 
-    def _announce_soon(self) -> None:
-        if self._state is State.RUNNING:
-            self._cluster.tasks.start(self._announce(), name=f"subscriptions of {self.group}")
-
-    async def _announce(self) -> None:
-        await self._join()
-        self._rebalance.wake()
-
-    def _topics(self) -> list[str]:
-        if self.config.broadcast or not self._subscriptions:
-            return sorted(self._subscriptions)
-        return [*sorted(self._subscriptions), retry_topic(self.group)]
-
-    def _tags(self, topic: str) -> str:
-        subscribed = self._subscriptions.get(topic)
-        return subscribed.tags if subscribed is not None else "*"
-
     def _listening(self, topic: str) -> Listening:
-        subscribed = self._subscriptions.get(topic)
-        return subscribed.listening if subscribed is not None else _NOBODY
+        return self._subscriptions.listener(topic) or _NOBODY
 
     def _limits(self, topic: str) -> Limits:
         """How much may be in flight in a queue; a topic's limit is shared by all queues. Source: messageQueueChanged"""
@@ -367,20 +327,8 @@ class AsyncConsumer(AsyncLifespan):
             self.group,
             message_model="BROADCASTING" if config.broadcast else "CLUSTERING",
             consume_from=config.announced_start,
-            subscriptions=[self._subscription(topic) for topic in self._topics()],
+            subscriptions=self._subscriptions.announced(),
         )
-
-    def _subscription(self, topic: str) -> Subscription:
-        tags = parse_tags(self._tags(topic))
-        subscribed = self._subscriptions.get(topic)
-        version = subscribed.version if subscribed is not None else 0
-        return Subscription(
-            topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes), version=version
-        )
-
-    def _route_changed(self, topic: str) -> None:
-        if topic in self._topics():
-            self._announce_soon()  # there may be a broker that has not heard of us
 
     def _wake(self) -> None:
         self._rebalance.wake()

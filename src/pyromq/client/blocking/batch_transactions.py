@@ -10,12 +10,12 @@ from pyromq.client.blocking.portal import Portal
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.producer.batch_transactions import (
+    AsyncAttempt,
     AsyncBatchTransactions,
     AttemptResult,
     BatchOutcome,
     UndecidedAttempts,
 )
-from pyromq.client.producer.batch_transactions import Attempt as AsyncAttempt
 from pyromq.client.producer.queue_selection import OrderingKey
 from pyromq.client.producer.run_producer import Acknowledged, RunStream
 from pyromq.message import Message, MessageQueue

@@ -15,7 +15,7 @@ from functools import partial
 
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
 from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, route_for_new_topic
-from pyromq.client.cluster.shared_connections import Instance, Member, join, leave
+from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave
 from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
@@ -71,7 +71,7 @@ class ClusterClient:
         self._heartbeat_seconds = heartbeat_seconds
         self._route_refresh_seconds = route_refresh_seconds
         self._member = Member(lambda: announce(self.client_id), Dispatcher(*answerers))
-        self._shared: Instance | None = None
+        self._shared: SharedConnections | None = None
         self._connections = connections
         self._pool = Pool(self._member.dispatcher, clock, connections)
         self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)

@@ -43,7 +43,7 @@ class Member:
         return self.consumer_groups | ({producer.group for producer in body.producers} if body is not None else set())
 
 
-class Instance:
+class SharedConnections:
     """The connections of clients with one id on one event loop; what brokers ask goes to the client it is for."""
 
     def __init__(self, key: tuple[object, ...], clock: Clock, connections: ConnectionConfig) -> None:
@@ -66,8 +66,10 @@ class Instance:
 
 def join(
     named: tuple[tuple[str, ...], str], member: Member, clock: Clock, connections: ConnectionConfig = PLAIN
-) -> Instance:
-    """Return the instance on this event loop, with the client among its members; `named`: name servers and its name.
+) -> SharedConnections:
+    """Return the shared connections on this event loop, with the client among their members.
+
+    `named` is what is shared by: the name servers, and the name of the instance.
 
     Members whose connections are made differently share the id only.
 
@@ -75,25 +77,25 @@ def join(
     """
     process = (os.getpid(), *named)
     mine = member.consumer_groups
-    for instance in _instances.values():
-        for other in instance.members if instance.key[:3] == process else ():
+    for shared in _instances.values():
+        for other in shared.members if shared.key[:3] == process else ():
             if taken := mine & other.consumer_groups:
                 raise UsageError(
                     f"this process has a consumer of group {min(taken)} with instance {named[1]!r} already; "
                     "give one of the two another ConsumerConfig.instance"
                 )
     key = (*process, id(asyncio.get_running_loop()), connections)
-    instance = _instances.setdefault(key, Instance(key, clock, connections))
-    instance.members.append(member)
-    return instance
+    shared = _instances.setdefault(key, SharedConnections(key, clock, connections))
+    shared.members.append(member)
+    return shared
 
 
-async def leave(instance: Instance, member: Member) -> None:
+async def leave(shared: SharedConnections, member: Member) -> None:
     """Take the client out; the last one closes the connections."""
-    instance.members.remove(member)
-    if not instance.members:
-        del _instances[instance.key]
-        await instance.pool.close()
+    shared.members.remove(member)
+    if not shared.members:
+        del _instances[shared.key]
+        await shared.pool.close()
 
 
 def _group(call: Call) -> str | None:
@@ -104,4 +106,4 @@ def _group(call: Call) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_instances: dict[tuple[object, ...], Instance] = {}  # of this process: that is what an instance is
+_instances: dict[tuple[object, ...], SharedConnections] = {}  # of this process: that is what an instance is

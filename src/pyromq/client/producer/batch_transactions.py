@@ -17,7 +17,7 @@ from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.pending_send import prepare_batch
-from pyromq.client.producer.queue_selection import OrderingKey, QueueChoice, queue_for_key
+from pyromq.client.producer.queue_selection import OrderingKey, QueueSelection, queue_for_key
 from pyromq.client.producer.run_producer import AsyncRunProducer, check_ledger
 from pyromq.client.retry import Retry
 from pyromq.clock import SystemClock
@@ -73,7 +73,7 @@ class UndecidedAttempts:
     silent_seconds: float
 
 
-class Attempt:
+class AsyncAttempt:
     """One attempt at a transaction, an async context manager: leaving waits for the answers, raising gives it up.
 
     Messages of one queue become visible in the order in which they were sent.
@@ -87,7 +87,7 @@ class Attempt:
         self._runs = runs
         self._ledger = ledger
         self._stream = runs.stream(self._header)
-        self._choice = QueueChoice(SystemClock())
+        self._selection = QueueSelection(SystemClock())
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class Attempt:
             elif ordering_key is not None:
                 chosen = queue_for_key(queues, ordering_key)
             else:
-                chosen = self._choice.pick(queues)
+                chosen = self._selection.pick(queues)
             body, _, _ = prepare_batch(chunk, self._runs.config, self._runs.ids)
             await self.send_run(chosen, body, len(chunk))
 
@@ -201,9 +201,9 @@ class AsyncBatchTransactions(AsyncLifespan):
         """Close the connections. Idempotent."""
         await self.runs.close()
 
-    def attempt(self, transaction: str, token: str | None = None) -> Attempt:
+    def attempt(self, transaction: str, token: str | None = None) -> AsyncAttempt:
         """Return a new attempt; tokens are made where none is given, and must never be used twice."""
-        return Attempt(self.runs, transaction, token or uuid4().hex, self.ledger)
+        return AsyncAttempt(self.runs, transaction, token or uuid4().hex, self.ledger)
 
     async def commit(self, transaction: str, attempts: Sequence[AttemptResult | None]) -> BatchOutcome:
         """Decide that these attempts win, unless it is decided: return what counts.

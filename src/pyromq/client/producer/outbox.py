@@ -13,7 +13,7 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.pending_send import STATUSES, PendingSend, SelectorRaised
-from pyromq.client.producer.queue_selection import QueueChoice
+from pyromq.client.producer.queue_selection import QueueSelection
 from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable, from_response
@@ -27,9 +27,9 @@ _VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
 
 class Outbox:
-    """Sends deliveries of one producer group and completes their futures; `in_flight` of them have no answer yet.
+    """Sends the messages of one producer group and completes their futures; `in_flight` of them have no answer yet.
 
-    When route and connection are known, a delivery goes out in the calling turn, without a task; otherwise it waits,
+    When route and connection are known, a message goes out in the calling turn, without a task; otherwise it waits,
     in order with its topic's others, for both.
     """
 
@@ -39,29 +39,29 @@ class Outbox:
         self._cluster = cluster
         self._config = config
         self._clock = clock
-        self._choice = QueueChoice(clock, avoid_slow=config.avoid_slow_brokers)
+        self._selection = QueueSelection(clock, avoid_slow=config.avoid_slow_brokers)
         self._templates: dict[tuple[str, str], HeaderTemplate] = {}
         self._stalled: dict[str, deque[PendingSend]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
 
-    def send(self, delivery: PendingSend) -> None:
+    def send(self, pending: PendingSend) -> None:
         """Send now if everything is known; else let the message wait behind those of its topic that wait already."""
         self.in_flight += 1
-        topic = delivery.topic
+        topic = pending.topic
         if topic not in self._stalled and (route := self._cluster.routes.find(topic)) is not None:
-            queue = self._choose(route, delivery)
+            queue = self._choose(route, pending)
             if queue is None:
                 return
             address = route.master(queue.broker_name)
             channel = self._cluster.open_channel(address) if address else None
             if channel is not None:
-                self._ask(channel, delivery, queue)
+                self._ask(channel, pending, queue)
                 return
-            delivery.planned = queue
+            pending.planned = queue
         if topic not in self._stalled:
             self._stalled[topic] = deque()
             self._cluster.tasks.start(self._unstall(topic), name=f"first messages of {topic}")
-        self._stalled[topic].append(delivery)
+        self._stalled[topic].append(pending)
 
     async def room_below(self, limit: int) -> None:
         """Wait until fewer than `limit` messages have no answer."""
@@ -83,30 +83,30 @@ class Outbox:
         waiting = self._stalled[topic]
         try:
             while waiting:
-                delivery = waiting[0]
+                pending = waiting[0]
                 try:
-                    channel, queue = await self.destination(delivery)
+                    channel, queue = await self.destination(pending)
                 except MQError as error:
-                    self._not_sent(delivery, error)
+                    self._not_sent(pending, error)
                 else:
-                    self._ask(channel, delivery, queue)
+                    self._ask(channel, pending, queue)
                 waiting.popleft()
         finally:
             del self._stalled[topic]
-            for delivery in waiting:  # only if this ended early: nobody waits for ever
-                self._fail(delivery, _given_up(topic))
+            for pending in waiting:  # only if this ended early: nobody waits for ever
+                self._fail(pending, _given_up(topic))
 
-    async def destination(self, delivery: PendingSend) -> tuple[Channel, MessageQueue]:
+    async def destination(self, pending: PendingSend) -> tuple[Channel, MessageQueue]:
         """Return where the message goes next, connected. Raises `Unavailable` or what makes sending impossible."""
-        remaining = max(0.0, delivery.deadline - self._clock.monotonic())
+        remaining = max(0.0, pending.deadline - self._clock.monotonic())
         try:
             async with asyncio.timeout(remaining):
-                route = await self.route(delivery.topic)
-                queue = delivery.planned or self._pick(route, delivery)
-                delivery.planned, delivery.queue = None, queue  # if this fails, the next pick avoids its broker
+                route = await self.route(pending.topic)
+                queue = pending.planned or self._pick(route, pending)
+                pending.planned, pending.queue = None, queue  # if this fails, the next pick avoids its broker
                 return await self._channel(route, queue), queue
         except TimeoutError as error:
-            raise DeadlineExceeded(f"no connection for a message to topic {delivery.topic!r} in time") from error
+            raise DeadlineExceeded(f"no connection for a message to topic {pending.topic!r} in time") from error
 
     async def _channel(self, route: Route, queue: MessageQueue) -> Channel:
         address = route.master(queue.broker_name)
@@ -115,52 +115,52 @@ class Outbox:
         try:
             return await self._cluster.channel(address)
         except Unavailable:
-            self._choice.report(queue.broker_name, 0.0, failed=True)
+            self._selection.report(queue.broker_name, 0.0, failed=True)
             raise
 
-    def _choose(self, route: Route, delivery: PendingSend) -> MessageQueue | None:
+    def _choose(self, route: Route, pending: PendingSend) -> MessageQueue | None:
         """Return the queue; None when the message has failed for good."""
         try:
-            return self._pick(route, delivery)
+            return self._pick(route, pending)
         except Unavailable as error:
-            self._not_sent(delivery, error)
+            self._not_sent(pending, error)
         except MQError as error:
-            self._fail(delivery, error)
+            self._fail(pending, error)
         return None
 
-    def _pick(self, route: Route, delivery: PendingSend) -> MessageQueue:
-        if delivery.fixed_queue is not None:
-            return delivery.fixed_queue
+    def _pick(self, route: Route, pending: PendingSend) -> MessageQueue:
+        if pending.fixed_queue is not None:
+            return pending.fixed_queue
         if not route.writable:
             raise Unavailable(f"topic {route.topic!r} has no queue that can be written: no master, or no permission")
-        if delivery.choose is not None:
-            delivery.fixed_queue = delivery.choose(route.writable)
-            return delivery.fixed_queue
-        return self._choice.pick(route.writable, last_broker=delivery.queue and delivery.queue.broker_name)
+        if pending.choose is not None:
+            pending.fixed_queue = pending.choose(route.writable)
+            return pending.fixed_queue
+        return self._selection.pick(route.writable, last_broker=pending.queue and pending.queue.broker_name)
 
-    def _ask(self, channel: Channel, delivery: PendingSend, queue: MessageQueue) -> None:
+    def _ask(self, channel: Channel, pending: PendingSend, queue: MessageQueue) -> None:
         now = self._clock.monotonic()
-        delivery.queue = queue
-        delivery.started = now
-        delivery.attempts += 1
-        ask = channel.ask_at_once if delivery.at_once else channel.ask
+        pending.queue = queue
+        pending.started = now
+        pending.attempts += 1
+        ask = channel.ask_at_once if pending.at_once else channel.ask
         ask(
-            self.header(delivery, queue),
-            delivery.body,
-            timeout=delivery.deadline - now,
-            answered=partial(self._answered, delivery),
+            self.header(pending, queue),
+            pending.body,
+            timeout=pending.deadline - now,
+            answered=partial(self._answered, pending),
         )
 
-    def header(self, delivery: PendingSend, queue: MessageQueue) -> Filled:
-        name = "batch " if delivery.is_batch else ""
-        template = self._templates.get((name + queue.topic, queue.broker_name)) or self._template(delivery, queue)
+    def header(self, pending: PendingSend, queue: MessageQueue) -> Filled:
+        name = "batch " if pending.is_batch else ""
+        template = self._templates.get((name + queue.topic, queue.broker_name)) or self._template(pending, queue)
         born_ms = self._clock.now_ms()
-        return Filled(template, (queue.queue_id, delivery.sys_flag, born_ms, delivery.flag, delivery.property_text))
+        return Filled(template, (queue.queue_id, pending.sys_flag, born_ms, pending.flag, pending.property_text))
 
-    def _template(self, delivery: PendingSend, queue: MessageQueue) -> HeaderTemplate:
-        name = "batch " if delivery.is_batch else ""
+    def _template(self, pending: PendingSend, queue: MessageQueue) -> HeaderTemplate:
+        name = "batch " if pending.is_batch else ""
         template = self._templates[name + queue.topic, queue.broker_name] = HeaderTemplate(
-            SendBatchMessage if delivery.is_batch else SendMessageV2,
+            SendBatchMessage if pending.is_batch else SendMessageV2,
             _VARIABLES,
             formats={"properties": "%b"},
             producer_group=self._group,
@@ -169,83 +169,83 @@ class Outbox:
             default_topic_queue_count=self._config.new_topic_queues,
             reconsume_times=0,
             unit_mode=False,
-            batch=delivery.is_batch,
+            batch=pending.is_batch,
             broker_name=queue.broker_name,
         )
         return template
 
-    def _answered(self, delivery: PendingSend, answer: Response | MQError) -> None:
-        queue = delivery.queue
+    def _answered(self, pending: PendingSend, answer: Response | MQError) -> None:
+        queue = pending.queue
         assert queue is not None
         failed = isinstance(answer, MQError) or answer.code not in STATUSES
         if self._config.avoid_slow_brokers:
-            self._choice.report(queue.broker_name, self._clock.monotonic() - delivery.started, failed=failed)
+            self._selection.report(queue.broker_name, self._clock.monotonic() - pending.started, failed=failed)
         if isinstance(answer, MQError):
-            self._retry_or_fail(delivery, answer)
+            self._retry_or_fail(pending, answer)
         elif failed:
             error = from_response(answer.code, answer.remark)
-            if answer.code in delivery.retry_codes:
-                self._retry_or_fail(delivery, error)
+            if answer.code in pending.retry_codes:
+                self._retry_or_fail(pending, error)
             else:
-                self._fail(delivery, error)
+                self._fail(pending, error)
         else:
-            self._stored(delivery, queue, answer)
+            self._stored(pending, queue, answer)
 
-    def _stored(self, delivery: PendingSend, queue: MessageQueue, answer: Response) -> None:
+    def _stored(self, pending: PendingSend, queue: MessageQueue, answer: Response) -> None:
         try:
             header = answer.header(SendMessageResponse)
         except ProtocolError as error:
-            self._fail(delivery, error)
+            self._fail(pending, error)
             return
         if header.queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
         result = SendResult(
             STATUSES[answer.code],
-            delivery.message_id,
+            pending.message_id,
             header.message_id,
             queue,
             header.queue_offset,
             header.transaction_id,
             header.recall_handle,
         )
-        if result.status is not SendStatus.OK and self._config.retry_when_not_ok and delivery.retry_codes:
-            delivery.not_ok = result
-            self._retry_or_fail(delivery, Unavailable(f"stored, but {result.status.value}"))
+        if result.status is not SendStatus.OK and self._config.retry_when_not_ok and pending.retry_codes:
+            pending.not_ok = result
+            self._retry_or_fail(pending, Unavailable(f"stored, but {result.status.value}"))
             return
         self._leave()
-        if delivery.ended is not None:
-            delivery.ended(result, None)
-        if not delivery.future.done():
-            delivery.future.set_result(result)
+        if pending.ended is not None:
+            pending.ended(result, None)
+        if not pending.future.done():
+            pending.future.set_result(result)
 
-    def _not_sent(self, delivery: PendingSend, error: MQError) -> None:
+    def _not_sent(self, pending: PendingSend, error: MQError) -> None:
         """The message never reached a connection: this counts as no attempt, so only the deadline ends it."""
         if isinstance(error, Unavailable):
-            self._cluster.tasks.start(self._retry(delivery, error), name="retry")
+            self._cluster.tasks.start(self._retry(pending, error), name="retry")
         else:
-            self._fail(delivery, error)
+            self._fail(pending, error)
 
-    def _retry_or_fail(self, delivery: PendingSend, error: MQError) -> None:
-        if delivery.attempts > self._config.retries or not self._cluster.running or delivery.future.done():
-            self._fail(delivery, error)
+    def _retry_or_fail(self, pending: PendingSend, error: MQError) -> None:
+        if pending.attempts > self._config.retries or not self._cluster.running or pending.future.done():
+            self._fail(pending, error)
         else:
-            self._cluster.tasks.start(self._retry(delivery, error), name="retry")
+            self._cluster.tasks.start(self._retry(pending, error), name="retry")
 
-    async def _retry(self, delivery: PendingSend, error: MQError) -> None:
-        failure: MQError | None = _given_up(delivery.topic)  # what a fault of ours means: nobody waits for ever
+    async def _retry(self, pending: PendingSend, error: MQError) -> None:
+        failure: MQError | None = _given_up(pending.topic)  # what a fault of ours means: nobody waits for ever
         try:
-            failure = await self._try_again(delivery, error)
+            failure = await self._try_again(pending, error)
         finally:
             if failure is not None:
-                self._fail(delivery, failure)
+                self._fail(pending, failure)
 
-    async def _try_again(self, delivery: PendingSend, error: MQError) -> MQError | None:
+    async def _try_again(self, pending: PendingSend, error: MQError) -> MQError | None:
         """Try until the message is on a connection; a restarted broker is found within its timeout. Else, say why."""
-        retry = Retry(self._clock, delivery.deadline - self._clock.monotonic())
-        while self._clock.monotonic() < delivery.deadline and not delivery.future.done():
-            await self._cluster.refresh(delivery.topic)
+        retry = Retry(self._clock, pending.deadline - self._clock.monotonic())
+        while self._clock.monotonic() < pending.deadline and not pending.future.done():
+            await self._cluster.refresh(pending.topic)
             try:
-                channel, queue = await self.destination(delivery)
+                channel, queue = await self.destination(pending)
             except Unavailable as unavailable:
                 error = unavailable
                 if not await retry.pause():
@@ -254,24 +254,24 @@ class Outbox:
                 error = refusal
                 break
             else:
-                self._ask(channel, delivery, queue)
+                self._ask(channel, pending, queue)
                 return None
         if isinstance(error, Unavailable):
-            return type(error)(f"no broker took the message to topic {delivery.topic!r} in time: {error}")
+            return type(error)(f"no broker took the message to topic {pending.topic!r} in time: {error}")
         return error
 
-    def _fail(self, delivery: PendingSend, error: MQError) -> None:
+    def _fail(self, pending: PendingSend, error: MQError) -> None:
         self._leave()
         reason = error.reason if isinstance(error, SelectorRaised) else error
-        stored = delivery.not_ok  # by an earlier attempt
-        if delivery.ended is not None:
-            delivery.ended(stored, reason if stored is None else None)
-        if delivery.future.done():
+        stored = pending.not_ok  # by an earlier attempt
+        if pending.ended is not None:
+            pending.ended(stored, reason if stored is None else None)
+        if pending.future.done():
             return
         if stored is not None:
-            delivery.future.set_result(stored)
+            pending.future.set_result(stored)
         else:
-            delivery.future.set_exception(reason)
+            pending.future.set_exception(reason)
 
     def _leave(self) -> None:
         self.in_flight -= 1

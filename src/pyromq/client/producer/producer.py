@@ -151,20 +151,20 @@ class AsyncProducer(AsyncLifespan):
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult]:
         """Begin what `send_soon` does, without its bound: the caller has waited for `room`."""
-        delivery = self._prepare(message, choose, timeout)
-        self._outbox.send(delivery)
-        return delivery.future
+        pending = self._prepare(message, choose, timeout)
+        self._outbox.send(pending)
+        return pending.future
 
     def begin(
         self, message: Message, choose: QueueChooser | None, timeout: float | None, *, at_once: bool = False
     ) -> asyncio.Future[SendResult]:
         """Begin what `send` waits for. `at_once` writes in this call instead of with what else this turn brings."""
-        delivery = self._prepare(message, choose, timeout)
-        delivery.at_once = at_once
+        pending = self._prepare(message, choose, timeout)
+        pending.at_once = at_once
         if choose is None:
-            delivery.retry_codes = self.config.retry_codes
-        self._outbox.send(delivery)
-        return delivery.future
+            pending.retry_codes = self.config.retry_codes
+        self._outbox.send(pending)
+        return pending.future
 
     async def send_batch(
         self,
@@ -195,10 +195,10 @@ class AsyncProducer(AsyncLifespan):
                 ended(None, error)
             raise
         codes = self.config.retry_codes if choose is None else frozenset()
-        delivery = PendingSend(topic, ids, 0, body, 0, text, deadline, codes, self._new_future())
-        delivery.is_batch, delivery.choose, delivery.ended = True, choose, ended
-        self._outbox.send(delivery)
-        return await delivery.future
+        pending = PendingSend(topic, ids, 0, body, 0, text, deadline, codes, self._new_future())
+        pending.is_batch, pending.choose, pending.ended = True, choose, ended
+        self._outbox.send(pending)
+        return await pending.future
 
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
@@ -208,19 +208,19 @@ class AsyncProducer(AsyncLifespan):
         Raises `DeadlineExceeded` when the broker reads nothing for the configured `timeout`.
         """
         choose = queue_chooser(message, queue, ordering_key, None)
-        delivery = self._prepare(message, choose, None, kind=SendKind.ONE_WAY)
+        pending = self._prepare(message, choose, None, kind=SendKind.ONE_WAY)
         error: BaseException | None = None
         try:
-            channel, chosen = await self._outbox.destination(delivery)
-            header = self._outbox.header(delivery, chosen)
-            channel.notify(header, delivery.body)
+            channel, chosen = await self._outbox.destination(pending)
+            header = self._outbox.header(pending, chosen)
+            channel.notify(header, pending.body)
             await channel.writable(header.code, self.config.timeout)
         except BaseException as failure:
             error = failure
             raise
         finally:
-            if delivery.ended is not None:
-                delivery.ended(None, error)
+            if pending.ended is not None:
+                pending.ended(None, error)
 
     async def request(
         self,
@@ -244,10 +244,10 @@ class AsyncProducer(AsyncLifespan):
         await self._be_known(self._checked(message.topic), seconds)
         with self._requests.waiting(self._cluster.client_id, seconds) as request:
             left = deadline - self._clock.monotonic()
-            delivery = self._prepare(message, choose, left, kind=SendKind.REQUEST, more=request.properties)
-            delivery.retry_codes = frozenset() if choose else self.config.retry_codes
-            self._outbox.send(delivery)
-            await delivery.future
+            pending = self._prepare(message, choose, left, kind=SendKind.REQUEST, more=request.properties)
+            pending.retry_codes = frozenset() if choose else self.config.retry_codes
+            self._outbox.send(pending)
+            await pending.future
             try:
                 async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
                     return await request.reply

@@ -57,7 +57,7 @@ class Fault:
     available_at: float
 
 
-class QueueChoice:
+class QueueSelection:
     """Takes queues in turns, each topic from a random start; a retry goes to another broker if there is one.
 
     With `avoid_slow`, brokers whose last answer took long or failed are left out for a while.

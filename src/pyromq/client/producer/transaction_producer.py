@@ -162,10 +162,10 @@ class AsyncTransactionProducer(AsyncProducer):
     async def send_half(self, message: Message, *, timeout: float | None = None) -> SendResult:
         """Send a half message and return where it went; `end` decides about it."""
         await self.room()
-        delivery = self._prepare(message, None, timeout, kind=SendKind.HALF)
-        delivery.retry_codes = self.config.retry_codes
-        self._outbox.send(delivery)
-        return await delivery.future
+        pending = self._prepare(message, None, timeout, kind=SendKind.HALF)
+        pending.retry_codes = self.config.retry_codes
+        self._outbox.send(pending)
+        return await pending.future
 
     async def end(self, sent: SendResult, decision: Decision, message: Message | None = None) -> TransactionResult:
         """Tell the broker what becomes of a half message. Never raises: what it was not told, it will ask for.

@@ -25,7 +25,7 @@ HEADING = 2  # lines before the sources'
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class QueryCheckpoint:
     """`batch` is the newest that is done, None before the first; `planned` is where one ends that is not done yet."""
 
     folder: Path
@@ -38,14 +38,14 @@ class Checkpoint:
         return self.planned or self.done
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
+def read_checkpoint(folder: Path) -> QueryCheckpoint:
     """Return how far the query is. Raises `UsageError` for what is no checkpoint of a query over one topic source."""
     if not (folder / "offsets").is_dir():
         raise UsageError(f"{folder} is no checkpoint of a streaming query: it has no folder `offsets`")
     planned, committed = _numbers(folder / "offsets"), _numbers(folder / "commits")
     batch = max(committed & planned, default=None)
     waiting = max(planned, default=None)
-    return Checkpoint(
+    return QueryCheckpoint(
         folder,
         batch,
         None if batch is None else _read(folder / "offsets" / str(batch)),
@@ -53,7 +53,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     )
 
 
-def describe(checkpoint: Checkpoint, namesrv: str) -> list[dict[str, Any]]:
+def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
     """Return a row for each queue: done, planned, and what the broker holds; None where the topic is gone."""
     newest = checkpoint.newest
     if newest is None:

@@ -33,7 +33,7 @@ OPENING_EFFORT = 100  # records that could be copied while the files of a bucket
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
-class Checkpoint(msgspec.Struct, rename="camel"):
+class TimerCheckpoint(msgspec.Struct, rename="camel"):
     """What was filed at one moment.
 
     `moved` is the queue offset of the first message not filed, `log_end` where the log ended, `needed_from` the log
@@ -49,16 +49,16 @@ class Checkpoint(msgspec.Struct, rename="camel"):
     uncopied: dict[str, int] = {}
 
 
-def decode_checkpoint(content: bytes) -> Checkpoint:
+def decode_checkpoint(content: bytes) -> TimerCheckpoint:
     """Read a checkpoint. Raises `msgspec.DecodeError` for one that cannot be."""
-    return msgspec.json.decode(content, type=Checkpoint)
+    return msgspec.json.decode(content, type=TimerCheckpoint)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A checkpoint to be saved, and the buckets that nobody needs once it is."""
 
-    checkpoint: Checkpoint
+    checkpoint: TimerCheckpoint
     dropped: list[TimerBucket]
 
 
@@ -77,7 +77,7 @@ class TimerFiles:
         self._disk = disk
         self.buckets: dict[int, TimerBucket] = {}  # by hour
         self.pending: Counter[str] = Counter()
-        self.saved = Checkpoint()
+        self.saved = TimerCheckpoint()
         self.unwritten = 0
         self.changed: dict[TimerBucket, None] = {}
         self._round: dict[TimerBucket, int] = {}  # still to be written in this round; so many records are to be copied
@@ -232,7 +232,7 @@ class TimerFiles:
         sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
         uncopied = {bucket.name: bucket.copied for bucket in self.changed if bucket.needed_from is not None}
         dropped, self._dropped = self._dropped, []
-        return Snapshot(Checkpoint(moved, log_end, needed_from, dict(self.pending), sizes, uncopied), dropped)
+        return Snapshot(TimerCheckpoint(moved, log_end, needed_from, dict(self.pending), sizes, uncopied), dropped)
 
     def unsynced(self) -> list[GrowingFile]:
         """The files that may not be on disk as they were written."""

@@ -86,6 +86,15 @@ async def one(asking):
     return send_header(), b"x"
 
 
+async def delayed(asking):
+    return send_header("DELAY\x011"), b"x"
+
+
+async def timed(asking):
+    due = asking.broker.timers._clock.now_ms() + 60_000
+    return send_header(f"TIMER_DELIVER_MS\x01{due}"), b"x"
+
+
 async def batch(asking):
     return batch_header(), _run(b"x")
 
@@ -153,7 +162,7 @@ def _run(body):
 
 
 STORING = [
-    one, batch, send_back, dead_letter, reply, cancel,
+    one, delayed, timed, batch, send_back, dead_letter, reply, cancel,
     half, commit, roll_back, resume, half_run, commit_batch, roll_back_batch,
 ]  # fmt: skip
 
@@ -174,6 +183,16 @@ async def test_an_answer_waits_for_the_disk_which_then_has_what_it_says(asking, 
         assert again.store.max_log_offset >= stored
 
 
+async def test_a_burst_waits_for_the_disk_which_then_has_it(asking, disk, synchronous, clock):
+    burst = [asking.caller.channel.call_soon(send_header(), b"x", timeout=5) for _ in range(9)]
+    await asking.ask(send_header(), b"x")
+    assert not any(each.done() for each in burst)
+    asking.broker.store.flush_due()
+    assert {(await each).code for each in burst} == {0}
+    async with Broker(synchronous, clock, disk=disk.after_power_cut(Random(0), Loss.ALL)) as again:
+        assert again.store.max_offset("orders", 0) == 10
+
+
 async def test_a_repeated_decision_is_confirmed_no_sooner_than_the_first(asking):
     end, _ = await commit(asking)
     first, second = await asking.ask(end), await asking.ask(end)
@@ -181,3 +200,37 @@ async def test_a_repeated_decision_is_confirmed_no_sooner_than_the_first(asking)
     assert not second.done()
     asking.broker.store.flush_due()
     assert [(await first).code, (await second).code] == [0, 0]
+
+
+# -- overload: one count of what waits, whatever it is
+
+
+@pytest.mark.parametrize("storing", [each for each in STORING if each is not reply])
+async def test_nothing_is_taken_while_the_disk_stands_still(asking, clock, storing):
+    header, body = await storing(asking)
+    await asking.ask(send_header(), b"x")
+    await clock.advance(2)
+    before = asking.broker.store.max_log_offset
+    response = await asking.caller.ask(header, body, code=2)
+    assert response.remark == "[REJECTREQUEST]system busy, start flow control for a while"
+    assert asking.broker.store.max_log_offset == before
+
+
+@pytest.mark.parametrize("storing", STORING)
+async def test_whatever_waits_for_a_disk_that_stands_still_keeps_others_out(asking, clock, storing):
+    waiting = await asking.ask(*await storing(asking))
+    await clock.advance(2)
+    await asking.caller.ask(send_header(), b"x", code=2)
+    asking.broker.store.flush_due()
+    assert (await waiting).code == 0
+    await asking.confirmed(send_header(), b"x")
+
+
+async def test_a_reply_is_handed_over_while_the_disk_stands_still_and_not_stored(asking, clock):
+    header, body = await reply(asking)
+    await asking.ask(send_header(), b"x")
+    await clock.advance(2)
+    before = asking.broker.store.max_log_offset
+    response = await asking.caller.ask(header, body)
+    assert response.fields["msgId"] == "0"
+    assert asking.broker.store.max_log_offset == before

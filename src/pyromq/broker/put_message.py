@@ -92,7 +92,7 @@ class PutMessage:
     def put_each(self, messages: list[StoredMessage]) -> Sequence[MQError | None]:
         """Append messages that have nothing to do with each other, by one write if there is one that takes them.
 
-        Return for each why it is not stored, None if it is. After `StoreNotWritable` nothing was stored.
+        Return for each why it is not stored, None if it is. Behind one with `StoreNotWritable` none is stored.
         """
         try:
             self._store.append_batch(messages)

@@ -1,4 +1,4 @@
-"""Answers sends: checks, topic, properties, then one append; the answer comes now or when the record is flushed."""
+"""Answers sends: each becomes a message to put; the answer comes now, or when the message is safe."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from pyromq.broker.put_message import (
     too_large,
 )
 from pyromq.broker.topics import FAQ, Topics
-from pyromq.errors import (
-    GroupNotFound,
-    MessageRefused,
-    MQError,
-)
+from pyromq.errors import GroupNotFound, MessageRefused, MQError
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
 from pyromq.names import RETRY_PREFIX, dead_letter_topic
 from pyromq.record import decode_batch

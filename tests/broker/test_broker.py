@@ -96,6 +96,19 @@ async def test_a_table_that_cannot_be_written_costs_a_stop_nothing_else(config, 
     assert b'"1":1' in (config.data / "config" / "delayOffset.json").read_bytes()
 
 
+async def test_a_table_that_cannot_be_written_costs_the_others_nothing_meanwhile(
+    broker, orders, config, clock, unwritable, caplog
+):
+    unwritable("consumerOffset.json")
+    await orders.beat("one", group="g")
+    await orders.ask(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=1))
+    await clock.advance(config.offsets_interval_ms / 1000)
+    await broker.saved()
+    assert "consumerOffset.json" in caplog.text
+    assert b'"g"' in (config.data / "config" / "subscriptionGroup.json").read_bytes()
+    (config.data / "config" / "consumerOffset.json.tmp").rmdir()
+
+
 async def test_all_tables_that_cannot_be_written_are_named(config, clock, caller_to, unwritable):
     with pytest.raises(StoreNotWritable, match=r"delayOffset\.json: .*consumerOffset\.json: "):
         async with Broker(config, clock) as broker:

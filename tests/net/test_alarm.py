@@ -32,10 +32,10 @@ def clock():
 async def start(clock):
     tasks = []
 
-    async def begin(*waits):
+    async def begin(*waits, first_after=0.0):
         action = Action(clock, *waits)
-        alarm = Alarm(action.act, clock)
-        tasks.append(asyncio.create_task(alarm.run()))
+        alarm = Alarm(clock)
+        tasks.append(asyncio.create_task(alarm.run(action.act, first_after=first_after)))
         await clock.advance(0)
         return action, alarm
 
@@ -49,6 +49,13 @@ async def test_the_action_runs_at_once_and_then_when_it_wanted_to(start, clock):
     action, _ = await start(0.5, 0, 2, None)
     await clock.advance(10)
     assert action.ran == [0, 0.5, 0.5, 2.5]
+
+
+async def test_the_first_time_may_be_later(start, clock):
+    action, alarm = await start(2, first_after=5)
+    assert alarm.seconds_left == 5
+    await clock.advance(8)
+    assert action.ran == [5, 7]
 
 
 async def test_without_anything_to_do_it_waits_to_be_told(start, clock):

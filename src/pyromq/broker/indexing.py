@@ -7,7 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from pyromq.clock import Clock
 from pyromq.errors import MQError
+from pyromq.net.alarm import Alarm
 from pyromq.remoting.command import Reply
 from pyromq.store.message_store import MessageStore
 
@@ -24,10 +26,10 @@ class _Query(NamedTuple):
 
 
 class Indexing:
-    """`step` is called as its owner's `ring_within` has been told."""
+    """The index of one broker at work. `alarm` rings when `step` has to run earlier than it said."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self.ring_within: Callable[[float], None] = lambda seconds: None
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
+        self.alarm = Alarm(clock)
         self._store = store
         self._queries: deque[_Query] = deque()
 
@@ -40,7 +42,7 @@ class Indexing:
             return find()
         query = _Query(self._store.max_log_offset, find, Future())
         self._queries.append(query)
-        self.ring_within(0)
+        self.alarm.ring_within(0)
         return query.answered
 
     def step(self) -> float:

@@ -6,8 +6,7 @@ What waits in the log to be delivered or decided stays, whatever the disk says.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from pyromq.errors import UsageError
 from pyromq.remoting.command import Call, Reply
@@ -23,19 +22,15 @@ IDLE_SECONDS = 1.0
 _HOUR_MS = 3_600_000
 
 
-class NeedsLog(Protocol):
-    """A part of the broker that reads the log after a crash, from a log offset on."""
-
-    @property
-    def log_needed_from(self) -> int: ...
-
-
 class Expiring:
-    """Answers requests to clean up; `step` is called again and again while the broker runs."""
+    """Answers requests to clean up; `step` is called again and again while the broker runs.
 
-    def __init__(self, store: MessageStore, needed: Sequence[NeedsLog]) -> None:
+    `needed` return log offsets from which on parts of the broker read the log after a crash.
+    """
+
+    def __init__(self, store: MessageStore, needed: Sequence[Callable[[], int]]) -> None:
         self._retention = store.retention
-        self._retention.keep_from = lambda: min(part.log_needed_from for part in needed)
+        self._retention.keep_from = lambda: min(needed_from() for needed_from in needed)
 
     def step(self) -> float:
         """Do some of what there is to do; return after how many seconds to go on."""

@@ -71,6 +71,7 @@ class Registering:
         self._tasks = Tasks()
         self._name_servers = [_NameServer(address) for address in dict.fromkeys(config.namesrv)]
         self._body: tuple[tuple[DataVersion, int], bytes] | None = None
+        topics.on_change = self.announce_one_way
 
     @property
     def registered(self) -> list[str]:

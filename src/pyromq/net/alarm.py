@@ -17,14 +17,9 @@ _LONGEST_SLEEP = 3600.0  # timers of event loops do not take infinity
 
 
 class Alarm:
-    """Runs `action` when its time has come.
+    """Runs an action when its time has come. Who has work for it later calls `ring_within`, before `run` as well."""
 
-    The action returns in how many seconds it wants to run again, None: not before `ring_within` says so. A failing one
-    is logged and runs again a second later.
-    """
-
-    def __init__(self, action: Callable[[], float | None], clock: Clock) -> None:
-        self._action = action
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at = math.inf  # monotonic seconds
         self._sleep: asyncio.Future[None] | None = None
@@ -37,24 +32,25 @@ class Alarm:
             if self._sleep is not None:
                 self._sleep.cancel()
 
-    async def run(self) -> None:
-        """Act now, and then whenever it is time, until cancelled."""
+    @property
+    def seconds_left(self) -> float:
+        """In how many seconds the action runs, as far as is known; infinity: nobody wants it to."""
+        return self._at - self._clock.monotonic()
+
+    async def run(self, action: Callable[[], float | None], *, first_after: float = 0.0) -> None:
+        """Act in so many seconds, and then whenever it is time, until cancelled.
+
+        The action returns in how many seconds it wants to run again, None: not before `ring_within` says so. A failing
+        one is logged and runs again a second later.
+        """
+        self.ring_within(first_after)
         while True:
+            while (left := self.seconds_left) > 0:
+                await self._wait(left)
             self._at = math.inf
-            if (seconds := self._act()) is not None:
+            if (seconds := _result(action)) is not None:
                 self.ring_within(seconds)
             await asyncio.sleep(0)  # others get their turn, however much there is to do
-            while (left := self._at - self._clock.monotonic()) > 0:
-                await self._wait(left)
-
-    def _act(self) -> float | None:
-        try:
-            return self._action()
-        except MQError as error:
-            logger.warning("%s: %s", self._action.__qualname__, error)
-        except Exception:
-            logger.exception("%s failed", self._action.__qualname__)
-        return RETRY_SECONDS
 
     async def _wait(self, seconds: float) -> None:
         self._sleep = asyncio.ensure_future(self._clock.sleep(min(seconds, _LONGEST_SLEEP)))
@@ -63,3 +59,13 @@ class Alarm:
         finally:
             self._sleep.cancel()
             self._sleep = None
+
+
+def _result(action: Callable[[], float | None]) -> float | None:
+    try:
+        return action()
+    except MQError as error:
+        logger.warning("%s: %s", action.__qualname__, error)
+    except Exception:
+        logger.exception("%s failed", action.__qualname__)
+    return RETRY_SECONDS

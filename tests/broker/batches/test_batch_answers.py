@@ -12,6 +12,7 @@ from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode, StoreNotWritable
 from pyromq.message import SysFlag
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
+from pyromq.net.alarm import Alarm
 from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, decode_body, encode_body
 from pyromq.remoting.headers import (
@@ -373,7 +374,7 @@ async def test_a_kill_after_the_commit_point_loses_and_repeats_nothing(batches, 
     bodies = [str(number) for number in range(3 * SLICE)]
     await batches.run(["lost"], token="b")
     await batches.run(bodies)
-    broker.batches.on_work = lambda: None  # the alarm does not hear of it: killed before anything became visible
+    broker.batches.alarm = Alarm(clock)  # one that nobody hears: killed before anything became visible
     broker.batches.commit("t", [BatchAttempt("a", len(bodies))])
     left = [killed(config, "0")]
     for slices in range(1, 4):
@@ -394,7 +395,7 @@ async def test_a_kill_after_the_commit_point_loses_and_repeats_nothing(batches, 
 async def test_messages_whose_note_a_crash_took_are_not_written_again(batches, broker, config, clock, batches_of, kept):
     await batches.run([str(number) for number in range(10)])
     await batches.run(["10", "11"])
-    broker.batches.on_work = lambda: None
+    broker.batches.alarm = Alarm(clock)
     broker.batches.commit("t", [BatchAttempt("a", 12)])
     append_batch = broker.store.append_batch
     broker.store.append_batch = lambda records: append_batch(records[:kept])  # all of a slice that reached the log

@@ -70,9 +70,9 @@ def test_only_a_wanted_tag_wakes(polls):
     assert future.done()
 
 
-def test_a_burst_is_answered_once_at_the_end_of_the_turn(polls):
+def test_a_burst_is_answered_once_at_the_end_of_the_turn(clock):
     later = []
-    polls.run_soon = later.append
+    polls = LongPolls(clock, {}.get, later.append)
     future = polls.park(poll(), 15)
     for _ in range(3):
         arrive(polls, 0)
@@ -97,9 +97,9 @@ def test_who_asks_for_more_patience_than_a_silent_connection_has_gets_less(polls
     assert future.done()
 
 
-def test_those_that_end_together_are_answered_in_slices(polls, clock):
+def test_those_that_end_together_are_answered_in_slices(clock):
     turns = []
-    polls.run_soon = turns.append
+    polls = LongPolls(clock, {}.get, turns.append)
     futures = [polls.park(poll(), 1.0) for _ in range(long_polls.SLICE + 1)]
     clock.seconds = 2.0
     polls.expire()
@@ -110,9 +110,9 @@ def test_those_that_end_together_are_answered_in_slices(polls, clock):
     assert not turns
 
 
-def test_those_that_wake_together_are_answered_in_slices(polls):
+def test_those_that_wake_together_are_answered_in_slices(clock):
     turns = []
-    polls.run_soon = turns.append
+    polls = LongPolls(clock, {}.get, turns.append)
     futures = [polls.park(poll(), 15) for _ in range(long_polls.SLICE + 1)]
     arrive(polls, 0)
     turns.pop()()
@@ -183,9 +183,9 @@ def test_who_is_answered_or_gone_leaves_at_once_and_counts_no_more(polls, clock,
     assert len(polls) == 1
 
 
-def test_who_is_gone_before_its_turn_is_not_answered(polls):
+def test_who_is_gone_before_its_turn_is_not_answered(clock):
     later = []
-    polls.run_soon = later.append
+    polls = LongPolls(clock, {}.get, later.append)
     peer = connection()
     future = polls.park(poll(peer=peer), 15)
     arrive(polls, 0)

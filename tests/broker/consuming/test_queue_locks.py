@@ -85,13 +85,11 @@ async def test_a_refused_member_is_told_once_when_the_queue_is_given_back(locks,
 
 
 async def test_a_refused_member_is_told_when_the_lock_of_a_dead_one_has_ended(locks, connect, clock):
-    wakes = []
-    locks.on_free = wakes.append
     mine, yours = connect(), connect()
     locks.lock("g", "me", [FIRST], asker=mine, tied=True)
     locks.lock("g", "you", [FIRST], asker=yours)
     mine.close("killed")
-    await clock.advance(wakes[-1])
+    await clock.advance(locks.alarm.seconds_left)
     assert locks.tell_refused() is None
     assert told(yours) == 1
 

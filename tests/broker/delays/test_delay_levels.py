@@ -18,6 +18,7 @@ from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
+from pyromq.net.alarm import Alarm
 from pyromq.record import BatchMember, decode_all, encode_batch
 from pyromq.remoting.bodies import GroupConfig
 from pyromq.remoting.headers import (
@@ -190,12 +191,13 @@ async def test_it_wants_to_run_again_when_the_next_message_is_due_or_not_at_all(
     assert deliver(alone) is None
 
 
-async def test_it_asks_to_be_run_for_the_first_message_of_a_level_only(alone):
-    told = []
-    alone.levels.on_parked = lambda: told.append(1)
+async def test_it_asks_to_be_run_for_the_first_message_of_a_level_only(alone, clock):
+    asked = []
     for level in (1, 1, 2, 1):
+        alarm = alone.levels.alarm = Alarm(clock)
         park(alone, level)
-    assert len(told) == 2
+        asked.append(alarm.seconds_left <= 0)
+    assert asked == [True, False, True, False]
 
 
 async def test_a_full_level_does_not_keep_the_others_waiting(alone, clock):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.members.connections import Connections, Member
@@ -49,7 +48,6 @@ class Inspecting:
         queue_locks: QueueLocks,
         statistics: Statistics,
         delay_levels: DelayLevels,
-        config: BrokerConfig,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -57,7 +55,6 @@ class Inspecting:
         self._queue_locks = queue_locks
         self._statistics = statistics
         self._delay_levels = delay_levels
-        self._config = config
         self._clock = clock
 
     @answers(BrokerState)

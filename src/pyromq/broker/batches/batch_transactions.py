@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.broker.batches.batch_publishing import Publications
@@ -27,6 +26,7 @@ from pyromq.clock import Clock
 from pyromq.errors import BatchDecided, StoreCorrupt
 from pyromq.message import StoredMessage, decode_properties, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
+from pyromq.net.alarm import Alarm
 from pyromq.record import Labels, decode_labels
 from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
 from pyromq.store.message_store import MessageStore, QueueEntry
@@ -48,7 +48,7 @@ class _Progress:
 
 
 class BatchTransactions:
-    """Those of one broker. `on_work` is called when `step` has something to do."""
+    """Those of one broker. `alarm` rings when `step` has something to do."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class BatchTransactions:
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
-        self.on_work: Callable[[], None] = lambda: None
+        self.alarm = Alarm(clock)
         self._store = store
         self._put_message = put_message
         self._topics = topics
@@ -158,7 +158,7 @@ class BatchTransactions:
         self._runs.check_complete(transaction, attempts)
         decision = self._ledger.decide(transaction, attempts)
         self._publications.add(decision, self._runs.settle(transaction, decision.winners))
-        self.on_work()
+        self.alarm.ring_within(0)
         return decision, True
 
     def roll_back(self, transaction: str, tokens: list[str]) -> None:

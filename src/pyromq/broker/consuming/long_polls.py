@@ -38,11 +38,16 @@ class LongPolls:
     """The parked pulls. One that is answered, or whose connection is gone, leaves all tables at once.
 
     Arrivals are noted at once and answered when the current turn of the loop has ended, so that a burst of messages
-    comes in one answer. The owner sets `run_soon`, which runs a function at the end of the turn.
+    comes in one answer: `run_soon` runs a function at the end of the turn.
     """
 
-    def __init__(self, clock: Clock, record_at: Callable[[int], memoryview | None]) -> None:
-        self.run_soon: Callable[[Callable[[], None]], object] = lambda wake: wake()
+    def __init__(
+        self,
+        clock: Clock,
+        record_at: Callable[[int], memoryview | None],
+        run_soon: Callable[[Callable[[], None]], object] = lambda answer: answer(),
+    ) -> None:
+        self._run_soon = run_soon
         self._clock = clock
         self._record_at = record_at
         # By queue, then by filter: most want the same, and an arrival asks once for all of these.
@@ -99,7 +104,7 @@ class LongPolls:
         for _ in range(min(SLICE, len(self._ready))):
             self._answer(self._ready.popleft())
         if self._ready:
-            self.run_soon(self.answer_ready)
+            self._run_soon(self.answer_ready)
 
     def answer_all(self) -> None:
         """The broker stops: nobody waits any longer."""
@@ -123,7 +128,7 @@ class LongPolls:
         is_first = not self._ready
         self._ready.extend(polls)
         if is_first:
-            self.run_soon(self.answer_ready)
+            self._run_soon(self.answer_ready)
 
     def _answer(self, poll: LongPoll) -> None:
         waiting = self._of_peer.get(poll.peer)

@@ -11,11 +11,12 @@ Source: RocketMQ 4.9.8, RebalanceLockManager; the tie is ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
+from pyromq.net.alarm import Alarm
 from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import ConsumerIdsChanged
 
@@ -33,11 +34,11 @@ class _Lock:
 
 
 class QueueLocks:
-    """The locks by group and queue. `on_free` learns in how many seconds at the latest `tell_refused` has work."""
+    """The locks by group and queue. `alarm` rings when `tell_refused` has work, at the latest."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.on_free: Callable[[float], None] = lambda seconds: None
+        self.alarm = Alarm(clock)
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         # The groups that each connection holds or held locks of, so that its end costs only what it was part of.
         self._groups_of: dict[Exchange, set[str]] = {}
@@ -68,7 +69,7 @@ class QueueLocks:
                 granted.append(queue)
             elif asker is not None:
                 self._refused.setdefault((group, queue), set()).add(asker)
-                self.on_free(lock.ends - now)
+                self.alarm.ring_within(lock.ends - now)
         if tied_to is not None and granted:
             self._watch(tied_to, group)
         return granted
@@ -81,7 +82,7 @@ class QueueLocks:
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
                 if (group, queue) in self._refused:
-                    self.on_free(0)
+                    self.alarm.ring_within(0)
         if not locks:
             self._locks.pop(group, None)
 
@@ -122,4 +123,4 @@ class QueueLocks:
                 if lock.connection is connection:
                     lock.ends = min(lock.ends, ends)
         if self._refused:
-            self.on_free(GRACE_SECONDS + _JUST_AFTER)
+            self.alarm.ring_within(GRACE_SECONDS + _JUST_AFTER)

@@ -2,7 +2,7 @@
 
 Every level is a queue in order of arrival and of due time, since all its messages wait equally long. Its entries hold
 the due time where others hold the hash of the tags. How far each level is delivered is in `config/delayOffset.json`.
-Does not know who wakes it: `deliver` says when it wants to run next, `on_parked` tells that this has changed.
+`deliver` says when it wants to run next; `alarm` rings when this has changed.
 Source: RocketMQ 4.9.8, ScheduleMessageService and CommitLog.asyncPutMessage.
 """
 
@@ -22,6 +22,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MessageRefused
 from pyromq.message import Property, StoredMessage, SysFlag, encode_properties
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
+from pyromq.net.alarm import Alarm
 from pyromq.remoting.bodies import DelayOffsetTable, decode_body
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore, QueueEntry
@@ -60,14 +61,24 @@ class _Snapshot:
 
 
 class DelayLevels:
-    """The levels of one broker. `load` after the store is open, before anything else."""
+    """The levels of one broker. `load` after the store is open, before anything else.
+
+    `queue_for` says which queue of a topic a message for a queue goes to, as the topic is by then.
+    """
 
     def __init__(
-        self, store: MessageStore, put_message: PutMessage, file: JsonFile, *, statistics: Statistics, clock: Clock
+        self,
+        store: MessageStore,
+        put_message: PutMessage,
+        file: JsonFile,
+        *,
+        statistics: Statistics,
+        clock: Clock,
+        queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id,
     ) -> None:
         put_message.delay = self.divert
-        self.on_parked: Callable[[], None] = lambda: None
-        self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
+        self.alarm = Alarm(clock)
+        self._queue_for = queue_for
         self._store = store
         self._put_message = put_message
         self._file = file
@@ -129,7 +140,7 @@ class DelayLevels:
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
         if self._levels[level - 1].offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
-            self.on_parked()  # the first one of its level; behind others it is due after them
+            self.alarm.ring_within(0)  # the first one of its level; behind others it is due after them
         return True
 
     def deliver(self) -> float | None:
@@ -205,7 +216,7 @@ class DelayLevels:
             topic,
             parked.stored_body,
             parked.property_text,
-            self.queue_for(topic, int(queue_id)),
+            self._queue_for(topic, int(queue_id)),
             parked.flag,
             parked.sys_flag,
             parked.born_ms,

@@ -2,8 +2,7 @@
 
 A parked message is in the commit log, and confirmed, like any other. What leaves does so in order of due time, then
 of arrival, and never before its time by the machine's clock. Where messages wait is `filed_timers`' matter; here are
-the due times near now. It does not know who wakes it: `step` says when it wants to run next, `on_parked` when it has
-to earlier.
+the due times near now. `step` says when it wants to run next; `alarm` rings when it has to earlier.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
+from pyromq.net.alarm import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.due_times import DueTime, DueTimes
@@ -49,20 +49,30 @@ class _Delivery(NamedTuple):
 
 
 class Timers:
-    """The waiting messages of one broker. `load` after the store is open, before anything else."""
+    """The waiting messages of one broker. `load` after the store is open, before anything else.
+
+    `queue_for` says which queue of a topic a message for a queue goes to, as the topic is by then.
+    """
 
     def __init__(
-        self, store: MessageStore, put_message: PutMessage, folder: Path, *, config: BrokerConfig, clock: Clock
+        self,
+        store: MessageStore,
+        put_message: PutMessage,
+        folder: Path,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id,
     ) -> None:
         put_message.park = self.divert
-        self.on_parked: Callable[[float], None] = lambda seconds: None
-        self.queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id  # of a topic as it is by then
+        self.alarm = Alarm(clock)
+        self._queue_for = queue_for
         self.filed = FiledTimers(store, folder)
         self._put_message = put_message
         self._config = config
         self._clock = clock
         self._times = DueTimes()
-        self._urgent_ms = LATEST_MS  # of a message that is due before then, `on_parked` has to be told
+        self._urgent_ms = LATEST_MS  # of a message that is due before then, the alarm has to be told
         self.load = self.filed.load
         self.parked = put_message.parked = self.filed.parked
         self.persist = self.filed.persist
@@ -89,7 +99,7 @@ class Timers:
             raise StoreNotWritable(self.filed.refusal)
         if due < self._urgent_ms:
             self._urgent_ms = min(due, now + LIST_MS)
-            self.on_parked((self._urgent_ms - now) / 1000)
+            self.alarm.ring_within((self._urgent_ms - now) / 1000)
         topic, key = message.topic, unique_key_of(text)
         park(message, due)
         return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
@@ -110,7 +120,7 @@ class Timers:
 
     def unsaved(self) -> Callable[[], None] | None:
         """Return what writes progress that may be written by now, in any thread; None if there is nothing new."""
-        return self.filed.unsaved(lambda: self.on_parked(0.0))
+        return self.filed.unsaved(lambda: self.alarm.ring_within(0))
 
     # -- delivering
 
@@ -199,7 +209,7 @@ class Timers:
                 return None
             bucket, parked = found
             message = delivery_of(parked)
-            message.queue_id = self.queue_for(message.topic, message.queue_id)
+            message.queue_id = self._queue_for(message.topic, message.queue_id)
             return _Delivery(time, bucket, message)
         except (StoreCorrupt, MessageRefused) as error:
             logger.warning("timer %d of those due at %d is left out: %s", time.number, time.due_ms, error)

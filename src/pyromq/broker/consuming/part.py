@@ -1,0 +1,64 @@
+"""Consuming as a part of a broker: all that is asked by who consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyromq.broker.consuming.cold_pulls import ColdReads
+from pyromq.broker.consuming.long_polls import LongPolls
+from pyromq.broker.consuming.offset_queries import Consuming
+from pyromq.broker.consuming.pulling import Pulling
+from pyromq.broker.consuming.queue_locking import Locking
+from pyromq.broker.consuming.send_back import Retrying
+from pyromq.broker.part import Part, Step, every
+from pyromq.broker.state import State
+
+EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time is up
+
+
+def consuming(state: State, run_soon: Callable[[Callable[[], None]], object]) -> Part:
+    """`run_soon` runs a function when the loop's turn has ended."""
+    store, topics, groups, config = state.store, state.topics, state.groups, state.config
+    offsets, connections, statistics = state.offsets, state.connections, state.statistics
+    long_polls = LongPolls(state.clock, store.record_at, run_soon)
+    store.on_append = long_polls.arrived
+    cold_reads = ColdReads(store)
+    pulling = Pulling(
+        store,
+        topics,
+        groups,
+        connections=connections,
+        offsets=offsets,
+        long_polls=long_polls,
+        cold_reads=cold_reads,
+        statistics=statistics,
+        config=config,
+    )
+
+    retrying = Retrying(
+        state.put_message,
+        admission=state.admission,
+        confirmation=state.confirmation,
+        store=store,
+        topics=topics,
+        groups=groups,
+        statistics=statistics,
+    )
+
+    async def stop() -> None:
+        long_polls.answer_all()
+
+    return Part(
+        answerers=[
+            pulling,
+            Consuming(store, topics, offsets=offsets, connections=connections),
+            Locking(state.queue_locks),
+            retrying,
+        ],
+        steps=[
+            every(EXPIRE_PULLS_SECONDS, long_polls.expire),
+            Step(state.queue_locks.tell_refused, state.queue_locks.alarm),
+        ],
+        stop=stop,
+        close=cold_reads.close,
+    )

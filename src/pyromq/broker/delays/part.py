@@ -1,0 +1,31 @@
+"""Messages that wait as parts of a broker: by level, and for a time of their own."""
+
+from __future__ import annotations
+
+from pyromq.broker.delays.timer_answers import Recalling
+from pyromq.broker.part import Part, Step
+from pyromq.broker.state import State
+
+
+def delay_levels(state: State) -> Part:
+    levels = state.delay_levels
+    return Part(
+        load=levels.load,
+        steps=[Step(levels.deliver, levels.alarm)],
+        unsaved=levels.unsaved,
+        log_needed_from=lambda: levels.log_needed_from,
+        persist=levels.persist,
+    )
+
+
+def timers(state: State) -> Part:
+    timers = state.timers
+    recalling = Recalling(timers, state.topics, confirmation=state.confirmation, config=state.config, clock=state.clock)
+    return Part(
+        answerers=[recalling],
+        load=timers.load,
+        steps=[Step(timers.step, timers.alarm)],
+        unsaved=timers.unsaved,
+        log_needed_from=lambda: timers.filed.log_needed_from,
+        persist=timers.persist,
+    )

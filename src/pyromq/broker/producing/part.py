@@ -1,0 +1,30 @@
+"""Sending as a part of a broker."""
+
+from __future__ import annotations
+
+from pyromq.broker.part import Part
+from pyromq.broker.producing.reply_messages import Replying
+from pyromq.broker.producing.sending import Sending
+from pyromq.broker.state import State
+
+
+def producing(state: State) -> Part:
+    sending = Sending(
+        state.put_message,
+        admission=state.admission,
+        confirmation=state.confirmation,
+        store=state.store,
+        topics=state.topics,
+        groups=state.groups,
+        config=state.config,
+    )
+    replying = Replying(
+        state.put_message,
+        admission=state.admission,
+        confirmation=state.confirmation,
+        store=state.store,
+        connections=state.connections,
+        config=state.config,
+        clock=state.clock,
+    )
+    return Part(answerers=[sending, replying])

@@ -1,0 +1,75 @@
+"""The nouns that more than one part of a broker knows, each made once.
+
+Whoever makes a part takes from here what each of its answerers needs; the answerers do not see the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyromq.broker.admin.settings_admin import load_changes
+from pyromq.broker.admission import Admission
+from pyromq.broker.batches.batch_transactions import BatchTransactions
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.queue_locks import QueueLocks
+from pyromq.broker.delays.delay_levels import DelayLevels
+from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.indexing import Indexing
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.name_server_registration import Registering
+from pyromq.broker.put_message import PutMessage
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import Topics
+from pyromq.broker.transactions.half_messages import HalfMessages
+from pyromq.clock import Clock
+from pyromq.message import pack_address
+from pyromq.store.disk import Disk
+from pyromq.store.json_file import JsonFile
+from pyromq.store.message_store import MessageStore
+
+
+class State:
+    """What one broker knows. Nothing is read from the disk before the parts load, but for settings."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk) -> None:
+        folder = config.data / "config"
+        self.clock = clock
+        self.settings = JsonFile(config.config_file or folder / "broker.properties", disk)
+        # With a file of its own, whoever started the broker has read it; a copy, since the settings change here.
+        self.config = replace(config) if config.config_file else load_changes(replace(config), self.settings)
+        address = pack_address("127.0.0.1", 0)
+        self.store = store = MessageStore(self.config.store_config, clock, store_address=address, disk=disk)
+        self.topics = topics = Topics(self.config, JsonFile(folder / "topics.json", disk), clock)
+        self.groups = Groups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock)
+        self.offsets = Offsets(JsonFile(folder / "consumerOffset.json", disk))
+        self.connections = Connections(self.config, clock)
+        self.statistics = statistics = Statistics(self.config.cluster, clock)
+        self.queue_locks = QueueLocks(clock)
+        self.indexing = Indexing(store, clock)
+        self.registering = Registering(self.config, topics, clock)
+        self.put_message = put_message = PutMessage(store, statistics, self.config)
+        self.admission = Admission(topics, self.config)
+        self.confirmation = Confirmation(store, clock)
+        self.delay_levels = DelayLevels(
+            store,
+            put_message,
+            JsonFile(folder / "delayOffset.json", disk),
+            statistics=statistics,
+            clock=clock,
+            queue_for=topics.queue_for,
+        )
+        self.timers = Timers(
+            store,
+            put_message,
+            config.data / "timers",
+            config=self.config,
+            clock=clock,
+            queue_for=topics.queue_for,
+        )
+        self.half_messages = HalfMessages(store, put_message, topics=topics, offsets=self.offsets, clock=clock)
+        self.batches = BatchTransactions(
+            store, put_message, topics=topics, offsets=self.offsets, config=self.config, clock=clock
+        )

@@ -1,9 +1,11 @@
 """Clients with one client id: shared connections, each its own groups, one consumer of a group."""
 
 import asyncio
+from dataclasses import dataclass, field
 
 import pytest
 
+from pyromq import ConnectionConfig
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.producer import AsyncProducer
@@ -67,3 +69,24 @@ async def test_a_failed_start_leaves_no_trace():
     for _ in range(2):
         with pytest.raises(NoNameServer):
             await AsyncConsumer("one", "127.0.0.1:1", config=SHARED).start()
+
+
+async def test_clients_with_hooks_of_their_own_share_no_connections_and_hooks_need_not_be_hashable(cluster):
+    @dataclass
+    class Counting:
+        codes: list[int] = field(default_factory=list)
+
+        def before_request(self, request):
+            self.codes.append(request.code)
+
+        def after_response(self, request, outcome):
+            pass
+
+    hooks = Counting(), Counting()
+    one, two = (ProducerConfig(instance="shop", connections=ConnectionConfig(hooks=(hook,))) for hook in hooks)
+    async with (
+        AsyncProducer("p", cluster.namesrv, config=one) as first,
+        AsyncProducer("q", cluster.namesrv, config=two),
+    ):
+        await first.send(Message("orders", b"1"))
+    assert [310 in hook.codes for hook in hooks] == [True, False]

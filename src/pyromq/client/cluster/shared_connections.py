@@ -84,7 +84,7 @@ def join(
                     f"this process has a consumer of group {min(taken)} with instance {named[1]!r} already; "
                     "give one of the two another ConsumerConfig.instance"
                 )
-    key = (*process, id(asyncio.get_running_loop()), connections)
+    key = (*process, id(asyncio.get_running_loop()), *_kind(connections))
     shared = _instances.setdefault(key, SharedConnections(key, clock, connections))
     shared.members.append(member)
     return shared
@@ -96,6 +96,12 @@ async def leave(shared: SharedConnections, member: Member) -> None:
     if not shared.members:
         del _instances[shared.key]
         await shared.pool.close()
+
+
+def _kind(connections: ConnectionConfig) -> tuple[object, ...]:
+    """What tells connections apart; hooks and signers need not be hashable, and equal ones are not the same."""
+    watching = [id(each) for each in (connections.signer, *connections.hooks)]
+    return connections.tls, connections.serialization, *watching
 
 
 def _group(call: Call) -> str | None:

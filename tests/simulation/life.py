@@ -16,6 +16,7 @@ from pyromq.errors import BrokerError, MessageRefused, MQError, StoreError, Stor
 from pyromq.message import StoredMessage, SysFlag, decode_properties, encode_properties
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyromq.record import encode
+from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import EndTransaction
 from pyromq.remoting.recall_handle import RecallHandle
@@ -366,7 +367,7 @@ class Life:
             message_id="x",
         )
         try:
-            self.parts.transacting.end(header, Call(code=37))
+            self.parts.transacting.end(header, Call(code=37, flag=ONE_WAY))
         except StoreError:
             raise
         except BrokerError as error:

@@ -6,6 +6,7 @@ Imports for type checkers only (`if TYPE_CHECKING:`) count like others; so do th
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -156,6 +157,18 @@ def test_imports_make_no_circle():
     while free := {name for name, needed in graph.items() if not needed}:
         graph = {name: needed - free for name, needed in graph.items() if name not in free}
     assert graph == {}
+
+
+def test_every_file_that_the_architecture_names_is_there():
+    text = (SOURCES.parent / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text))
+    places = (SOURCES / "pyromq", SOURCES.parent)
+    assert {name for name in named if not any((place / name).exists() for place in places)} == set()
+
+
+def test_no_folder_has_more_than_twenty_files():
+    folders = {path.parent for root in (SOURCES, SOURCES.parent / "tests") for path in root.rglob("*.py")}
+    assert {folder for folder in folders if sum(path.is_file() for path in folder.iterdir()) > 20} == set()
 
 
 def test_files_end_at_about_four_hundred_lines():

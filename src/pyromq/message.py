@@ -68,7 +68,7 @@ class Property:
 
 
 # How a producer asks for a time of delivery.
-TIMER_WISHES = (Property.TIMER_DELAY_SECONDS, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+TIMER_PROPERTIES = (Property.TIMER_DELAY_SECONDS, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
 
 # Not for free use by applications. Source: MessageConst.STRING_HASH_SET of 4.9.8; the timers' of RocketMQ 5.
 RESERVED_PROPERTIES = frozenset(
@@ -104,7 +104,7 @@ RESERVED_PROPERTIES = frozenset(
         "CLUSTER",
         "MSG_TYPE",
         "INNER_MULTI_QUEUE_OFFSET",
-        *TIMER_WISHES,
+        *TIMER_PROPERTIES,
         Property.TIMER_OUT_MS,
         Property.TIMER_CANCELS,
     }

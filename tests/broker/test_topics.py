@@ -21,8 +21,8 @@ def topics(config, clock, tmp_path):
     return Topics(config, JsonFile(tmp_path / "topics.json"), clock)
 
 
-def send_to(topics, name, *, default_topic="TBW102", wished_queues=4):
-    return topics.for_send(name, default_topic=default_topic, wished_queues=wished_queues, peer_address="127.0.0.1:1")
+def send_to(topics, name, *, default_topic="TBW102", asked_queues=4):
+    return topics.for_send(name, default_topic=default_topic, asked_queues=asked_queues, peer_address="127.0.0.1:1")
 
 
 def test_built_in_topics_are_those_of_rocketmq(topics):
@@ -48,9 +48,9 @@ def test_a_send_creates_its_topic_after_the_pattern_and_tells_it(topics):
     assert told == [("orders", Change.AUTOMATIC)]
 
 
-@pytest.mark.parametrize(("wished", "queues"), [(100, 8), (0, 1), (-3, 1)])
-def test_the_sender_gets_no_more_queues_than_the_pattern_has_and_one_at_least(topics, wished, queues):
-    assert send_to(topics, "orders", wished_queues=wished).write_queues == queues
+@pytest.mark.parametrize(("asked", "queues"), [(100, 8), (0, 1), (-3, 1)])
+def test_the_sender_gets_no_more_queues_than_the_pattern_has_and_one_at_least(topics, asked, queues):
+    assert send_to(topics, "orders", asked_queues=asked).write_queues == queues
 
 
 def test_without_a_pattern_to_inherit_from_the_topic_does_not_exist(topics):

@@ -75,7 +75,7 @@ class Admission:
             return self._topics.for_send(
                 header.topic,
                 default_topic=header.default_topic,
-                wished_queues=header.default_topic_queue_count,
+                asked_queues=header.default_topic_queue_count,
                 peer_address=call.peer.address,
                 sys_flag=sys_flag,
             )

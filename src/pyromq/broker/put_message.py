@@ -16,7 +16,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delays.timer_records import Ticket
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, MQError, StoreError
-from pyromq.message import TIMER_WISHES, Property, StoredMessage
+from pyromq.message import TIMER_PROPERTIES, Property, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.store.message_store import MessageStore
@@ -24,9 +24,9 @@ from pyromq.store.message_store import MessageStore
 # A property text without any of these asks for nothing.
 DELAY = Property.DELAY + "\x01"
 TRANSACTION = Property.TRANSACTION + "\x01"
-TIMER = "TIMER_D"  # all wishes for a time begin with it
+TIMER = "TIMER_D"  # every property that asks for a time begins with it
 
-_SENT_ON = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # how the topics of messages begin that were consumed, in vain
+_SENT_ON = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # how the topics of messages begin that were consumed without success
 
 # What transaction checks add to the properties; a half message without room for it could not be checked.
 _ADDED_BY_CHECKS = f"\x02{Property.TRANSACTION_CHECK_TIMES}\x01{1 << 31}"
@@ -69,9 +69,9 @@ class PutMessage:
         return ticket
 
     def _is_left_to_time(self, message: StoredMessage, properties: dict[str, str]) -> bool:
-        """Whether it asks for a time and does not wait for a level: that wins, and the other wishes are forgotten."""
-        wishes = [name for name in TIMER_WISHES if properties.pop(name, None) is not None]
-        return not self.delay(message, properties) and bool(wishes)
+        """Whether it asks for a time and does not wait for a level: that wins, and times are forgotten."""
+        times = [name for name in TIMER_PROPERTIES if properties.pop(name, None) is not None]
+        return not self.delay(message, properties) and bool(times)
 
     def _park(self, message: StoredMessage) -> Ticket | None:
         try:
@@ -158,9 +158,9 @@ def is_half(properties: Mapping[str, str], topic: str = "") -> bool:
 
 
 def asks_to_wait(properties: Mapping[str, str]) -> bool:
-    """Whether a message wants anything of all this; batches must not."""
-    wishes = properties.get(Property.DELAY, "0") != "0" or not properties.keys().isdisjoint(TIMER_WISHES)
-    return wishes or is_half(properties)
+    """Whether a message asks for a delay, a time or a transaction; members of batches must not."""
+    asks = properties.get(Property.DELAY, "0") != "0" or not properties.keys().isdisjoint(TIMER_PROPERTIES)
+    return asks or is_half(properties)
 
 
 def is_too_long(text: str) -> bool:

@@ -126,7 +126,7 @@ class Topics:
         return True
 
     def for_send(
-        self, name: str, *, default_topic: str, wished_queues: int, peer_address: str, sys_flag: int = 0
+        self, name: str, *, default_topic: str, asked_queues: int, peer_address: str, sys_flag: int = 0
     ) -> TopicConfig:
         """Return the topic's settings; creates it after the pattern of `default_topic` where that is allowed.
 
@@ -138,7 +138,7 @@ class Topics:
         if pattern is None or not self._may_inherit(pattern):
             raise TopicNotFound(f"topic[{name}] not exist, apply first please!{FAQ}")
         # A topic without queues could not take the message it is created for.
-        queues = max(1, min(wished_queues, pattern.write_queues))
+        queues = max(1, min(asked_queues, pattern.write_queues))
         topic = TopicConfig(
             name=name,
             read_queues=queues,

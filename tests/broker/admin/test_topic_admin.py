@@ -116,7 +116,7 @@ async def test_a_deleted_topic_loses_the_offsets_of_every_group_for_good(caller,
     assert again.table() == broker.offsets.table()
 
 
-async def test_who_consumes_a_deleted_topic_is_told_to_begin_anew(broker, caller_to):
+async def test_who_consumes_a_deleted_topic_is_told_to_begin_again(broker, caller_to):
     told = Told()
     consumer = await caller_to(broker, told)
     await consumer.create_topic("orders", queues=2)

@@ -102,7 +102,7 @@ async def test_binary_headers_are_answered_with_binary_headers(broker, orders, c
     await channel.close()
 
 
-async def test_without_a_wished_queue_the_broker_chooses_a_writable_one(orders):
+async def test_without_a_chosen_queue_the_broker_chooses_a_writable_one(orders):
     chosen = {(await orders.send("orders", queue_id=-1)).queue_id for _ in range(60)}
     assert chosen == {0, 1, 2, 3}
 
@@ -236,10 +236,10 @@ async def test_refusals_name_region_and_trace_as_answers_do(orders):
         assert response.fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
-@pytest.mark.parametrize(("queues", "wished", "made"), [(8, 4, 4), (8, 100, 8), (2, 4, 2), (8, 0, 1)])
-async def test_a_topic_is_created_after_its_pattern(broker, orders, queues, wished, made):
+@pytest.mark.parametrize(("queues", "asked", "made"), [(8, 4, 4), (8, 100, 8), (2, 4, 2), (8, 0, 1)])
+async def test_a_topic_is_created_after_its_pattern(broker, orders, queues, asked, made):
     broker.topics.put(TopicConfig(name="TBW102", read_queues=8, write_queues=queues, permission=7))
-    await orders.ask(header(topic="new", default_topic_queue_count=wished), b"x")
+    await orders.ask(header(topic="new", default_topic_queue_count=asked), b"x")
     new = broker.topics.find("new")
     assert (new.read_queues, new.write_queues, new.permission, new.sys_flag) == (made, made, 6, 0)
 

@@ -1,4 +1,4 @@
-"""Answers administrators' changes of topics, and their wishes to clean up."""
+"""Answers administrators' changes of topics, and what they ask to be cleaned up."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Administering:
     def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
         """Forget the topic, its queues and where groups are in it; its records stay in the log until that is cleaned.
 
-        Who consumes it is told to begin anew: a topic made again by this name is another one, whose messages would
+        Who consumes it is told to begin again: a topic made again by this name is another one, whose messages would
         else be taken for those consumed before. Upstream forgets no offsets here.
         """
         check_changeable(self._topics, header.topic)
@@ -96,7 +96,7 @@ class Administering:
         self._offsets.persist()  # before the topic goes: no crash leaves offsets for the next one of this name
         if known is not None:
             self._topics.delete(header.topic)
-            self._connections.begin_anew(header.topic, self._queues(known))
+            self._connections.begin_again(header.topic, self._queues(known))
             logger.info("topic %s deleted by %s", header.topic, call.peer.address)
         self._store.delete_topic(header.topic)
         self._statistics.forget_topic(header.topic)

@@ -91,7 +91,7 @@ class BatchTransacting:
 
     @answers(RollBackBatch)
     def roll_back(self, header: RollBackBatch, call: Call) -> Answered | Future[Answered]:
-        """Forget attempts that are not decided; nothing happens for others."""
+        """Forget attempts that are not decided; a decided one stays as it is."""
         self._confirmation.refuse_if_overloaded()
         self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
         return self._confirmation.when_safe(Reply())
@@ -106,7 +106,7 @@ class BatchTransacting:
 
     @answers(ListBatches)
     def list(self, header: ListBatches, call: Call) -> Reply:
-        """What nobody has decided on."""
+        """The transactions that nobody has decided on, oldest first."""
         return Reply(body=encode_body(self._batches.undecided(MOST_LISTED)))
 
 

@@ -48,7 +48,7 @@ class _Progress:
 
 
 class BatchTransactions:
-    """Those of one broker. `alarm` rings when `step` has something to do."""
+    """The batch transactions of one broker. `alarm` rings when `step` has something to do."""
 
     def __init__(
         self,

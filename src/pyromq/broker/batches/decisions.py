@@ -63,7 +63,7 @@ class Ledger:
         """Read the decisions from a queue offset on."""
         for record in self._records(ENTRIES, first):
             entry = decode_body(LedgerEntry, record.stored_body)
-            self._decisions.pop(entry.transaction, None)  # decided anew, when it was forgotten
+            self._decisions.pop(entry.transaction, None)  # decided again, when it was forgotten
             self._enter(entry, record)
 
     def notes(self, first: int) -> Iterator[tuple[StoredMessage, LedgerNote]]:

@@ -51,7 +51,7 @@ class _Undecided:
 
 
 class HalfRuns:
-    """The undecided ones of one broker, by transaction."""
+    """The undecided runs of one broker, by transaction."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -113,7 +113,7 @@ class HalfRuns:
         ]
 
     def listed(self, most: int) -> list[UndecidedBatch]:
-        """Return the oldest ones as administrators are told of them."""
+        """Return the oldest undecided transactions as administrators are told of them."""
         now = self._clock.monotonic()
         return [
             UndecidedBatch(

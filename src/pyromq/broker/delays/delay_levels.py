@@ -92,7 +92,7 @@ class DelayLevels:
     def load(self) -> None:
         """Read the offsets from disk, and find in the log what was delivered since.
 
-        Those outside of their queues are put right.
+        Offsets outside of their queues are put right.
         """
         stored = self._file.read(partial(decode_body, DelayOffsetTable))
         offsets = stored.offsets if stored is not None else {}

@@ -76,7 +76,7 @@ class _Pending:
 def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: int) -> dict[int, int]:
     """Return by level's queue id the queue offset of the next message to deliver.
 
-    `noted`: the same as it was when the log ended at `log_offset`, of the levels where messages wait.
+    `noted`: those offsets as they were when the log ended at `log_offset`, of the levels where messages wait.
     """
     pending = {queue_id: _Pending(store, queue_id, offset) for queue_id, offset in noted.items()}
     if pending:

@@ -14,7 +14,15 @@ from typing import NamedTuple
 from zlib import crc32
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delays.timer_records import LATEST_MS, Ticket, cancel_of, delivery_of, park, unique_key_of, wished_ms
+from pyromq.broker.delays.timer_records import (
+    LATEST_MS,
+    Ticket,
+    asked_due_ms,
+    cancel_of,
+    delivery_of,
+    park,
+    unique_key_of,
+)
 from pyromq.broker.delays.timer_table import FiledTimers
 from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
@@ -86,7 +94,7 @@ class Timers:
         `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be filed.
         """
         now, text = self._clock.now_ms(), message.property_text
-        due = wished_ms(text, now)
+        due = asked_due_ms(text, now)
         if due is None or due <= now or message.sys_flag & SysFlag.HALF:  # half messages and rolled back ones
             return None
         limit = self._config.timer_max_delay_seconds

@@ -15,7 +15,7 @@ from pyromq.errors import MessageRefused
 from pyromq.message import (
     NAME_VALUE,
     PAIRS,
-    TIMER_WISHES,
+    TIMER_PROPERTIES,
     Property,
     StoredMessage,
     SysFlag,
@@ -46,7 +46,7 @@ _KEY_LENGTH = len(_KEY)
 _KEY_BYTES = _KEY.encode()
 _CANCELS = f"{PAIRS}{Property.TIMER_CANCELS}{NAME_VALUE}".encode()
 _PAIRS = PAIRS.encode()
-_UNITS = dict(zip(TIMER_WISHES, (1000, 1, 1), strict=True))
+_UNITS = dict(zip(TIMER_PROPERTIES, (1000, 1, 1), strict=True))
 
 
 # What is known of a message when it is parked: the handle that cancels it (b"" without a unique key), when it is due
@@ -58,7 +58,7 @@ Ticket = tuple[bytes, int, int, str]
 Parked = tuple[int, int, bytes, bytes, bool]
 
 
-def wished_ms(text: str, now_ms: int) -> int | None:
+def asked_due_ms(text: str, now_ms: int) -> int | None:
     """Return when a message with these properties wants to be delivered, ms since 1970; None where it does not say.
 
     A copy of a message that has waited already does not want to again. Raises `MessageRefused` for what is no number.
@@ -71,13 +71,13 @@ def wished_ms(text: str, now_ms: int) -> int | None:
     properties = decode_properties(text)
     if Property.TIMER_OUT_MS in properties:
         return None
-    for name in TIMER_WISHES:
-        if (wish := properties.get(name)) is not None:
-            if not (wish.isascii() and wish.removeprefix("-").isdecimal() and len(wish) < _MOST_DIGITS):
+    for name in TIMER_PROPERTIES:
+        if (asked := properties.get(name)) is not None:
+            if not (asked.isascii() and asked.removeprefix("-").isdecimal() and len(asked) < _MOST_DIGITS):
                 raise MessageRefused(
-                    f"property {name} is {wish[:64]!r}; it must be a whole number of less than {_MOST_DIGITS} digits"
+                    f"property {name} is {asked[:64]!r}; it must be a whole number of less than {_MOST_DIGITS} digits"
                 )
-            ms = int(wish) * _UNITS[name]
+            ms = int(asked) * _UNITS[name]
             return ms if name == Property.TIMER_DELIVER_MS else now_ms + ms
     return None
 
@@ -144,7 +144,7 @@ def read_parked(record: memoryview) -> Parked:
 
 
 def _parse_parked(content: bytes) -> Parked:
-    """The same for records of any form."""
+    """Read what is needed to file a record of the timer topic, whatever its form."""
     message = decode(content)
     properties = message.properties
     due = properties.get(Property.TIMER_OUT_MS, "")

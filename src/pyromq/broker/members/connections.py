@@ -147,11 +147,11 @@ class Connections:
             self._producers.pop(group, None)
 
     def tell_consumers(self, topic: str) -> None:
-        """Have all who consume the topic share its queues anew."""
+        """Have all who consume the topic share its queues out again."""
         for group in self.groups_of_topic(topic):
             self._tell_members(self._consumers[group])
 
-    def begin_anew(self, topic: str, queues: list[MessageQueue]) -> None:
+    def begin_again(self, topic: str, queues: list[MessageQueue]) -> None:
         """Have all who consume the topic, of whatever group, go on at the beginning of these queues."""
         begin = ResetOffsets(offsets=dict.fromkeys(queues, 0))
         listed = ResetOffsets(offsets=[QueueOffset(q.topic, q.broker_name, q.queue_id, 0) for q in queues])

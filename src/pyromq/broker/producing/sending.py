@@ -148,12 +148,12 @@ class Sending:
         )
         ticket = None
         if DELAY in text or TRANSACTION in text:
-            ticket = self._put_message.divert(message, self._wishes(header, name))
+            ticket = self._put_message.divert(message, self._waiting_properties(header, name))
         elif TIMER in text:
             ticket = self._put_message.divert(message)
         return message, wait, queue_id, ticket
 
-    def _wishes(self, header: SendMessage, topic: str) -> dict[str, str]:
+    def _waiting_properties(self, header: SendMessage, topic: str) -> dict[str, str]:
         """Return the properties of a message that may have to wait. As upstream, WAIT stays in these."""
         properties = decode_properties(header.properties or "")
         properties[Property.CLUSTER] = self._config.cluster
@@ -232,7 +232,7 @@ class Sending:
         return text, wait
 
     def _rewritten(self, text: str) -> tuple[str, bool]:
-        """The same by parsing."""
+        """Return, by parsing, the text to store and whether the sender waits for the disk."""
         properties = decode_properties(text)
         wait = properties.pop(Property.WAIT, "true").lower() == "true"
         properties[Property.CLUSTER] = self._config.cluster

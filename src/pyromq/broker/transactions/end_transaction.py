@@ -134,7 +134,7 @@ class Transacting:
 
     @answers(ListHalfMessages)
     def list(self, header: ListHalfMessages, call: Call) -> Reply:
-        """A page of those that nobody has decided on, oldest first; one checked meanwhile comes again, at the end."""
+        """A page of undecided half messages, oldest first; one that is checked meanwhile comes again, at the end."""
         wanted = min(max(header.count, 1), MOST_LISTED)
         found: list[HalfMessageEntry] = []
         after = header.after
@@ -171,5 +171,5 @@ def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:
 
 
 def _key(record: StoredMessage) -> Origin | int:
-    """By what decisions are remembered: the same for all copies of a half message, if they can be told."""
+    """By what decisions are remembered: one key for all copies of a half message, if they can be told."""
     return origin_of(record) or record.log_offset

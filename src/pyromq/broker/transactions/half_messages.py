@@ -93,7 +93,7 @@ class HalfMessages:
     # -- opening
 
     def load(self) -> None:
-        """Find the undecided ones: read both queues from where they have been worked through to."""
+        """Find the undecided half messages: read both queues from where they have been worked through to."""
         done = self._load_ops()
         self._seen = self._bounded(HALF_TOPIC)
         self._follow(done)
@@ -139,16 +139,16 @@ class HalfMessages:
     # -- the table
 
     def undecided(self) -> list[int]:
-        """Return the queue offsets of all undecided ones, oldest first."""
+        """Return the queue offsets of all undecided half messages, oldest first."""
         self._follow()
         return list(self._open)
 
     def at(self, queue_offset: int) -> Half | None:
-        """Return the undecided one with that queue offset; None if it is decided, or has a later copy."""
+        """Return the undecided half message with that queue offset; None if it is decided, or has a later copy."""
         return self._open.get(queue_offset)
 
     def find(self, record: StoredMessage) -> Half | None:
-        """Return the undecided one of which `record`, from the half topic, is a copy; None if it is decided."""
+        """Return the undecided half message that `record`, from the half topic, is a copy of; None if decided."""
         self._follow()
         half = self._open.get(record.queue_offset)
         if half is None and (origin := origin_of(record)) is not None:

@@ -19,10 +19,10 @@ class PassingOver:
     `send_back` is None where there are no dead letters; there messages are passed over.
     """
 
-    def __init__(self, group: str, wish: Damaged, send_back: SendBack | None) -> None:
+    def __init__(self, group: str, setting: Damaged, send_back: SendBack | None) -> None:
         self.count = 0
         self._group = group
-        self._wish = wish
+        self._setting = setting
         self._send_back = send_back
 
     async def sift(self, result: PullResult) -> tuple[list[StoredMessage], int, MessageDamaged | None]:
@@ -32,7 +32,7 @@ class PassingOver:
         """
         if not result.damaged:
             return result.messages, result.next_offset, None
-        if self._wish is Damaged.STOP:
+        if self._setting is Damaged.STOP:
             first = result.damaged[0]
             before = [message for message in result.messages if message.queue_offset < first.queue_offset]
             return before, first.queue_offset, MessageDamaged(first)
@@ -42,7 +42,7 @@ class PassingOver:
 
     async def _pass_over(self, damaged: DamagedMessage) -> None:
         fate = "passed over"
-        if self._wish is Damaged.DEAD_LETTER and damaged.message is not None and self._send_back is not None:
+        if self._setting is Damaged.DEAD_LETTER and damaged.message is not None and self._send_back is not None:
             damaged.message.properties[DAMAGED] = damaged.what
             await self._send_back.bury(damaged.message, str(damaged))
             fate = "now a dead letter"

@@ -53,7 +53,7 @@ class QueueOffsets:
     async def corrected(self, group: str, result: PullResult, *, asked: int, latest_ms: int) -> int:
         """Return where to go on after a pull at `asked`, outside the queue; `latest_ms`: of the latest message we had.
 
-        Behind its end the queue is another one, made anew or without its lost tail. A broker then offers the end, and
+        Behind its end the queue is another one, made again or without its lost tail. A broker then offers the end, and
         messages in between would never be consumed: those stored since the latest one we had are, or where we had
         none (0), all of a queue that still has its first message. What is done is logged.
         """

@@ -130,7 +130,7 @@ class AsyncQueueReader(AsyncLifespan):
     async def pull_all(
         self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
     ) -> list[PullResult]:
-        """Pull at once from several places: queue, offset, most messages. As `pull` else."""
+        """Pull at once from several places: queue, offset, most messages; else as `pull`."""
         return await asyncio.gather(
             *(self.pull(queue, offset, count, tags=tags, max_bytes=max_bytes) for queue, offset, count in places)
         )

@@ -28,7 +28,7 @@ SOON_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
 LATER = 1.2
 RETURN_SECONDS = 2.0  # how long members may need to come back to a broker that was away; they try each second
-STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken anew. Source: ProcessQueue.isPullExpired
+STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken again. Source: ProcessQueue.isPullExpired
 
 
 class SharedQueue(Protocol):
@@ -86,11 +86,11 @@ class Rebalance(Generic[Q]):
         self._believed_from: dict[str, float] = {}  # monotonic; when a broker that was away knows its members again
 
     def wake(self, *_: object) -> None:
-        """Share the queues anew, soon."""
+        """Share the queues out again, soon."""
         self._woken.set()
 
     def look_again(self) -> None:
-        """A broker says that the group's members or a topic's queues are others: ask, and share anew, soon."""
+        """A broker says that the group's members or a topic's queues are others: ask, and share again, soon."""
         if self._cluster.running:
             self._cluster.tasks.start(self._refresh_routes(), name=f"routes of {self._group}")
         self.wake()

@@ -14,7 +14,7 @@ class Mapped(Protocol):
 
 
 class Mappings:
-    """Those that have something mapped, longest first. Made by the thread that writes."""
+    """The queues that have something mapped, longest first. Made by the thread that writes."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -29,7 +29,7 @@ from pyromq.remoting.headers import (
 
 
 class Reporting:
-    """Reads the assigned queues; moving them is left to `go_on_at(queue, offset)`, sharing them anew to `wake()`.
+    """Reads the assigned queues; moving them is left to `go_on_at(queue, offset)`, sharing them out again to `wake()`.
 
     `started_ms` is set when the consumer starts.
     """

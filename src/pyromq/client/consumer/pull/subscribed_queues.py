@@ -116,7 +116,7 @@ class Sharing:
         await self._unlock(list(self._locked))
 
     def wake(self) -> None:
-        """Members or queues are others: share the queues anew, soon."""
+        """Members or queues are others: share the queues out again, soon."""
         self._rebalance.look_again()
 
     def _joined(self) -> None:

@@ -103,11 +103,11 @@ def judge(count: int, returned: object, failure: BaseException | None) -> Verdic
         return Verdict(0, reason=text, error=UsageError(text))
     reason = reason_text(failure)
     if isinstance(failure, RetryLater):
-        return _wished(failure, count, reason)
+        return _asked(failure, count, reason)
     return Verdict(0, reason=reason, error=failure)
 
 
-def _wished(failure: RetryLater, count: int, reason: str) -> Verdict:
+def _asked(failure: RetryLater, count: int, reason: str) -> Verdict:
     """What a listener asked for; a plain failure where that cannot be understood."""
     try:
         done, level = min(max(int(failure.done), 0), count), int(failure.delay_level)

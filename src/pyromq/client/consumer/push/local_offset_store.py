@@ -66,7 +66,7 @@ class OffsetFile:
             return _decode(previous.read_bytes())
         except (FileNotFoundError, ProtocolError) as error:
             raise StoreCorrupt(
-                f"neither {self.path} nor its .bak holds offsets; restore one, or remove both to begin anew: {damage}"
+                f"neither {self.path} nor its .bak holds offsets; restore one, or remove both to begin again: {damage}"
             ) from error
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:

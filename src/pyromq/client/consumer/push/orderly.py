@@ -215,8 +215,8 @@ class OrderlyConsuming:
             self._done(request, Ack.DONE)
 
     async def _pause(self, seconds: float | None) -> None:
-        wished = self._config.suspend_seconds if seconds is None else seconds
-        await self._clock.sleep(min(max(wished, SHORTEST_SUSPENSION), LONGEST_SUSPENSION))
+        asked = self._config.suspend_seconds if seconds is None else seconds
+        await self._clock.sleep(min(max(asked, SHORTEST_SUSPENSION), LONGEST_SUSPENSION))
 
     async def _bury(self, message: StoredMessage, reason: str) -> bool:
         """Make a message a dead letter; false when that is not possible now."""

@@ -30,7 +30,7 @@ class OwnedQueue:
         self.lock_address = ""  # the broker that keeps the queue's lock, where order is kept
         self.locked_ms = 0  # wall clock of the broker's latest word that it is locked for us
         self.breaks = 0  # how often the connection broke that the lock is tied to
-        self.lost = False  # its lock is, or may be, another's: to be given up and taken anew
+        self.lost = False  # its lock is, or may be, another's: to be given up and taken again
 
     @property
     def topic(self) -> str:

@@ -291,7 +291,7 @@ class AsyncConsumer(AsyncLifespan):
         self._rebalance.paused = True
 
     def resume(self) -> None:
-        """Pull again, and share the queues anew."""
+        """Pull again, and share the queues out again."""
         self._pulls.resume()
         self._rebalance.paused = False
         self._rebalance.wake()

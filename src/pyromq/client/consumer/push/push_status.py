@@ -41,7 +41,7 @@ from pyromq.remoting.headers import (
 class Consumption:
     """What others may know of a consumer, and what they may have it do.
 
-    `entry` is what heartbeats say; `reset(offsets)` goes on with queues elsewhere; `wake()` shares the queues anew.
+    `entry` is what heartbeats say; `reset(offsets)` goes on with queues elsewhere; `wake()` shares queues out again.
     """
 
     group: str

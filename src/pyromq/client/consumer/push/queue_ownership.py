@@ -123,7 +123,7 @@ class Ownership:
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
         """Go on with those queues that are ours at the offsets, and store them: what was known of them is void.
 
-        So an administrator moves the group, and so it begins anew in a topic that was deleted.
+        So an administrator moves the group, and so it begins again in a topic that was deleted.
         """
         for queue, offset in offsets.items():
             self._left.pop(queue, None)
@@ -261,7 +261,7 @@ class Ownership:
             self._consuming.go_on(owned.process_queue)
 
     def _lose(self, owned: OwnedQueue) -> None:
-        """The lock is, or may be, another's: give the queue up; the rebalance will take it anew when it can."""
+        """The lock is, or may be, another's: give the queue up; the rebalance will take it again when it can."""
         if not self._strict:
             return  # another has run out of patience: a rebalance will say whose the queue is
         owned.lost = True

@@ -1,5 +1,6 @@
 """Damage in the files of messages that wait for a time: what the log still has is delivered, the rest is named."""
 
+import json
 from random import Random
 
 import pytest
@@ -8,6 +9,8 @@ from tests.broker.delays.test_timer_recovery import Run
 from pyromq.broker.delays.timer_answers import Recalling
 from pyromq.remoting.bodies import TimerList, decode_body
 from pyromq.remoting.headers import ListTimers
+from pyromq.store.json_file import verified
+from pyromq.store.offline.checking import Checking
 
 HOUR_MS = 3_600_000
 COUNT = 60
@@ -93,15 +96,40 @@ def test_what_nobody_has_any_more_is_named_and_costs_the_others_nothing(waiting,
     assert caplog.text.count(f"{path} byte {entry.position}: the record is damaged") >= 2
 
 
-def test_a_number_that_cannot_be_in_done_is_named_and_costs_nothing(waiting, caplog):
+@pytest.mark.parametrize("byte", range(8))
+@pytest.mark.parametrize("bit", [0, 2, 7])
+def test_a_flipped_bit_in_what_is_finished_is_named_and_costs_no_message(waiting, caplog, byte, bit):
     config, now = waiting
     run = Run(config, now)
     run.cancel(now + HOUR_MS, "K00")
     run.cancel(now + HOUR_MS + 1, "K01")
     run.stop()
-    change(file_of(config, "done"), 0, b"\xff")
+    path = file_of(config, "finished")
+    flip(path, byte, bit)
     assert delivered(config, now) == [key for key in KEYS if key != "K01"]
-    assert f"{file_of(config, 'done')} is damaged: there is no message" in caplog.text
+    assert f"{path} byte 0 is damaged: " in caplog.text
+
+
+def test_files_of_older_brokers_are_read_and_go_on(waiting):
+    config, now = waiting
+    run = Run(config, now)
+    run.cancel(now + HOUR_MS, "K00")
+    run.stop()
+    entries, path = file_of(config, "entries"), file_of(config, "finished")
+    for number in range(COUNT):
+        change(entries, 36 * number + 24, bytes(2))
+    path.with_suffix(".done").write_bytes(path.read_bytes()[:4])
+    path.unlink()
+    checkpoint = config.data / "timers" / "checkpoint.json"
+    *_, finished = json.loads(checkpoint.read_bytes())["buckets"][path.stem]
+    assert finished == 8
+    checkpoint.write_bytes(verified(checkpoint.read_bytes()).replace(b",8]", b",4]"))
+    run = Run(config, now)
+    run.cancel(now + HOUR_MS + 1, "K01")
+    run.stop()
+    assert path.with_suffix(".done").read_bytes() == bytes((0, 0, 0, 0, 0, 0, 0, 1))
+    assert not Checking(config.store_config).run().findings
+    assert delivered(config, now) == KEYS[2:]
 
 
 @pytest.mark.parametrize("bit", [24, 30, 40, 62])
@@ -110,6 +138,22 @@ def test_a_due_time_of_another_hour_is_that_of_the_record(waiting, caplog, bit):
     path = file_of(config, "entries")
     flip(path, 36 * 7 + 7 - bit // 8, bit % 8)
     assert delivered(config, now) == KEYS
+    assert f"{path} byte {36 * 7}: its entry is not that of its record" in caplog.text
+
+
+@pytest.mark.parametrize("bit", range(10, 20))
+def test_a_due_time_that_is_off_within_its_hour_is_that_of_the_record(waiting, caplog, bit):
+    config, now = waiting
+    path = file_of(config, "entries")
+    flip(path, 36 * 7 + 7 - bit // 8, bit % 8)
+    run = Run(config, now)
+    run.clock.jump(3599.9)
+    run.work()
+    assert run.keys() == []
+    run.clock.jump(0.2)
+    run.work()
+    assert run.keys() == KEYS
+    run.crash()
     assert f"{path} byte {36 * 7}: its entry is not that of its record" in caplog.text
 
 

@@ -45,7 +45,7 @@ ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour ar
 # Each of these takes about 3 ms, after which others get their turn.
 DELIVERED_MESSAGES = 100
 DELIVERED_BYTES = 1 << 20
-READ_ENTRIES = 4_000
+READ_ENTRIES = 2_000
 
 
 class _Delivery(NamedTuple):

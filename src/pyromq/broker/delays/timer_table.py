@@ -210,12 +210,12 @@ class FiledTimers:
         # Another bucket may have taken the hour since, with other messages under the same numbers.
         if bucket is None or number >= bucket.count or bucket.is_finished(number):
             return None
-        entry_ms = bucket.entry(number).due_ms
-        is_meant = entry_ms == due_ms or entry_ms // HOUR_MS != bucket.hour
+        entry = bucket.entry(number)
+        is_meant = entry.due_ms == due_ms or entry.due_ms // HOUR_MS != bucket.hour or not entry.is_whole
         return (bucket, self.message(bucket, number)) if is_meant else None
 
     def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
-        """Return when a message is due whose entry says another hour; the end of its hour if its record is gone."""
+        """Return when a message is due whose entry is damaged; the end of its hour if its record is gone."""
         try:
             due = self.message(bucket, number).properties.get(Property.TIMER_OUT_MS, "")
         except StoreCorrupt as error:

@@ -24,11 +24,10 @@ from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
 from pyromq.store.timers.timer_bucket import (
     ENTRY_BYTES,
-    NUMBER_BYTES,
     BucketSizes,
     TimerEntry,
-    unpack_numbers,
-    unpack_timers,
+    read_entry,
+    read_finished,
 )
 from pyromq.store.timers.timer_files import decode_checkpoint
 from pyromq.store.timers.timer_proof import MISFIT, fits, sound
@@ -142,20 +141,22 @@ class Checking:
             return
         cure = self._cure_of_timers(checkpoint.buckets)
         for name, sizes in checkpoint.buckets.items():
-            for suffix, size in zip(("entries", "records", "done"), sizes, strict=True):
+            done = path.with_name(f"{name}.done")  # of an older broker
+            done = done if done.exists() else done.with_suffix(".finished")
+            for suffix, size in zip(("entries", "records", done.suffix[1:]), sizes, strict=True):
                 file = path.with_name(f"{name}.{suffix}")
                 on_disk = file.stat().st_size if file.exists() else 0
                 if on_disk < size:
                     yield Finding(file, None, f"the file has {on_disk} bytes, {size} belong to it", cure)
             yield from self._of_bucket(path.with_name(f"{name}.entries"), sizes, cure)
-            yield from self._of_done(path.with_name(f"{name}.done"), sizes, cure)
+            yield from self._of_finished(done, sizes, cure)
 
     def _cure_of_timers(self, names: Iterable[str]) -> Cure:
         """Return who can bring back what is in these buckets: the log, if it has the first message of each."""
         for name in names:
             path = self.store.root / "timers" / f"{name}.entries"
             first = path.read_bytes()[:ENTRY_BYTES] if path.exists() else b""
-            log_offset = next(unpack_timers(first))[3] if len(first) == ENTRY_BYTES else 0
+            log_offset = read_entry(first).log_offset if len(first) == ENTRY_BYTES else 0
             if log_offset < self.store.log_begin:
                 return Cure.BACKUP
         return Cure.AWAY
@@ -165,8 +166,8 @@ class Checking:
         if not path.exists() or (sizes.records and not records_path.exists()):
             return
         entries, records = path.read_bytes(), records_path.read_bytes() if sizes.records else b""
-        whole = min(sizes.entries, len(entries)) // ENTRY_BYTES * ENTRY_BYTES
-        for number, entry in enumerate(map(TimerEntry._make, unpack_timers(entries[:whole]))):
+        for number in range(min(sizes.entries, len(entries)) // ENTRY_BYTES):
+            entry = read_entry(entries[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES])
             if entry.position < sizes.records:
                 fault = _timer_fault(records[max(entry.position, 0) :][: max(entry.size, 0)], entry)
             else:
@@ -183,14 +184,11 @@ class Checking:
         place = self.store.record_at(entry.log_offset)
         return place is not None and not _timer_fault(place[0].view[place[1] :][: max(entry.size, 0)], entry)
 
-    def _of_done(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
-        if not path.exists():
-            return
-        done = path.read_bytes()[: sizes.done]
-        done = done[: len(done) // NUMBER_BYTES * NUMBER_BYTES]
-        for place, (number,) in enumerate(unpack_numbers(done)):
-            if number >= sizes.entries // ENTRY_BYTES:
-                yield Finding(path, place * NUMBER_BYTES, f"there is no message {number}", cure)
+    def _of_finished(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
+        content = path.read_bytes()[: sizes.done] if path.exists() else b""
+        for place, _, fault in read_finished(content, sizes.entries // ENTRY_BYTES, is_old=path.suffix == ".done"):
+            if fault:
+                yield Finding(path, place, fault, cure)
 
 
 def _timer_fault(record: Buffer, entry: TimerEntry) -> str:

@@ -7,11 +7,13 @@
         key hash     4       uint   CRC-32 of the unique key, 0 without one
         topic hash   4       uint   CRC-32 of the topic
         log offset   8       long   of the record in the commit log
-        position     8       long   of the record in NAME.records
+        checksum     2       ushort CRC-16 (CCITT) of the rest, 1 instead of 0; 0: none, as in files of older brokers
+        position     6              of the record in NAME.records
         size         4       int    of the record
 
     NAME.records   the records as they are in the commit log, back to back
-    NAME.done      4 bytes per message delivered or cancelled: its number
+    NAME.finished  8 bytes per message delivered or cancelled: its number, and that with all bits turned
+    NAME.done      the same as older brokers wrote it: 4 bytes, the number alone; a bucket that has it goes on so
 
 All integers are big-endian. Records are copied later than entries are made: until then they are in the log alone. It
 does not know what the records mean.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from binascii import crc_hqx
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -34,13 +37,16 @@ logger = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
 ENTRY_BYTES = 36
-NUMBER_BYTES = 4
-_ENTRY = struct.Struct(">qIIqqi")
-_pack_entry = _ENTRY.pack  # bound once
+_FINISHED = struct.Struct(">II")
+_OLD_FINISHED = struct.Struct(">I")
+UNKNOWN_MS = -1  # due time of a damaged entry
+_ENTRY = struct.Struct(">qIIqHHIi")
+_HEAD = struct.Struct(">qIIq")
+_REST = struct.Struct(">HIi")
+_REST_AT = ENTRY_BYTES - _REST.size
+_pack_head, _pack_rest = _HEAD.pack, _REST.pack  # bound once
 _DUE_AND_KEY = struct.Struct(">qI")
-_NUMBER = struct.Struct(">I")
-unpack_timers = _ENTRY.iter_unpack  # the fields of `TimerEntry`, of each of some entries
-unpack_numbers = _NUMBER.iter_unpack
+_ALL_BITS = 0xFFFFFFFF
 _READ_ENTRIES = 16_384  # at a time when all are looked through
 
 
@@ -53,6 +59,18 @@ class TimerEntry(NamedTuple):
     log_offset: int
     position: int
     size: int
+    is_whole: bool = True  # as far as its checksum says
+
+
+def read_entry(content: Buffer) -> TimerEntry:
+    """Return the entry of these 36 bytes."""
+    due_ms, key_hash, topic_hash, log_offset, _, high, low, size = _ENTRY.unpack(content)
+    return TimerEntry(due_ms, key_hash, topic_hash, log_offset, high << 32 | low, size, _is_whole(content))
+
+
+def _is_whole(content: Buffer) -> bool:
+    checksum = content[_HEAD.size] << 8 | content[_HEAD.size + 1]
+    return not checksum or checksum == (crc_hqx(content[_REST_AT:], crc_hqx(content[: _HEAD.size], 0)) or 1)
 
 
 class BucketSizes(NamedTuple):
@@ -70,7 +88,7 @@ class TimerBucket:
     """
 
     __slots__ = (
-        *("_disk", "_done", "_entries", "_finished", "_records", "_records_end"),
+        *("_disk", "_done", "_entries", "_finished", "_marks", "_records", "_records_end", "_spoiled"),
         *("copied", "hour", "listed", "name", "needed_from"),
     )
 
@@ -89,7 +107,10 @@ class TimerBucket:
         self.listed = 0  # entries before this number are in memory, in order of due time
         self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries, disk=disk)
         self._records = GrowingFile(folder / f"{name}.records", sizes.records, disk=disk)
-        self._done = GrowingFile(folder / f"{name}.done", sizes.done, disk=disk)
+        is_old = disk.size(folder / f"{name}.done") is not None
+        self._marks = _OLD_FINISHED if is_old else _FINISHED
+        self._done = GrowingFile(folder / f"{name}.{'done' if is_old else 'finished'}", sizes.done, disk=disk)
+        self._spoiled = 0  # of its entries, those that say nothing
         self._records_end = sizes.records  # with those that are not copied yet
         self.copied = self.count
         self.needed_from: int | None = None
@@ -116,7 +137,12 @@ class TimerBucket:
 
     @property
     def pending(self) -> int:
-        return self.count - self._done.size // NUMBER_BYTES
+        return self.count - (self._done.size // self._marks.size - self._spoiled)
+
+    @property
+    def finished_bytes(self) -> int:
+        """What it takes to note that one message does not wait any more."""
+        return self._marks.size
 
     @property
     def unwritten(self) -> int:
@@ -124,7 +150,9 @@ class TimerBucket:
 
     def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, size: int) -> None:
         """Add a message by its place in the log. Log offsets must ascend. Called for every one."""
-        self._entries.tail += _pack_entry(due_ms, key_hash, topic_hash, log_offset, self._records_end, size)
+        head = _pack_head(due_ms, key_hash, topic_hash, log_offset)
+        rest = _pack_rest(self._records_end >> 32, self._records_end & _ALL_BITS, size)
+        self._entries.tail += head + (crc_hqx(rest, crc_hqx(head, 0)) or 1).to_bytes(2) + rest
         self._records_end += size
         if self.needed_from is None:
             self.needed_from = log_offset
@@ -133,8 +161,8 @@ class TimerBucket:
 
     def uncopied(self, count: int) -> tuple[list[int], list[int]]:
         """Return log offsets and sizes of the next records to copy, up to so many."""
-        fields = [*unpack_timers(self._content(self.copied, count))]
-        return [each[3] for each in fields], [each[5] for each in fields]
+        fields = [*_ENTRY.iter_unpack(self._content(self.copied, count))]
+        return [each[3] for each in fields], [each[7] for each in fields]
 
     def copy(self, records: list[Buffer]) -> None:
         """Take the records that `uncopied` spoke of."""
@@ -151,18 +179,18 @@ class TimerBucket:
         if finished[number]:
             return False
         finished[number] = 1
-        self._done.tail += _NUMBER.pack(number)
+        self._done.tail += _FINISHED.pack(number, number ^ _ALL_BITS)[: self._marks.size]
         return True
 
     def is_finished(self, number: int) -> bool:
         return self._flags()[number] == 1
 
     def entry(self, number: int) -> TimerEntry:
-        return TimerEntry._make(_ENTRY.unpack(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES)))
+        return read_entry(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES))
 
     def record(self, entry: TimerEntry) -> bytes | None:
         """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt` if it cannot be."""
-        if entry.position < 0 or not 0 < entry.size <= self._records_end - entry.position:
+        if not 0 < entry.size <= self._records_end - entry.position:
             raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
         return self._records.read(entry.position, entry.size) if entry.position < self._records.size else None
 
@@ -170,19 +198,20 @@ class TimerBucket:
         """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later."""
         flags = self._flags()
         for first in range(0, self.count, _READ_ENTRIES):
-            fields = enumerate(unpack_timers(self._content(first, _READ_ENTRIES)), first)
+            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _READ_ENTRIES)), first)
             yield from [
                 (due_ms, number)
-                for number, (due_ms, _, topic, _, _, _) in fields
+                for number, (due_ms, _, topic, *_) in fields
                 if topic == topic_hash and due_ms >= first_ms and not flags[number]
             ]
 
     def due_times(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """Yield due time and number of those of `count` entries that wait."""
-        flags = self._flags()
-        for number, fields in enumerate(unpack_timers(self._content(first, count)), first):
+        """Yield due time and number of those of `count` entries that wait; `UNKNOWN_MS` where an entry is damaged."""
+        flags, content = self._flags(), self._content(first, count)
+        for number, start in enumerate(range(0, len(content), ENTRY_BYTES), first):
             if not flags[number]:
-                yield fields[0], number
+                entry = content[start : start + ENTRY_BYTES]
+                yield _DUE_AND_KEY.unpack_from(entry)[0] if _is_whole(entry) else UNKNOWN_MS, number
 
     def waiting(self, due_ms: int, key_hash: int) -> list[int]:
         """Return the numbers of those that wait for that time with a unique key of that hash."""
@@ -229,10 +258,26 @@ class TimerBucket:
 
     def _flags(self) -> bytearray:
         if self._finished is None:
-            self._finished = bytearray(self.count)
-            for (number,) in unpack_numbers(self._done.read(0, self._done.size)):
-                if number < self.count:
-                    self._finished[number] = 1
+            self._finished, self._spoiled = bytearray(self.count), 0
+            content = self._done.read(0, self._done.size)
+            for place, number, fault in read_finished(content, self.count, is_old=self._marks is _OLD_FINISHED):
+                if fault:
+                    logger.warning("%s byte %d is damaged: %s", self._done.path, place, fault)
+                    self._spoiled += 1
                 else:
-                    logger.warning("%s is damaged: there is no message %d", self._done.path, number)
+                    self._spoiled += self._finished[number]
+                    self._finished[number] = 1
         return self._finished
+
+
+def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple[int, int, str]]:
+    """Yield place and number of what is finished, of so many messages, and what is wrong with it; "": nothing."""
+    marks = _OLD_FINISHED if is_old else _FINISHED
+    whole = content[: len(content) // marks.size * marks.size]
+    for place, (number, *turned) in enumerate(marks.iter_unpack(whole)):
+        fault = ""
+        if number >= count:
+            fault = f"there is no message {number}"
+        elif turned and turned[0] != number ^ _ALL_BITS:
+            fault = "it names no message for certain; one may come again"
+        yield place * marks.size, number, fault

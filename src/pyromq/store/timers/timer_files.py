@@ -22,7 +22,7 @@ from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.json_file import JsonFile
 from pyromq.store.timers.growing_file import GrowingFile
-from pyromq.store.timers.timer_bucket import ENTRY_BYTES, NUMBER_BYTES, BucketSizes, TimerBucket
+from pyromq.store.timers.timer_bucket import ENTRY_BYTES, BucketSizes, TimerBucket
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class TimerFiles:
         """Note that a message does not wait any more. Once more does no harm."""
         if bucket.finish(number):
             self.changed[bucket] = None
-            self.unwritten += NUMBER_BYTES
+            self.unwritten += bucket.finished_bytes
             self.pending[topic] -= 1
             if not self.pending[topic]:
                 del self.pending[topic]

@@ -155,7 +155,10 @@ class ConsumeOutcome:
 
 @runtime_checkable
 class ConsumeMessageHook(Protocol):
-    """Is told of every call of a listener: in the thread, or the task, that calls it, so at several places at once."""
+    """Is told of every call of a listener: in the thread, or the task, that calls it, so at several places at once.
+
+    With pull consumers, of what is handed out; that has ended when the application asks for more.
+    """
 
     def before_consume(self, delivery: MessageDelivery) -> None:
         """Called before the listener, in the same context (`contextvars`)."""

@@ -25,6 +25,7 @@ from pyromq.client.consumer.pull.turns import Turns
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription
+from pyromq.client.hooks import ConsumeHooks
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalName, MQError, UsageError
@@ -97,7 +98,8 @@ class AsyncPullConsumer(AsyncLifespan):
         self._watch = QueueWatch(self._cluster)
         self._turns = Turns(self._assigned, self._clock)
         self._open: Batch | None = None  # being handed out message by message
-        self._positions = Positions(group, self._assigned, self._offsets, config=self.config, clock=self._clock)
+        hooks = ConsumeHooks(self.config.hooks, group, lambda: self._cluster.client_id, clock=self._clock)
+        self._positions = Positions(group, self._assigned, self._offsets, hooks, config=self.config, clock=self._clock)
         self._sharing = Sharing(
             group,
             self._cluster,
@@ -139,6 +141,7 @@ class AsyncPullConsumer(AsyncLifespan):
         finally:
             await self._sharing.leave()
             await self._cluster.close()
+            self._positions.hand_back_latest()  # what was not committed, as far as hooks are concerned
             self._fetching.changed.set()
 
     async def __aexit__(
@@ -216,7 +219,9 @@ class AsyncPullConsumer(AsyncLifespan):
             self._positions.finish_handed_out()
             await self._positions.commit_finished(dropped)
         for assigned in dropped:
-            self._drop(assigned)
+            del self._assigned[assigned.queue]
+            self._fetching.end(assigned)
+            assigned.leave()
         added = [AssignedQueue(queue, tags) for queue in wanted if queue not in self._assigned]
         self._assigned.update((assigned.queue, assigned) for assigned in added)
         await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
@@ -235,18 +240,15 @@ class AsyncPullConsumer(AsyncLifespan):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the first message that is still there."""
-        assigned = self._find(queue)
-        self._go_on_at(assigned, await self._offsets.least(queue))
+        self._go_on_at(self._find(queue), await self._offsets.least(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the next message that arrives."""
-        assigned = self._find(queue)
-        self._go_on_at(assigned, await self._offsets.end(queue))
+        self._go_on_at(self._find(queue), await self._offsets.end(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the message stored nearest to a time (ms since 1970)."""
-        assigned = self._find(queue)
-        self._go_on_at(assigned, await self._offsets.by_time(queue, timestamp_ms))
+        self._go_on_at(self._find(queue), await self._offsets.by_time(queue, timestamp_ms))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these assigned queues until they are resumed."""
@@ -266,12 +268,11 @@ class AsyncPullConsumer(AsyncLifespan):
         `MessageDamaged` with `Damaged.STOP`, again and again until the application seeks behind the message.
         """
         self._cluster.check_running()
-        self._positions.finish_handed_out()
-        await self._positions.auto_commit()
+        await self._positions.go_on()
         batch, self._open = self._open, None
         if batch is None or not batch.messages or batch.assigned.leaving:
             batch = await self._next_batch(timeout)
-        return batch.hand_out_all() if batch is not None else []
+        return self._positions.handed_out(batch.hand_out_all()) if batch is not None else []
 
     def __aiter__(self) -> Self:
         return self
@@ -282,8 +283,7 @@ class AsyncPullConsumer(AsyncLifespan):
         while message is None:
             if not self._cluster.running:
                 raise StopAsyncIteration
-            self._positions.finish_handed_out()
-            await self._positions.auto_commit()
+            await self._positions.go_on()
             self._open = await self._next_batch(POLL_SECONDS)
             message = self.next_buffered()
         return message
@@ -294,7 +294,10 @@ class AsyncPullConsumer(AsyncLifespan):
         if batch is None:
             return None
         batch.assigned.finished = batch.assigned.position
-        return batch.hand_out_one() if batch.messages and not batch.assigned.leaving else None
+        message = batch.hand_out_one() if batch.messages and not batch.assigned.leaving else None
+        if self.config.hooks:
+            self._positions.handed_out([message] if message is not None else [])
+        return message
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers.
@@ -374,11 +377,6 @@ class AsyncPullConsumer(AsyncLifespan):
         """An administrator moves the group: go there and store it, as all members do."""
         self._go_on_at(assigned, offset)
         self._cluster.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
-
-    def _drop(self, assigned: AssignedQueue) -> None:
-        del self._assigned[assigned.queue]
-        self._fetching.end(assigned)
-        assigned.leave()
 
     async def _next_batch(self, timeout: float) -> Batch | None:
         """Wait for a batch of a queue that is not paused; queues take turns."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
+from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound
-from pyromq.message import MessageQueue
+from pyromq.message import MessageQueue, StoredMessage
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Positions:
         group: str,
         assigned: Mapping[MessageQueue, AssignedQueue],
         offsets: QueueOffsets,
+        hooks: ConsumeHooks,
         *,
         config: ConsumerConfig,
         clock: Clock,
@@ -34,17 +36,33 @@ class Positions:
         self._group = group
         self._assigned = assigned
         self._offsets = offsets
+        self._hooks = hooks
+        self._delivery: MessageDelivery | None = None  # what the application has, for hooks
         self._config = config
         self._clock = clock
         self._auto_committed = clock.monotonic()
 
+    def handed_out(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return what the application gets; hooks are told of it, and that it is done with what it got before."""
+        if self._config.hooks:
+            self._end_delivery(ConsumeStatus.CONSUMED)
+            self._delivery = self._hooks.before(messages) if messages else None
+        return messages
+
+    async def go_on(self) -> None:
+        """The application asks for more: finish what it got, and commit if it is time."""
+        self.finish_handed_out()
+        await self.auto_commit()
+
     def finish_handed_out(self) -> None:
-        """The application asks for more: it is done with what it got."""
+        """The application is done with what it got."""
+        self._end_delivery(ConsumeStatus.CONSUMED)
         for assigned in self._assigned.values():
             assigned.finished = assigned.position
 
     def hand_back_latest(self) -> None:
         """What the latest poll or iteration step handed out does not count as consumed."""
+        self._end_delivery(ConsumeStatus.RETRIED)
         for assigned in self._assigned.values():
             assigned.position = assigned.finished
 
@@ -94,3 +112,9 @@ class Positions:
         offset = await self._offsets.start(self._group, assigned.queue, config, keep=config.auto_commit)
         assigned.restart(offset)
         assigned.committed = offset  # nothing to tell the broker before the position moves
+
+    def _end_delivery(self, status: ConsumeStatus) -> None:
+        if (delivery := self._delivery) is not None:
+            self._delivery = None
+            done = len(delivery.messages) if status is ConsumeStatus.CONSUMED else 0
+            self._hooks.after(delivery, status, done=done)

@@ -17,11 +17,12 @@ class Watching:
     """Keeps what it is told, in order."""
 
     def __init__(self):
-        self.told = []
+        self.told, self.incoming = [], []
 
     def before_request(self, request):
         request.state[self] = len(self.told)
         self.told.append(("before", request.code, request.header.queue_id, request.one_way))
+        self.incoming.append(request.incoming)
 
     def after_response(self, request, outcome):
         self.told.append(("after", self.told[request.state[self]][2], outcome))
@@ -45,6 +46,7 @@ def test_hooks_see_every_call_at_both_sides():
     pair.client.ask(maximum(1))
     pair.carry()
     assert asking.told == answering.told == [("before", 30, 1, False), done(1)]
+    assert (asking.incoming, answering.incoming) == ([False], [True])
 
 
 def test_calls_of_a_burst_are_seen_one_by_one_and_still_answered_together():

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
+from pyromq.broker.admin.audit_log import audit_log
 from pyromq.broker.admin.part import administration
 from pyromq.broker.batches.part import batch_transactions
 from pyromq.broker.config import BrokerConfig
@@ -54,6 +55,7 @@ def _parts(state: State) -> list[Part]:
         consuming(state, _soon),
         members(state),
         administration(state),
+        audit_log(state),
     ]
     expiring = Expiring(state.store, [part.log_needed_from for part in parts if part.log_needed_from is not None])
     return [

@@ -54,6 +54,7 @@ class BrokerConfig:
     long_polling: bool = True
     short_polling_ms: int = 1_000  # how long a pull is held when long polling is off
     region: str = "DefaultRegion"
+    audit_log: bool = False  # note what administrators ask for in a file below `data`; ours
     trace_topic: bool = False  # create the topic that message traces go to
     timer_max_delay_seconds: int = 30 * 86_400  # how far away the delivery of a message may be
     recall: bool = True  # messages that wait may be cancelled; upstream's default is false
@@ -172,6 +173,7 @@ JAVA_NAMES: dict[str, str] = {
     "longPollingEnable": "long_polling",
     "shortPollingTimeMills": "short_polling_ms",
     "regionId": "region",
+    "auditLogEnable": "audit_log",
     "traceTopicEnable": "trace_topic",
     "timerMaxDelaySec": "timer_max_delay_seconds",
     "recallMessageEnable": "recall",

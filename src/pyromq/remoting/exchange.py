@@ -232,7 +232,7 @@ class Exchange:
     def _before_answers(self, calls: list[Call]) -> None:
         for call in calls:
             one_way = bool(call.flag & ONE_WAY)
-            call.hooked = RemotingRequest(self.address, call.code, call.header, call.body, one_way, {})
+            call.hooked = RemotingRequest(self.address, call.code, call.header, call.body, one_way, True, {})
             call_hooks([hook.before_request for hook in self._hooks], call.hooked)
 
     def _after_answer(self, call: Call, reply: Answered) -> None:
@@ -242,7 +242,7 @@ class Exchange:
 
     def _before_request(self, header: Header | Filled, body: bytes, *, one_way: bool) -> RemotingRequest:
         plain = header.header if isinstance(header, Filled) else header
-        request = RemotingRequest(self.address, int(header.code), plain, body, one_way, {})
+        request = RemotingRequest(self.address, int(header.code), plain, body, one_way, False, {})
         call_hooks([hook.before_request for hook in self._hooks], request)
         return request
 

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 class RemotingRequest:
     """A request that is about to be sent, or has come.
 
-    `address` is the peer's, `host:port`. `header` is None where what came fits no request that is known. `state` is for
-    hooks: what `before_request` puts there, `after_response` finds.
+    `address` is the peer's, `host:port`; `incoming`: it is the peer who asks. `header` is None where what came fits no
+    request that is known. `state` is for hooks: what `before_request` puts there, `after_response` finds.
     """
 
     address: str
@@ -28,6 +28,7 @@ class RemotingRequest:
     header: Header | None
     body: bytes
     one_way: bool
+    incoming: bool
     state: dict[object, Any]
 
 

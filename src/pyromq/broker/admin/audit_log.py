@@ -1,0 +1,231 @@
+"""The audit log: what administrators asked for, who, from where, and what became of it. A line of JSON for each.
+
+    {"time": "2023-11-14T22:13:20.000Z", "from": "10.0.0.7:51034", "client": "10.0.0.7@4711",
+     "request": "DELETE_TOPIC_IN_BROKER", "fields": {"topic": "orders"}, "outcome": "SUCCESS", "remark": null}
+
+It hears of requests as any hook does, and nobody waits for it: a thread writes, and what the disk does not take is
+missed, which the file says as soon as it can. Bodies are not noted, but for the names of what they change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+from pyromq.broker.members.connections import Connections, Member
+from pyromq.broker.part import Part
+from pyromq.broker.state import State
+from pyromq.clock import Clock
+from pyromq.errors import MQError, ResponseCode
+from pyromq.remoting.bodies import GroupConfig, decode_body
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.header import Header, request_headers, wire_fields
+from pyromq.remoting.headers import (
+    CleanQueues,
+    CleanTopics,
+    CloneGroupOffset,
+    ConsumeDirectly,
+    CreateTopic,
+    DeleteExpiredLog,
+    DeleteGroup,
+    DeleteTopic,
+    ResetOffset,
+    ResumeHalfMessage,
+    SaveBrokerSettings,
+    SaveGroup,
+)
+from pyromq.remoting.hooks import RemotingOutcome, RemotingRequest
+from pyromq.remoting.properties import parse_properties
+from pyromq.store.disk import Disk, worker
+
+logger = logging.getLogger(__name__)
+
+# What changes something. Questions are left out: monitoring asks them every few seconds.
+AUDITED = (
+    CleanQueues,
+    CleanTopics,
+    CloneGroupOffset,
+    ConsumeDirectly,
+    CreateTopic,
+    DeleteExpiredLog,
+    DeleteGroup,
+    DeleteTopic,
+    ResetOffset,
+    ResumeHalfMessage,
+    SaveBrokerSettings,
+    SaveGroup,
+)
+SECRETS = ("secret", "password", "signature", "token")  # fields with such names are noted without their values
+MOST_CHARACTERS = 256  # of a text
+FILE_BYTES = 16 << 20
+OLDER_FILES = 4
+MOST_WAITING = 10_000  # lines, for a disk that does not answer
+
+
+class AuditLog:
+    """A hook that notes what is asked of one broker."""
+
+    def __init__(self, file: AuditFile, connections: Connections, clock: Clock) -> None:
+        self._file = file
+        self._connections = connections
+        self._clock = clock
+        self._codes = {code for code, header in request_headers().items() if issubclass(header, AUDITED)}
+
+    def before_request(self, request: RemotingRequest) -> None:
+        """The outcome is what tells."""
+
+    def after_response(self, request: RemotingRequest, outcome: RemotingOutcome) -> None:
+        if request.incoming and request.code in self._codes:
+            self._file.append(self._line(request, outcome))
+
+    def _line(self, request: RemotingRequest, outcome: RemotingOutcome) -> bytes:
+        fields = ({} if request.header is None else _without_secrets(request.header)) | _named(request)
+        return _encoded(
+            {
+                "time": _time(self._clock),
+                "from": request.address,
+                "client": _short(self._client_at(request.address)),
+                "request": RequestCode(request.code).name,
+                "fields": {name: _short(text) for name, text in fields.items()},
+                "outcome": _outcome(outcome.code),
+                "remark": _short(outcome.remark),
+            }
+        )
+
+    def _client_at(self, address: str) -> str | None:
+        """Return the id of the client that has told it over this connection, if one has."""
+        return next((member.client_id for member in self._members() if member.exchange.address == address), None)
+
+    def _members(self) -> Iterator[Member]:
+        for producers in self._connections.producer_groups().values():
+            yield from producers
+        for group in self._connections.consumer_groups():
+            yield from group.members
+
+
+class AuditFile:
+    """Lines in a file that begins again when it is full; some older ones are kept. Lines are on disk soon."""
+
+    def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
+        self._path = path
+        self._disk = disk
+        self._clock = clock
+        self._thread = worker(disk, "audit-log")
+        self._lock = threading.Lock()  # for what both sides change: the lines to write, how many are missing
+        self._waiting: list[bytes] = []
+        self._missing = 0
+        self._failed = False
+
+    def append(self, line: bytes) -> None:
+        """Have a line written. Never raises, never waits."""
+        with self._lock:
+            if len(self._waiting) == MOST_WAITING:
+                self._missing += 1
+                return
+            self._waiting.append(line)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._thread.submit(self._write)
+
+    def close(self) -> None:
+        """Return when all is written, or missed."""
+        self._thread.shutdown()
+
+    def _write(self) -> None:
+        with self._lock:
+            lines, self._waiting = self._waiting, []
+            missing, self._missing = self._missing, 0
+        gap = [_encoded({"time": _time(self._clock), "missing": missing})] if missing else []
+        try:
+            self._add(b"".join([*gap, *lines]))
+        except OSError as error:
+            with self._lock:
+                self._missing += missing + len(lines)
+            if not self._failed:
+                logger.error(  # noqa: TRY400  told once, in one line
+                    "the audit log %s misses requests: %s; see to that disk", self._path, error.strerror
+                )
+            self._failed = True
+        else:
+            if missing:
+                logger.warning("the audit log %s is written again; %d requests are missing", self._path, missing)
+            self._failed = False
+
+    def _add(self, content: bytes) -> None:
+        disk = self._disk
+        disk.make_folder(self._path.parent)
+        if (disk.size(self._path) or 0) + len(content) > FILE_BYTES:
+            self._begin_again()
+        descriptor = disk.open(self._path, create=True)
+        try:
+            size = disk.size(self._path) or 0
+            if size and disk.read(descriptor, 1, size - 1) != b"\n":  # a crash cut the last line
+                content = b"\n" + content
+            try:
+                written = 0
+                while written < len(content):
+                    written += disk.write(descriptor, content[written:], size + written)
+                disk.sync(descriptor)
+            except OSError:
+                disk.resize(descriptor, size)  # no half a line
+                raise
+        finally:
+            disk.close(descriptor)
+
+    def _begin_again(self) -> None:
+        names = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, OLDER_FILES + 1))]
+        for newer, older in reversed(list(pairwise(names))):
+            if self._disk.size(newer) is not None:
+                self._disk.replace(newer, older)
+
+
+def audit_log(state: State) -> Part:
+    if not state.config.audit_log:
+        return Part()
+    file = AuditFile(state.config.data / "audit" / "audit.log", state.store.disk, state.clock)
+    return Part(hooks=[AuditLog(file, state.connections, state.clock)], close=file.close)
+
+
+def _without_secrets(header: Header) -> dict[str, str]:
+    return {
+        name: "***" if any(secret in name.lower() for secret in SECRETS) else text
+        for name, text in wire_fields(header).items()
+    }
+
+
+def _named(request: RemotingRequest) -> dict[str, str]:
+    """Return the names of what is changed that only the body has; a body that cannot be read is refused anyway."""
+    try:
+        if request.code == SaveGroup.code:
+            return {"group": decode_body(GroupConfig, request.body).name}
+        if request.code == SaveBrokerSettings.code:
+            return {"settings": ", ".join(parse_properties(request.body.decode()))}
+    except (MQError, UnicodeDecodeError):
+        pass
+    return {}
+
+
+def _outcome(code: int | None) -> str:
+    try:
+        return ResponseCode(code or 0).name
+    except ValueError:
+        return str(code)
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
+
+
+def _time(clock: Clock) -> str:
+    moment = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _encoded(line: dict[str, object]) -> bytes:
+    """Return the line as ASCII: nothing in it ends it early, or moves the cursor of a terminal."""
+    return json.dumps(line).replace("\x7f", "\\u007f").encode() + b"\n"

@@ -142,7 +142,7 @@ class AsyncConsumer(AsyncLifespan):
             self._cluster,
             config,
             clock=clock,
-            subscription=lambda topic: (self._subscriptions.tags(topic), self._limits(topic)),
+            subscription=lambda topic: (self._subscriptions.tags(topic), self._limits()),
             deliver=self._consuming.deliver,
             begin_anew=lambda queue: self._reset({queue: 0}),
             damage=self._damage,
@@ -310,7 +310,7 @@ class AsyncConsumer(AsyncLifespan):
     def _listening(self, topic: str) -> Listening:
         return self._subscriptions.listener(topic) or _NOBODY
 
-    def _limits(self, topic: str) -> Limits:
+    def _limits(self) -> Limits:
         """How much may be in flight in a queue; a topic's limit is shared by all queues. Source: messageQueueChanged"""
         config, queues = self.config, max(1, len(self._owned))
         count, size = config.buffered_messages, config.buffered_bytes

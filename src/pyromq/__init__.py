@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pyromq.client.hooks import SendOutcome as SendOutcome
     from pyromq.client.hooks import TransactionEnd as TransactionEnd
     from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
+    from pyromq.client.producer.decision import Decision as Decision
     from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
-    from pyromq.client.producer.transaction_producer import Decision as Decision
     from pyromq.client.producer.transaction_producer import Transaction as Transaction
     from pyromq.client.producer.transaction_producer import TransactionResult as TransactionResult
     from pyromq.errors import BatchDecided as BatchDecided
@@ -97,12 +97,12 @@ _MODULES = {
         "SendOutcome",
         "TransactionEnd",
     ),
+    "pyromq.client.producer.decision": ("Decision",),
     "pyromq.client.producer.producer": ("AsyncProducer",),
     "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.consumer.pulling": ("PullResult", "PullStatus"),
     "pyromq.client.producer.transaction_producer": (
         "AsyncTransactionProducer",
-        "Decision",
         "Transaction",
         "TransactionResult",
     ),

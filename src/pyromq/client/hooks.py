@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from pyromq.client.producer.decision import Decision
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.message import Message, SendResult, StoredMessage, check_property
 from pyromq.remoting.hooks import call_hooks
-
-if TYPE_CHECKING:
-    from pyromq.client.producer.transaction_producer import Decision
 
 
 class SendKind(Enum):

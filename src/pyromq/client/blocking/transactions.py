@@ -9,10 +9,10 @@ from pyromq.client.blocking.portal import Portal
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.config import ProducerConfig
 from pyromq.client.consumer.application_code import called
+from pyromq.client.producer.decision import Decision
 from pyromq.client.producer.transaction_producer import (
     AsyncTransactionProducer,
     Check,
-    Decision,
     Execute,
     Transaction,
     TransactionResult,

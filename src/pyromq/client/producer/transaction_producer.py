@@ -13,13 +13,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeVar
 
 from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
 from pyromq.client.consumer.application_code import awaited, called, picture_of, text_of
 from pyromq.client.hooks import EndTransactionHook, SendKind, TransactionEnd
+from pyromq.client.producer.decision import Decision
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreCorrupt, Unavailable
@@ -35,14 +35,6 @@ logger = logging.getLogger(__name__)
 
 HELD_CHECKS = 2000  # questions that wait for an answer; more are left to be asked again. Source: checkRequestHoldMax
 SIDE_BY_SIDE = 16  # check functions that run at once
-
-
-class Decision(Enum):
-    """What becomes of a half message; the values are those of the wire. `UNKNOWN` lets the broker ask later."""
-
-    COMMIT = 8
-    ROLLBACK = 12
-    UNKNOWN = 0
 
 
 M = TypeVar("M")

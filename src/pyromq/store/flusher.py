@@ -72,6 +72,7 @@ class Flusher:
         # The waiters are the one thing both threads change: those who ask, and the flushing thread.
         self._lock = threading.Lock()
         self._waiters: deque[_Waiter] = deque()
+        self._deletions: list[Future[None]] = []
         self._forgotten_at = 0.0
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
@@ -104,6 +105,7 @@ class Flusher:
             self.flush_queues(least_pages=0)
         finally:
             self._answer(self._take(lambda _: True), False)
+            self._end(self._take_deletions())
 
     def wait(self, log_offset: int) -> Future[bool]:
         """Resolve to True once the log before `log_offset` is on disk, to False after the timeout."""
@@ -116,6 +118,18 @@ class Flusher:
             self._waiters.append(_Waiter(log_offset, deadline, flushed))
         self._wake.set()
         return flushed
+
+    def note_deletion(self) -> Future[None]:
+        """Resolve once a crash does not bring back the queues that were just deleted, or the disk has refused."""
+        noted: Future[None] = Future()
+        with self._lock:
+            if waits := self._started and self._failure is None:  # else nobody takes it
+                self._deletions.append(noted)
+        if waits:
+            self._wake.set()
+        else:
+            noted.set_result(None)
+        return noted
 
     def expire(self, now: float) -> None:
         """Tell those whose patience has ended: a stuck disk holds the flushing thread, which cannot."""
@@ -162,8 +176,22 @@ class Flusher:
 
     def _note_queues(self) -> None:
         """Note how far the queues are, once the log has that on disk too: else they would miss what it never kept."""
-        self.flush_log()
-        self._queues.write_note(self.flushed_to)
+        noted = self._take_deletions()
+        try:
+            self.flush_log()
+            self._queues.write_note(self.flushed_to)
+        finally:
+            self._end(noted)
+
+    def _take_deletions(self) -> list[Future[None]]:
+        with self._lock:
+            noted, self._deletions = self._deletions, []
+        return noted
+
+    @staticmethod
+    def _end(deletions: list[Future[None]]) -> None:
+        for noted in deletions:
+            noted.set_result(None)
 
     def sync_entries(self) -> None:
         """Have all entries of queues on disk now. Safe to call from any thread; changes nothing that `turn` knows."""
@@ -204,6 +232,7 @@ class Flusher:
         logger.exception("the disk refuses to store; no more messages are taken")
         self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
         self._answer(self._take(lambda _: True), False)
+        self._end(self._take_deletions())
 
     def _flush_due(self) -> None:
         self._forget()
@@ -218,7 +247,7 @@ class Flusher:
         if (file := self._index.next_unflushed()) is not None:
             sync_all([file.file], self._disk)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
-        if self._queues.has_deleted:
+        if self._queues.has_deleted or self._deletions:
             self._note_queues()
 
     def _forget(self) -> None:

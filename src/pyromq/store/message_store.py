@@ -261,9 +261,13 @@ class MessageStore:
         """Return the ids of a topic's queues, ascending; [] for an unknown topic."""
         return sorted(self._by_topic.get(topic, ()))
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the queues of a topic; its records stay in the log until their segment goes."""
+    def delete_topic(self, topic: str) -> Future[None]:
+        """Remove the queues of a topic; its records stay in the log until their segment goes.
+
+        Resolved by the flushing thread once no crash brings them back.
+        """
         self._queues.delete(topic)
+        return self._flusher.note_deletion()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first offset with a record; 0 for an unknown queue."""

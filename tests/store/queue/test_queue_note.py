@@ -112,21 +112,32 @@ def test_a_deletion_is_known_before_the_next_stop(tmp_path: Path) -> None:
     with opened(tmp_path / "live") as store:
         fill(store, 10)
     with opened(tmp_path / "live") as store:
-        store.delete_topic(TOPIC)
-        assert not (tmp_path / "live" / "queues").exists()
-        assert store.flush_due()
+        store.delete_topic(TOPIC).result(5)
         copy = crashed_copy(tmp_path / "live", tmp_path / "copy")
     with opened(copy) as store:
         assert store.topics() == []
+
+
+def test_a_deletion_that_was_answered_outlives_a_kill_and_a_topic_made_again_begins_at_0(tmp_path: Path) -> None:
+    with opened(tmp_path / "live", flush_interval_ms=3_600_000) as store:
+        fill(store, 10)
+        store.delete_topic(TOPIC).result(5)
+        gone = crashed_copy(tmp_path / "live", tmp_path / "gone")
+        store.append(message(99))
+        again = crashed_copy(tmp_path / "live", tmp_path / "again")
+    with opened(gone) as store:
+        assert store.topics() == []
+        store.append(first := message(98))
+        assert first.queue_offset == 0
+    with opened(again) as store:
+        assert bodies(store) == [b"body 99"]
 
 
 def test_a_queue_that_a_deletion_notes_before_its_entries_are_flushed_is_kept(tmp_path: Path) -> None:
     with opened(tmp_path / "live") as store:
         store.append(message(topic="gone"))
         fill(store, 10)
-        store._flusher.flush_log()
-        store.delete_topic("gone")
-        store.flush_due()
+        store.delete_topic("gone").result(5)
         copy = crashed_copy(tmp_path / "live", tmp_path / "copy", power_cut=True)
     shutil.rmtree(copy / "consumequeue" / TOPIC)  # was not on disk
     with opened(copy) as store:

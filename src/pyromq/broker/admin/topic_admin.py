@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.confirmation import complete_when_saved
+from pyromq.broker.confirmation import complete_when_saved, when_saved
 from pyromq.broker.consuming.consumer_offsets import Offsets
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.statistics import Statistics
@@ -84,8 +84,10 @@ class Administering:
         return answered
 
     @answers(DeleteTopic)
-    def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
+    def delete_topic(self, header: DeleteTopic, call: Call) -> Future[Reply]:
         """Forget the topic, its queues and where groups are in it; its records stay in the log until that is cleaned.
+
+        Answered when no crash brings them back.
 
         Who consumes it is told to begin again: a topic made again by this name is another one, whose messages would
         else be taken for those consumed before. Upstream forgets no offsets here.
@@ -98,9 +100,9 @@ class Administering:
             self._topics.delete(header.topic)
             self._connections.begin_again(header.topic, self._queues(known))
             logger.info("topic %s deleted by %s", header.topic, call.peer.address)
-        self._store.delete_topic(header.topic)
+        noted = self._store.delete_topic(header.topic)
         self._statistics.forget_topic(header.topic)
-        return Reply()
+        return when_saved(noted, Reply())
 
     def _queues(self, topic: TopicConfig) -> list[MessageQueue]:
         count = max(topic.read_queues, topic.write_queues)

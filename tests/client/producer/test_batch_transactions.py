@@ -5,9 +5,18 @@ from contextlib import suppress
 
 import pytest
 
-from pyromq import AsyncBatchTransactions, BatchTransactions, Message, MessageQueue, UsageError
+from pyromq import (
+    AsyncBatchTransactions,
+    BatchTransactions,
+    ConnectionConfig,
+    Message,
+    MessageQueue,
+    ProducerConfig,
+    UsageError,
+)
 from pyromq.client.producer.batch_transactions import RUN_BYTES, AttemptResult
 from pyromq.errors import BatchDecided, BatchIncomplete, IllegalMessage, NotRunning, Unavailable
+from pyromq.remoting.headers import CommitBatch, SendHalfRun
 from pyromq.testing import Cluster
 from pyromq.testing.clock import settle
 
@@ -224,3 +233,20 @@ async def test_the_blocking_client_does_the_same(cluster):
     first, again, found, other = await asyncio.to_thread(work)
     assert (first.by_this, again.by_this, found.tokens, other) == (True, False, first.tokens, None)
     assert await bodies(cluster) == ["1", "2"]
+
+
+async def test_connections_are_made_as_the_settings_say(cluster):
+    class Noting:
+        def before_request(self, request):
+            codes.add(request.code)
+
+        def after_response(self, request, outcome):
+            pass
+
+    codes = set()
+    config = ProducerConfig(connections=ConnectionConfig(hooks=(Noting(),)))
+    async with AsyncBatchTransactions("etl", cluster.namesrv, config=config) as batches:
+        async with batches.attempt("etl:1") as attempt:
+            await attempt.send(messages("a"))
+        await batches.commit("etl:1", [attempt.result])
+    assert codes >= {SendHalfRun.code, CommitBatch.code}

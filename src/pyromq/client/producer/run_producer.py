@@ -163,7 +163,8 @@ class AsyncRunProducer(AsyncLifespan):
         self.timeout = timeout
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
-        self.cluster = ClusterClient(namesrv, self._clock)  # no heartbeats: nobody asks those who send runs anything
+        # No heartbeats: nobody asks those who send runs anything.
+        self.cluster = ClusterClient(namesrv, self._clock, connections=self.config.connections)
         self.ids: UniqueIds
 
     async def start(self) -> None:

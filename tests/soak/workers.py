@@ -63,7 +63,7 @@ class Worker:
         self._consumer._cluster.running = False  # from here on nothing is asked
         self.drop()
         await self._consumer._consuming.stop()
-        for owned in self._consumer._ownership._held.values():
+        for owned in self._consumer._ownership.queues.held.values():
             owned.process_queue.requests.clear()  # nobody waits for what was cancelled
         await self._consumer.close()
 

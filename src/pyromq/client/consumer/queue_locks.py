@@ -20,6 +20,7 @@ from pyromq.remoting.headers import LockQueues, UnlockQueues
 logger = logging.getLogger(__name__)
 
 LOCK_REQUEST_SECONDS = 1.0
+RENEW_SECONDS = 20.0  # a broker keeps a lock for 60 s. Source: ConsumeMessageOrderlyService.lockMQPeriodically
 
 
 class Locks:

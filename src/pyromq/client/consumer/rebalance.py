@@ -9,11 +9,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from pyromq.client.cluster.cluster_client import REFRESH_PAUSE, ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ConsumerConfig, Strategy
+from pyromq.client.consumer.owned_queues import Owned
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
 from pyromq.message import MessageQueue
@@ -28,19 +29,13 @@ SOON_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
 LATER = 1.2
 RETURN_SECONDS = 2.0  # how long members may need to come back to a broker that was away; they try each second
-STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken again. Source: ProcessQueue.isPullExpired
 
 
-class SharedQueue(Protocol):
-    """What has to be known of a queue that is ours: whose it may be, and when it was pulled (monotonic seconds)."""
-
-    queue: MessageQueue
-    lost: bool
-    full: bool
-    pulled: float
+Q = TypeVar("Q", bound=Owned)
 
 
-Q = TypeVar("Q", bound=SharedQueue)
+def _never(owned: object) -> str:
+    return ""
 
 
 async def _nothing() -> None:
@@ -51,7 +46,8 @@ class Rebalance(Generic[Q]):
     """Keeps `owned` as the strategy says, for the topics that `topics` gives.
 
     `take(queues)` begins to consume queues and returns those it could; `give(queues)` ends consuming them; `settle()`
-    comes when `owned` is as both have left it. All are called from one task, one after the other.
+    comes when `owned` is as both have left it. `stuck(owned)` says why one has to be taken again, "" when it need not.
+    All are called from one task, one after the other.
     """
 
     def __init__(
@@ -67,9 +63,9 @@ class Rebalance(Generic[Q]):
         take: Callable[[list[MessageQueue]], Awaitable[list[Q]]],
         give: Callable[[list[Q]], Awaitable[None]],
         settle: Callable[[], Awaitable[None]] = _nothing,
+        stuck: Callable[[Q], str] = _never,
     ) -> None:
         self.owned = owned
-        self.paused = False  # nothing is pulled, and no queue is stuck by that
         self._group = group
         self._cluster = cluster
         self._config = config
@@ -79,6 +75,7 @@ class Rebalance(Generic[Q]):
         self._take = take
         self._give = give
         self._settle = settle
+        self._stuck = stuck
         self._woken = asyncio.Event()
         self._said: dict[str, str] = {}  # troubles by topic, each told once
         self._seen: list[str] = []  # the members, as far as we know
@@ -145,9 +142,6 @@ class Rebalance(Generic[Q]):
         """Give away what is not wanted, take what is; false when a queue could not be taken."""
         lost = [owned for queue, owned in self.owned.items() if queue not in wanted]
         stuck = [owned for queue, owned in self.owned.items() if queue in wanted and self._is_stuck(owned)]
-        for owned in stuck:
-            why = "may be another member's now" if owned.lost else "was not pulled for a long time"
-            logger.warning("group %s: %s %s; it is taken anew", self._group, owned.queue, why)
         given = {owned.queue for owned in lost + stuck}
         new = sorted(wanted - (self.owned.keys() - given))
         if lost or new:
@@ -163,8 +157,9 @@ class Rebalance(Generic[Q]):
         return len(taken) == len(new)
 
     def _is_stuck(self, owned: Q) -> bool:
-        patience = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
-        return owned.lost or (not owned.full and not self.paused and self._clock.monotonic() - owned.pulled > patience)
+        if why := self._stuck(owned):
+            logger.warning("group %s: %s %s; it is taken again", self._group, owned.queue, why)
+        return bool(why)
 
     async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue] | None:
         """Return our queues of a topic; None when that cannot be told now."""

@@ -25,10 +25,11 @@ async def ask(cluster):
     await channel.close()
 
 
-async def test_running_state_shows_settings_subscriptions_and_queues(send, consuming, seen, ask):
+async def test_running_state_shows_settings_subscriptions_and_queues(send, consuming, seen, until, ask):
     (sent, *_) = await send(range(3), key="k")
     async with consuming(seen, tags="*", batch=7, concurrency=3) as consumer:
         await seen.wait(3)
+        await until(lambda: consumer._owned[sent.queue].process_queue.consumed_ms)  # the thread has said so
         running = await ask(
             ConsumerRunningState(consumer_group="workers", client_id=consumer.client_id), ConsumerRunning
         )

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
-from pyromq.client.consumer.push import queue_ownership as ownership
+from pyromq.client.consumer import owned_queues
 from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_locks import Locks
@@ -227,7 +227,7 @@ async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
 
 
 async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkeypatch):
-    monkeypatch.setattr(ownership, "LONG_SECONDS", 0.1)
+    monkeypatch.setattr(owned_queues, "LONG_SECONDS", 0.1)
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     holder = producer._cluster
@@ -237,7 +237,7 @@ async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkey
 
 
 async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
-    caplog.set_level("INFO", "pyromq.client.consumer.push.queue_ownership")
+    caplog.set_level("INFO", "pyromq.client.consumer.owned_queues")
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     [queue, *_] = await producer.queues("orders")

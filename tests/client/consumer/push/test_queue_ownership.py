@@ -54,7 +54,7 @@ async def test_a_lock_whose_connection_broke_while_a_queue_was_taken_is_worth_no
 
     async with taking(cluster, broken, seen) as consumer:
         await until(moved.is_set)
-        await until(lambda: queue in consumer._ownership._refused)
+        await until(lambda: queue in consumer._ownership.queues._refused)
         assert queue not in consumer.assignment
         assert not seen
         await another.unlock([queue])

@@ -45,11 +45,6 @@ class Batch:
 class AssignedQueue:
     """The state of one assigned queue; offsets are queue offsets."""
 
-    # What the rebalance asks. Pulling may rest as long as the application does not poll, so it is never stuck.
-    lost = False
-    full = True
-    pulled = 0.0
-
     def __init__(self, queue: MessageQueue, tags: str) -> None:
         self.queue = queue
         self.tags = tags

@@ -1,28 +1,26 @@
 """The queues that a pull consumer gets by subscribing: its group's members share them, as those of push consumers do.
 
-Takes queues where the group has committed, and gives them away once the application is done with what it got of them
-and that is committed. The queues' locks only make the next owner wait for this; nothing depends on them. Which queues
-are ours is for the rebalance to say, how far the application is for `Positions` to know.
+Here is what is done with them: the application is told which they are, and is done with one that goes once it has asked
+for more, or committed. When queues are taken and given away is for `OwnedQueues` to say, which are ours for the
+rebalance, how far the application is for `Positions`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.application_code import was_thrown_in
+from pyromq.client.consumer.owned_queues import OwnedQueues
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.pull.positions import Positions
 from pyromq.client.consumer.pull.prefetch import Fetching
 from pyromq.client.consumer.pull.queue_watch import QueueListener
-from pyromq.client.consumer.push.lock_renewal import RENEW_SECONDS
-from pyromq.client.consumer.push.queue_ownership import HAND_OVER_SECONDS, PATIENCE_SECONDS
-from pyromq.client.consumer.queue_locks import Locks
+from pyromq.client.consumer.queue_locks import RENEW_SECONDS, Locks
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.clock import Clock
@@ -64,9 +62,7 @@ class Sharing:
         self._fetching = fetching
         self._changed = changed
         self._locks = Locks(group, cluster)
-        self._locked: set[MessageQueue] = set()
-        self._refused: dict[MessageQueue, float] = {}  # since when (monotonic) another has its lock
-        self._troubled: set[MessageQueue] = set()
+        self._queues = OwnedQueues[AssignedQueue](group, clock, self, locks=self._locks, wake=self.wake)
         self._subscriptions = Subscriptions[QueueListener | None](
             group, cluster, clock, retries=False, joined=self._joined
         )
@@ -80,8 +76,8 @@ class Sharing:
             clock=clock,
             strategy=config.strategy or averaging,
             topics=lambda: self._subscriptions.topics,
-            take=self._take,
-            give=self._give,
+            take=self._queues.take,
+            give=self._queues.give,
             settle=self._settle,
         )
 
@@ -113,7 +109,7 @@ class Sharing:
     async def leave(self) -> None:
         """Give the locks back; offsets are stored and the tasks of the client stopped before."""
         self._running = False
-        await self._unlock(list(self._locked))
+        await self._queues.unlock_all()
 
     def wake(self) -> None:
         """Members or queues are others: share the queues out again, soon."""
@@ -131,80 +127,53 @@ class Sharing:
         start(every(RENEW_SECONDS, self._renew_locks, self._clock), name=f"locks of {self._group}")
 
     def _connection_lost(self, address: str) -> None:
-        if self._locked:
+        if self._queues.held:
             self._cluster.tasks.start(self._renew_locks(), name=f"lock again at {address}")
 
     async def _renew_locks(self) -> None:
-        await self._locks.lock(self._locked)
+        await self._locks.lock(self._queues.held)
 
-    async def _take(self, queues: Sequence[MessageQueue]) -> list[AssignedQueue]:
-        """Return those of the queues that could be taken; what they hold is pulled once `_settle` is called."""
-        self._refused = {queue: since for queue, since in self._refused.items() if queue in queues}
-        held = await self._locks.lock(queues)
-        self._locked.update(queue for queue, is_held in held.items() if is_held)
-        free = [queue for queue in queues if self._may_take(queue, held.get(queue, True))]
-        begun = await asyncio.gather(*(self._begin(queue) for queue in free))
-        taken = [assigned for assigned in begun if assigned is not None]
-        await self._unlock(self._locked.intersection(queues) - {assigned.queue for assigned in taken})
-        return taken
-
-    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
-        await self._locks.unlock(queues)
-        self._locked.difference_update(queues)
-
-    def _may_take(self, queue: MessageQueue, is_held: bool) -> bool:
-        """Whether we have the lock, or have waited long enough for who has."""
-        now = self._clock.monotonic()
-        if not is_held and now - self._refused.setdefault(queue, now) < PATIENCE_SECONDS:
-            return False
-        self._refused.pop(queue, None)
-        return True
-
-    async def _begin(self, queue: MessageQueue) -> AssignedQueue | None:
+    async def begin(self, queue: MessageQueue) -> AssignedQueue | None:
+        """Stand where the group does; what the queue holds is pulled once `_settle` is called."""
         if queue.topic not in self._subscriptions:
             return None  # unsubscribed meanwhile
         assigned = AssignedQueue(queue, self._subscriptions.tags(queue.topic))
-        try:
-            await self._positions.begin(assigned)
-        except MQError as error:
-            if queue not in self._troubled:
-                self._troubled.add(queue)
-                logger.warning("group %s: %s cannot be consumed yet: %s", self._group, queue, error)
-            return None
+        await self._positions.begin(assigned)
         if self._config.auto_commit:
             assigned.committed = -1  # tell the broker even where we begin: tools look for the group in every queue
-        self._troubled.discard(queue)
         return assigned
 
-    async def _give(self, queues: Sequence[AssignedQueue]) -> None:
-        """Hand out nothing more of these queues; wait a moment for the application, commit, unlock."""
-        for assigned in queues:
-            self._fetching.end(assigned)
-            assigned.leave()
-        await self._done_with(queues)
-        if late := [assigned.queue for assigned in queues if not self._is_done(assigned)]:
-            names = ", ".join(map(str, late))
-            logger.info("group %s: what was not %s comes again to the next: %s", self._group, self._done, names)
+    def stop(self, owned: AssignedQueue) -> None:
+        """Fetch and hand out nothing more."""
+        self._fetching.end(owned)
+        owned.leave()
+
+    def at_work(self, owned: AssignedQueue) -> bool:
+        """Whether the application has not finished what it got."""
+        done = owned.finished if self._config.auto_commit else owned.committed
+        return done != owned.position
+
+    async def quiet(self, owned: AssignedQueue) -> None:
+        """Wait until it has."""
+        while self.at_work(owned):
+            await self._clock.sleep(LOOK_SECONDS)
+
+    def tell_late(self, late: Sequence[AssignedQueue], seconds: float) -> None:
+        names = ", ".join(str(owned.queue) for owned in late)
+        done = "consumed" if self._config.auto_commit else "committed"
+        logger.info("group %s: what was not %s comes again to the next: %s", self._group, done, names)
+
+    async def save(self, queues: Sequence[AssignedQueue]) -> None:
+        """Commit what is finished; without `auto_commit` that is the application's to do."""
         if self._config.auto_commit:
             try:
                 await self._positions.commit_finished(queues)
             except MQError as error:
                 logger.warning("group %s: offsets of queues given away are not committed: %s", self._group, error)
-        await self._unlock([assigned.queue for assigned in queues])
 
-    async def _done_with(self, queues: Sequence[AssignedQueue]) -> None:
-        """Wait until the application has finished what it got, at most as long as the next owner waits."""
-        deadline = self._clock.monotonic() + HAND_OVER_SECONDS
-        while self._clock.monotonic() < deadline and not all(self._is_done(assigned) for assigned in queues):
-            await self._clock.sleep(LOOK_SECONDS)
-
-    @property
-    def _done(self) -> str:
-        return "consumed" if self._config.auto_commit else "committed"
-
-    def _is_done(self, assigned: AssignedQueue) -> bool:
-        done = assigned.finished if self._config.auto_commit else assigned.committed
-        return done == assigned.position
+    def release(self, owned: AssignedQueue) -> bool:
+        """Nothing is left to do: nothing depends on the lock."""
+        return True
 
     async def _settle(self) -> None:
         """Our queues are others now: pull the new ones, after the listeners, who may seek in them."""

@@ -16,7 +16,6 @@ from pyromq.message import MessageQueue
 
 logger = logging.getLogger(__name__)
 
-RENEW_SECONDS = 20.0
 VALID_SECONDS = 30.0  # since the broker's latest word; it keeps a lock for 60 s. Source: REBALANCE_LOCK_MAX_LIVE_TIME
 # A broker that ties locks to connections keeps them so long for the client to come back; what is locked again within
 # this time cannot have been another's.
@@ -43,7 +42,7 @@ class LockRenewal:
         self._lose = lose
 
     async def renew(self) -> None:
-        """Lock all held queues again; called every `RENEW_SECONDS`."""
+        """Lock all held queues again; called every `queue_locks.RENEW_SECONDS`."""
         breaks = {owned: owned.breaks for owned in self._held.values()}
         held = await self._locks.lock(self._held)
         for queue, is_held in held.items():  # where there was no answer, the lock is valid as long as it was

@@ -25,6 +25,7 @@ from pyromq.message import MessageQueue, StoredMessage
 
 logger = logging.getLogger(__name__)
 
+STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken again. Source: ProcessQueue.isPullExpired
 FLOW_CONTROL_SECONDS = 0.02  # after the broker asked to slow down. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
 
 
@@ -80,6 +81,11 @@ class PullLoops:
 
     def resume(self) -> None:
         self._going.set()
+
+    def is_stuck(self, owned: OwnedQueue) -> bool:
+        """Whether a queue was not pulled for long, though there is room and nobody paused."""
+        patience = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
+        return not owned.full and not self.paused and self._clock.monotonic() - owned.pulled > patience
 
     async def run(self, owned: OwnedQueue) -> None:
         """Pull one queue until it is dropped or the task is cancelled."""

@@ -126,8 +126,9 @@ class AsyncConsumer(AsyncLifespan):
         given_back = None if config.broadcast else SendBack(group, self._cluster, clock, max_retries=retries)
         self._damage = PassingOver(group, config.damaged, given_back)
         self._consuming: ConcurrentConsuming | OrderlyConsuming
+        order: OrderlyConsuming | None = None
         if config.orderly:
-            self._consuming = OrderlyConsuming(
+            self._consuming = order = OrderlyConsuming(
                 group,
                 config,
                 clock,
@@ -154,7 +155,7 @@ class AsyncConsumer(AsyncLifespan):
             owned=self._owned,
             offsets=(LocalOffsets if config.broadcast else GroupOffsets)(group, self._cluster, config),
             pulls=self._pulls,
-            consuming=self._consuming,
+            order=order,
             locks=None if config.broadcast else Locks(group, self._cluster),
             wake=self._wake,
         )
@@ -167,7 +168,8 @@ class AsyncConsumer(AsyncLifespan):
             strategy=config.strategy or averaging,
             topics=lambda: self._subscriptions.topics,
             take=self._ownership.take,
-            give=self._ownership.give,
+            give=self._ownership.queues.give,
+            stuck=self._ownership.stuck,
         )
 
     @property
@@ -233,9 +235,9 @@ class AsyncConsumer(AsyncLifespan):
         self._ownership.start()
         config, start = self.config, self._cluster.tasks.start
         start(self._rebalance.run(), name=f"rebalance {self.group}")
-        start(every(config.commit_seconds, self._ownership.save, self._clock), name=f"store offsets of {self.group}")
+        start(every(config.commit_seconds, self._ownership.save_all, self._clock), name=f"offsets of {self.group}")
         rescue_seconds = max(config.consume_timeout_seconds / 30, 0.001)
-        start(every(rescue_seconds, self._ownership.rescue, self._clock), name=f"rescue messages of {self.group}")
+        start(every(rescue_seconds, self._rescue, self._clock), name=f"rescue messages of {self.group}")
 
     async def close(self) -> None:
         """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
@@ -288,12 +290,10 @@ class AsyncConsumer(AsyncLifespan):
     def pause(self) -> None:
         """Pull nothing until `resume`, and keep our share of the queues; what is fetched already is still consumed."""
         self._pulls.pause()
-        self._rebalance.paused = True
 
     def resume(self) -> None:
         """Pull again, and share the queues out again."""
         self._pulls.resume()
-        self._rebalance.paused = False
         self._rebalance.wake()
 
     def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
@@ -329,6 +329,11 @@ class AsyncConsumer(AsyncLifespan):
             consume_from=config.announced_start,
             subscriptions=self._subscriptions.announced(),
         )
+
+    async def _rescue(self) -> None:
+        """Send back the messages of listeners that take too long."""
+        for owned in list(self._owned.values()):
+            await self._consuming.rescue(owned.process_queue)
 
     def _wake(self) -> None:
         self._rebalance.wake()

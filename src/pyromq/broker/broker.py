@@ -17,9 +17,9 @@ from pyromq.broker.consuming.part import consuming
 from pyromq.broker.delays.part import delay_levels, timers
 from pyromq.broker.log_cleaning import Expiring
 from pyromq.broker.members.part import members
-from pyromq.broker.part import Part, Save, Step, every
+from pyromq.broker.part import Part, Save, Step, periodic
 from pyromq.broker.producing.part import producing
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import SAMPLE_SECONDS
 from pyromq.broker.tables import built_in, consumer_groups, consumer_offsets, topics
 from pyromq.broker.transactions.part import transactions
@@ -38,7 +38,7 @@ DRAIN_SECONDS = 2.0  # running requests get this long to end
 STORE_TICK_SECONDS = 1.0
 
 
-def _parts(state: State) -> list[Part]:
+def _parts(state: SharedState) -> list[Part]:
     """The capabilities of a broker. The order is that of loading; saving and stopping is that backwards."""
     parts = [
         consumer_offsets(state),
@@ -49,7 +49,7 @@ def _parts(state: State) -> list[Part]:
         batch_transactions(state),
         timers(state),
         built_in(state),
-        Part(steps=[every(SAMPLE_SECONDS, state.statistics.sample), every(STORE_TICK_SECONDS, state.store.tick)]),
+        Part(steps=[periodic(SAMPLE_SECONDS, state.statistics.sample), periodic(STORE_TICK_SECONDS, state.store.tick)]),
         Part(steps=[Step(state.indexing.step, state.indexing.alarm)]),
         producing(state),
         consuming(state, _soon),
@@ -73,7 +73,7 @@ class Broker:
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK) -> None:
-        state = State(config, clock or SystemClock(), disk)
+        state = SharedState(config, clock or SystemClock(), disk)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
         self.topics, self.groups, self.offsets = state.topics, state.groups, state.offsets
         self.connections, self.registering = state.connections, state.registering
@@ -133,7 +133,7 @@ class Broker:
             part.mend()
 
     def _run_steps(self) -> None:
-        save = every(self.config.offsets_interval_ms / 1000, self._save)
+        save = periodic(self.config.offsets_interval_ms / 1000, self._save)
         for step in [save, *(step for part in self._parts for step in part.steps)]:
             alarm = step.alarm or Alarm(self._clock)
             name = step.act.__qualname__

@@ -34,7 +34,7 @@ class Step:
     first_after: float = 0.0  # seconds
 
 
-def every(seconds: float, act: Callable[[], object]) -> Step:
+def periodic(seconds: float, act: Callable[[], object]) -> Step:
     """Return the step that does the same each so many seconds, the first time after as many."""
 
     @wraps(act)

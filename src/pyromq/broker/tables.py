@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 
 from pyromq.broker.part import Part
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import StoreNotWritable
 
 logger = logging.getLogger(__name__)
 
 
-def consumer_offsets(state: State) -> Part:
+def consumer_offsets(state: SharedState) -> Part:
     """Written before the store is closed, whatever becomes of that, and again with what other parts note after it."""
     offsets = state.offsets
     return Part(load=offsets.load, unsaved=offsets.unsaved, close=offsets.persist, persist=offsets.persist)
 
 
-def consumer_groups(state: State) -> Part:
+def consumer_groups(state: SharedState) -> Part:
     groups = state.groups
 
     def persist() -> None:
@@ -27,11 +27,11 @@ def consumer_groups(state: State) -> Part:
     return Part(load=groups.load, unsaved=groups.unsaved, close=groups.close, persist=persist)
 
 
-def topics(state: State) -> Part:
+def topics(state: SharedState) -> Part:
     return Part(load=state.topics.load, close=state.topics.close)
 
 
-def built_in(state: State) -> Part:
+def built_in(state: SharedState) -> Part:
     """The topics and groups of a new folder, written when all else is loaded."""
 
     def write() -> None:

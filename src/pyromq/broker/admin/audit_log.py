@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pyromq.broker.members.connections import Connections, Member
 from pyromq.broker.part import Part
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import MQError, ResponseCode
 from pyromq.remoting.bodies import GroupConfig, decode_body
@@ -184,7 +184,7 @@ class AuditFile:
                 self._disk.replace(newer, older)
 
 
-def audit_log(state: State) -> Part:
+def audit_log(state: SharedState) -> Part:
     if not state.config.audit_log:
         return Part()
     file = AuditFile(state.config.data / "audit" / "audit.log", state.store.disk, state.clock)

@@ -11,10 +11,10 @@ from pyromq.broker.admin.runtime_info import Inspecting
 from pyromq.broker.admin.settings_admin import Configuring
 from pyromq.broker.admin.topic_admin import Administering
 from pyromq.broker.part import Part
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 
 
-def administration(state: State) -> Part:
+def administration(state: SharedState) -> Part:
     store, topics, groups, config = state.store, state.topics, state.groups, state.config
     offsets, connections, statistics = state.offsets, state.connections, state.statistics
     progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=state.clock)

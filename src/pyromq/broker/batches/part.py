@@ -6,10 +6,10 @@ from functools import partial
 
 from pyromq.broker.batches.batch_answers import BatchTransacting
 from pyromq.broker.part import Part, Step
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 
 
-def batch_transactions(state: State) -> Part:
+def batch_transactions(state: SharedState) -> Part:
     batches = state.batches
     return Part(
         answerers=[

@@ -10,13 +10,13 @@ from pyromq.broker.consuming.offset_queries import Consuming
 from pyromq.broker.consuming.pulling import Pulling
 from pyromq.broker.consuming.queue_locking import Locking
 from pyromq.broker.consuming.send_back import Retrying
-from pyromq.broker.part import Part, Step, every
-from pyromq.broker.state import State
+from pyromq.broker.part import Part, Step, periodic
+from pyromq.broker.shared_state import SharedState
 
 EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time is up
 
 
-def consuming(state: State, run_soon: Callable[[Callable[[], None]], object]) -> Part:
+def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], object]) -> Part:
     """`run_soon` runs a function when the loop's turn has ended."""
     store, topics, groups, config = state.store, state.topics, state.groups, state.config
     offsets, connections, statistics = state.offsets, state.connections, state.statistics
@@ -56,7 +56,7 @@ def consuming(state: State, run_soon: Callable[[Callable[[], None]], object]) ->
             retrying,
         ],
         steps=[
-            every(EXPIRE_PULLS_SECONDS, long_polls.expire),
+            periodic(EXPIRE_PULLS_SECONDS, long_polls.expire),
             Step(state.queue_locks.tell_refused, state.queue_locks.alarm),
         ],
         stop=stop,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pyromq.broker.delays.timer_answers import Recalling
 from pyromq.broker.part import Part, Step
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 
 
-def delay_levels(state: State) -> Part:
+def delay_levels(state: SharedState) -> Part:
     levels = state.delay_levels
     return Part(
         load=levels.load,
@@ -18,7 +18,7 @@ def delay_levels(state: State) -> Part:
     )
 
 
-def timers(state: State) -> Part:
+def timers(state: SharedState) -> Part:
     timers = state.timers
     recalling = Recalling(timers, state.topics, confirmation=state.confirmation, config=state.config, clock=state.clock)
     return Part(

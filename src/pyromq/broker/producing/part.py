@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyromq.broker.part import Part
 from pyromq.broker.producing.reply_messages import Replying
 from pyromq.broker.producing.sending import Sending
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 
 
-def producing(state: State) -> Part:
+def producing(state: SharedState) -> Part:
     sending = Sending(
         state.put_message,
         admission=state.admission,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from pyromq.broker.part import Part, Step
-from pyromq.broker.state import State
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.transactions.end_transaction import Transacting
 from pyromq.broker.transactions.transaction_checks import TransactionChecks
 
 
-def transactions(state: State) -> Part:
+def transactions(state: SharedState) -> Part:
     half_messages = state.half_messages
     checks = TransactionChecks(
         state.store,

@@ -31,7 +31,7 @@ from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
 
 
-class State:
+class SharedState:
     """What one broker knows. Nothing is read from the disk before the parts load, but for settings."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk) -> None:

@@ -1,23 +1,23 @@
 """One message <-> bytes, as the commit log holds it and pull answers carry it; and the members of a batch.
 
-    record          bytes   type   meaning
-    total size      4       int    of the whole record, this field included
-    magic           4       uint   0xDAA320A7
-    body CRC        4       uint   CRC-32 of the stored body, top bit cleared
-    queue id        4       int
-    flag            4       int    the application's
-    queue offset    8       long   index in the queue
-    log offset      8       long   of this record's first byte
-    sysFlag         4       int    see message.SysFlag
-    born time       8       long   ms, the producer's clock
-    born address    8/20    bytes  IP 4 (16 with BORN_HOST_IPV6), port 4
-    store time      8       long   ms, the broker's clock
-    store address   8/20    bytes  IP 4 (16 with STORE_HOST_IPV6), port 4
-    reconsume times 4       int
-    prepared offset 8       long   of the half message, else 0
-    body            4 + n          length int, bytes
-    topic           1 + n          length signed byte (at most 127), UTF-8
-    properties      2 + n          length signed short (at most 32767), text form of `message`
+    record          at   bytes   type   meaning
+    total size       0   4       int    of the whole record, this field included
+    magic            4   4       uint   0xDAA320A7
+    body CRC         8   4       uint   CRC-32 of the stored body, top bit cleared
+    queue id        12   4       int
+    flag            16   4       int    the application's
+    queue offset    20   8       long   index in the queue
+    log offset      28   8       long   of this record's first byte
+    sysFlag         36   4       int    see message.SysFlag
+    born time       40   8       long   ms, the producer's clock
+    born address    48   8/20    bytes  IP 4 (16 with BORN_HOST_IPV6), port 4; with 16, what follows is 12 further on
+    store time      56   8       long   ms, the broker's clock
+    store address   64   8/20    bytes  IP 4 (16 with STORE_HOST_IPV6), port 4; the same
+    reconsume times 72   4       int
+    prepared offset 76   8       long   of the half message, else 0
+    body            84   4 + n          length int, bytes
+    topic                1 + n          length signed byte (at most 127), UTF-8
+    properties           2 + n          length signed short (at most 32767), text form of `message`
 
     batch member    bytes   type   meaning
     total size      4       int    of the member, this field included
@@ -26,7 +26,8 @@
     body            4 + n
     properties      2 + n
 
-All integers are big-endian. Source: RocketMQ 4.9.8, CommitLog.MessageExtEncoder and MessageDecoder.
+All integers are big-endian. Who needs a field of a record asks here: nobody else knows where one lies.
+Source: RocketMQ 4.9.8, CommitLog.MessageExtEncoder and MessageDecoder.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from pyromq.errors import MessageRefused, StoreCorrupt
@@ -47,7 +49,26 @@ FIXED_SIZE = 91  # of a record with IPv4 addresses, without body, topic and prop
 MAX_PROPERTIES_SIZE = 32767
 MAX_TOPIC_SIZE = 127
 
+MAGIC_AT = 4
+MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+BLANK_MAGIC_BYTES = BLANK_MAGIC.to_bytes(4, "big")
+IPV4_BYTES = 8  # of an address, with the port
+_IPV6_MORE = 12
+
 Buffer = bytes | bytearray | memoryview
+
+_NAMES = (
+    *("size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "log_offset", "sys_flag", "born_ms"),
+    *("born_address", "store_ms", "store_address", "reconsume_times", "prepared_offset", "body_size"),
+)
+_SIZES = (4, 4, 4, 4, 4, 8, 8, 4, 8, 8, 8, 8, 4, 8, 4)
+FIELD_AT = dict(zip(_NAMES, accumulate(_SIZES[:-1], initial=0), strict=True))  # in a record with IPv4 addresses
+BODY_AT = sum(_SIZES)
+_QUEUE_ID_AT = FIELD_AT["queue_id"]
+_QUEUE_OFFSET_AT = FIELD_AT["queue_offset"]
+_LOG_OFFSET_AT = FIELD_AT["log_offset"]
+_SYS_FLAG_AT = FIELD_AT["sys_flag"]
+_STORE_MS_AT = FIELD_AT["store_ms"]
 
 _HEADS = {
     flags: struct.Struct(
@@ -56,12 +77,13 @@ _HEADS = {
     for flags in (0, SysFlag.BORN_HOST_IPV6, SysFlag.STORE_HOST_IPV6, SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6)
 }
 _HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
-_IPV4_ADDRESS_SIZE = 8  # with the port
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
+_PLACE = struct.Struct(">i4xq")  # queue id and queue offset; the application's flag is between them
 _MEMBER_HEAD = struct.Struct(">iiiii")
+MEMBER_BYTES = _MEMBER_HEAD.size + _SHORT.size  # of a member without body and properties
 
 # Bound once: a record is packed for every message sent, nearly always with IPv4 addresses, and unpacked for as many.
 _pack_ipv4_head = _HEADS[0].pack
@@ -71,6 +93,11 @@ _crc32 = zlib.crc32
 _unpack_int = _INT.unpack_from
 _unpack_short = _SHORT.unpack_from
 _UNPACK_HEAD = {flags: (head.unpack_from, head.size) for flags, head in _HEADS.items()}
+_HEAD_SIZES = {flags: head.size for flags, head in _HEADS.items()}
+
+# For those who go from record to record: the first fields of the one at a position, as tuples.
+unpack_size = _INT.unpack_from
+unpack_size_and_magic = _SIZE_AND_MAGIC.unpack_from
 
 
 class BatchMember(NamedTuple):
@@ -146,9 +173,9 @@ def encode(message: StoredMessage) -> bytes:
 def mark_addresses(message: StoredMessage) -> None:
     """Say in the flags of a message how long its addresses are."""
     message.sys_flag &= ~_HOST_FLAGS
-    if len(message.born_address) != _IPV4_ADDRESS_SIZE:
+    if len(message.born_address) != IPV4_BYTES:
         message.sys_flag |= SysFlag.BORN_HOST_IPV6
-    if len(message.store_address) != _IPV4_ADDRESS_SIZE:
+    if len(message.store_address) != IPV4_BYTES:
         message.sys_flag |= SysFlag.STORE_HOST_IPV6
 
 
@@ -158,7 +185,7 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
     The record is copied out of the buffer. `check_crc` compares the body with its checksum.
     """
     try:
-        unpack_head, body_at = _UNPACK_HEAD[_unpack_int(buffer, position + 36)[0] & _HOST_FLAGS]
+        unpack_head, body_at = _UNPACK_HEAD[_unpack_int(buffer, position + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
         (
             size,
             magic,
@@ -215,7 +242,7 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
 def decode_labels(buffer: Buffer, position: int) -> Labels:
     """Return by what the record at `position` is found again. Raises `StoreCorrupt` where it is plainly broken."""
     try:
-        flags = _INT.unpack_from(buffer, position + 36)[0]
+        flags = _unpack_int(buffer, position + _SYS_FLAG_AT)[0]
         head = _HEADS[flags & _HOST_FLAGS]
         fields = head.unpack_from(buffer, position)
         topic_at = position + head.size + fields[14]
@@ -232,19 +259,65 @@ def decode_labels(buffer: Buffer, position: int) -> Labels:
         raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
 
 
-def log_offset_of(record: Buffer) -> int:
-    """Return where a record, known to be sound, begins in the log."""
-    return int(_LONG.unpack_from(record, 28)[0])
+def blank(size: int) -> bytes:
+    """Return the begin of a blank record that fills the last `size` bytes of a segment."""
+    return _SIZE_AND_MAGIC.pack(size, BLANK_MAGIC)
+
+
+def place_of(record: Buffer) -> tuple[int, int]:
+    """Return queue id and queue offset that a record says."""
+    queue_id, queue_offset = _PLACE.unpack_from(record, _QUEUE_ID_AT)
+    return queue_id, queue_offset
+
+
+def queue_offset_of(buffer: Buffer, position: int = 0) -> int:
+    """Return the queue offset that the record at `position` says."""
+    return int(_LONG.unpack_from(buffer, position + _QUEUE_OFFSET_AT)[0])
+
+
+def log_offset_of(buffer: Buffer, position: int = 0) -> int:
+    """Return where in the log the record at `position` says that it begins."""
+    return int(_LONG.unpack_from(buffer, position + _LOG_OFFSET_AT)[0])
 
 
 def said_log_offset(buffer: Buffer, position: int) -> int:
     """Return what stands where a record that begins at `position` has its log offset; -1 where nothing does."""
-    return -1 if position + 36 > len(buffer) else int(_LONG.unpack_from(buffer, position + 28)[0])
+    return -1 if position + _SYS_FLAG_AT > len(buffer) else log_offset_of(buffer, position)
+
+
+def sys_flag_of(record: Buffer) -> int:
+    """Return a record's flags, see `message.SysFlag`."""
+    return int(_unpack_int(record, _SYS_FLAG_AT)[0])
+
+
+def store_ms_of(record: Buffer) -> int:
+    """Return a record's store time."""
+    shift = _IPV6_MORE if sys_flag_of(record) & SysFlag.BORN_HOST_IPV6 else 0
+    return int(_LONG.unpack_from(record, _STORE_MS_AT + shift)[0])
+
+
+def prepared_offset_of(record: Buffer) -> int:
+    """Return what a record holds as log offset of its half message."""
+    head_size = _HEAD_SIZES[sys_flag_of(record) & _HOST_FLAGS]
+    return int(_LONG.unpack_from(record, head_size - _INT.size - _LONG.size)[0])
+
+
+def texts_at(buffer: Buffer, position: int = 0) -> tuple[int, int]:
+    """Return where topic and properties of the record at `position` begin; the topic ends 2 bytes before them.
+
+    Raises `StoreCorrupt` where the record is plainly broken.
+    """
+    try:
+        body_at = position + _HEAD_SIZES[_unpack_int(buffer, position + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
+        topic_at = body_at + 1 + _unpack_int(buffer, body_at - 4)[0]
+        return topic_at, topic_at + buffer[topic_at - 1] + 2
+    except (struct.error, IndexError) as error:
+        raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
 
 
 def is_of_topic(record: Buffer, topic: bytes) -> bool:
     """Whether a record, known to be sound, is of that topic. Costs a third of reading its labels."""
-    head_size = _UNPACK_HEAD[record[39] & _HOST_FLAGS][1]
+    head_size = _HEAD_SIZES[record[_SYS_FLAG_AT + 3] & _HOST_FLAGS]
     topic_at = head_size + 1 + _unpack_int(record, head_size - 4)[0]
     return record[topic_at - 1] == len(topic) and record[topic_at : topic_at + len(topic)] == topic
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
-from pyromq.record import MAGIC, decode
+from pyromq.record import MAGIC_AT, MAGIC_BYTES, decode
 from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
 
-_MAGIC = struct.pack(">I", MAGIC)
 _SEARCHED = 16 << 20  # bytes behind the damage: three of the largest records. What lies further is seen by its queues
 _PIECE = 1 << 20
 
@@ -58,12 +56,12 @@ def sound_record_behind(files: SegmentedLog, position: int) -> StoredMessage | N
         return None
     start = position - segment.base
     for piece in range(start, min(start + _SEARCHED, segment.size), _PIECE):
-        [content] = segment.read([(piece, _PIECE + len(_MAGIC))])  # mapped, holes would take room
-        found = content.find(_MAGIC)
+        [content] = segment.read([(piece, _PIECE + len(MAGIC_BYTES))])  # mapped, holes would take room
+        found = content.find(MAGIC_BYTES)
         while found >= 0:
-            if piece + found - 4 > start and (record := _record(segment, piece + found - 4)):
+            if piece + found - MAGIC_AT > start and (record := _record(segment, piece + found - MAGIC_AT)):
                 return record
-            found = content.find(_MAGIC, found + 1)
+            found = content.find(MAGIC_BYTES, found + 1)
     for later in files.segments:
         if later.base > position and (record := _record(later, 0)):
             return record

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.message import StoredMessage
-from pyromq.record import mark_addresses
+from pyromq.record import IPV4_BYTES, mark_addresses
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
@@ -38,7 +38,6 @@ __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus
 
 _RECORD_ALLOWANCE = 64 << 10  # a record may be that much larger than the largest body. Source: CommitLog
 _INDEX_ON_CLOSE_SECONDS = 5.0  # the rest is indexed after the next start
-_IPV4_BYTES = 8  # with the port
 
 
 class MessageStore:
@@ -180,7 +179,7 @@ class MessageStore:
         if offset >= queue.reserved:
             queue.reserve(offset)
         message.store_address = self.store_address
-        if message.sys_flag or len(message.born_address) != _IPV4_BYTES or len(self.store_address) != _IPV4_BYTES:
+        if message.sys_flag or len(message.born_address) != IPV4_BYTES or len(self.store_address) != IPV4_BYTES:
             mark_addresses(message)
             if message.sys_flag & UNQUEUED:
                 message.queue_offset = 0
@@ -202,7 +201,7 @@ class MessageStore:
                 queue = self._queues.make(message.topic, message.queue_id)
             queues.append(queue)
             message.store_address = address
-            if message.sys_flag or len(message.born_address) != _IPV4_BYTES or len(address) != _IPV4_BYTES:
+            if message.sys_flag or len(message.born_address) != IPV4_BYTES or len(address) != IPV4_BYTES:
                 mark_addresses(message)
             if message.sys_flag & UNQUEUED:
                 message.queue_offset = 0

@@ -19,7 +19,7 @@ from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag
-from pyromq.record import BatchMember, decode, decode_batch
+from pyromq.record import BatchMember, decode, decode_batch, sys_flag_of
 from pyromq.remoting.bodies import SINGLE_TAG, LedgerNote
 from pyromq.store.message_store import MessageStore
 
@@ -84,7 +84,7 @@ class Publications:
         by_run = {run.log_offset: run for run in publication.runs}
         seen: dict[int, int] = {}
         for at, record in self._store.records_from(log_offset):
-            if int.from_bytes(record[36:40], "big") & TRANSACTION_BITS == SysFlag.COMMIT:
+            if sys_flag_of(record) & TRANSACTION_BITS == SysFlag.COMMIT:
                 try:
                     origin = decode(record).prepared_offset
                 except StoreCorrupt as error:

@@ -8,23 +8,19 @@ It delivers nothing, and does not know when anything is due.
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt
-from pyromq.message import NAME_VALUE, Property, StoredMessage, SysFlag
+from pyromq.message import NAME_VALUE, Property, StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
-from pyromq.record import decode
+from pyromq.record import decode, texts_at
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
 _LOOKED_AHEAD = 200  # parked messages: so many in a row may have been left out when they should have been delivered
-_INT = struct.Struct(">i")
-_BODY_AT = 84  # of its length, in a record with IPv4 addresses
-_IPV6_MORE = 12
 _MARK = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
 
 
@@ -84,7 +80,7 @@ def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: i
             try:
                 if _may_be_copy(record):
                     _take(pending, decode(record))
-            except (StoreCorrupt, struct.error, IndexError) as error:
+            except StoreCorrupt as error:
                 logger.warning("the record at log offset %d is damaged: %s", at, error)
     return {queue_id: each.offset for queue_id, each in pending.items()}
 
@@ -100,11 +96,7 @@ def _take(pending: Mapping[int, _Pending], message: StoredMessage) -> None:
 
 def _may_be_copy(record: memoryview) -> bool:
     """Whether a record names a real topic. Called for every one that was stored since the note."""
-    flags = _INT.unpack_from(record, 36)[0]
-    at = _BODY_AT
-    if flags:
-        at += _IPV6_MORE * (bool(flags & SysFlag.BORN_HOST_IPV6) + bool(flags & SysFlag.STORE_HOST_IPV6))
-    return _MARK in bytes(record[at + 4 + _INT.unpack_from(record, at)[0] :])
+    return _MARK in bytes(record[texts_at(record)[1] :])
 
 
 def _likeness(message: StoredMessage) -> _Likeness:

@@ -9,8 +9,6 @@ Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 
 from __future__ import annotations
 
-import struct
-
 from pyromq.errors import MessageRefused
 from pyromq.message import (
     NAME_VALUE,
@@ -23,19 +21,14 @@ from pyromq.message import (
     encode_properties,
 )
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import decode, log_offset_of
+from pyromq.record import decode, log_offset_of, prepared_offset_of, texts_at
 from pyromq.remoting.recall_handle import RecallHandle
 
 _MOST_DIGITS = 40  # of what is still called a number
 LATEST_MS = 1 << 45  # no message is due later: in the year 3084
 RECALL_TAG = "_RECALL_TAG_"
 
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
 _WITHOUT_TRANSACTION = ~SysFlag.ROLLBACK
-_IPV6_MORE = 12  # bytes that an IPv6 address takes more than an IPv4 one
-_IPV6_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
-_FIXED = 88 + 1 + len(TIMER_TOPIC) + 2  # bytes of a parked record before its properties, besides the body
 
 _DELIVER = f"{PAIRS}{Property.TIMER_DELIVER_MS}{NAME_VALUE}"
 _DELIVER_LENGTH = len(_DELIVER)
@@ -122,10 +115,10 @@ def read_parked(record: memoryview) -> Parked:
     Raises `ValueError` for one that does not say when it is due.
     """
     content = bytes(record)
-    begin = _FIXED + _INT.unpack_from(content, 84)[0] - 1
+    begin = texts_at(content)[1] - 1
     place = content.rfind(_DUE)
     ours = content[place + len(_DUE) :].split(_PAIRS)
-    if place < begin or len(ours) != 3 or content[39] & _IPV6_FLAGS or not ours[1].startswith(_TOPIC):
+    if place < begin or len(ours) != 3 or not ours[1].startswith(_TOPIC):
         return _parse_parked(content)
     due_ms = int(ours[0])
     if not 0 <= due_ms < LATEST_MS:
@@ -161,9 +154,7 @@ def _parse_parked(content: bytes) -> Parked:
 
 def delivered_from(record: memoryview) -> int | None:
     """Return the log offset of the parked record that this one was delivered from; None for other records."""
-    flags = _INT.unpack_from(record, 36)[0]
-    at = 76 + _IPV6_MORE * (bool(flags & SysFlag.BORN_HOST_IPV6) + bool(flags & SysFlag.STORE_HOST_IPV6))
-    origin = int(_LONG.unpack_from(record, at)[0])
+    origin = prepared_offset_of(record)
     return ~origin if origin < 0 else None
 
 

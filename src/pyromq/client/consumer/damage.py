@@ -11,11 +11,9 @@ from operator import lt
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.record import MAGIC, decode, matches_checksum, said_log_offset
+from pyromq.record import MAGIC_AT, MAGIC_BYTES, decode, matches_checksum, said_log_offset
 
 DAMAGED = "DAMAGED"  # property of a dead letter: what is wrong with the record it was copied from
-_MAGIC = MAGIC.to_bytes(4, "big")
-_MAGIC_AT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tupl
 
 def _next_record(raw: bytes, position: int, queue: MessageQueue, offsets: range) -> int:
     """Return where the first sound record of this pull begins behind one that cannot be read; else where all ends."""
-    while (position := raw.find(_MAGIC, position + _MAGIC_AT + 1) - _MAGIC_AT) >= 0:
+    while (position := raw.find(MAGIC_BYTES, position + MAGIC_AT + 1) - MAGIC_AT) >= 0:
         try:
             message = decode(raw, position, check_crc=True)
         except StoreCorrupt:

@@ -7,7 +7,6 @@ are rewritten first.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, decompress, format_address
-from pyromq.record import decode, decode_all, encode
+from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
 from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, list_offsets, slices, texts
 from pyromq.spark.read.property_pairs import PropertyPairs
 
@@ -44,21 +43,21 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "commitLogOffset": pa.int64(),
 }
 
-# A record with IPv4 addresses up to its body; see pyromq.record.
+# A record with IPv4 addresses up to its body.
+_FORMATS = {
+    **dict.fromkeys(("size", "queue_id", "flag", "sys_flag", "reconsume_times", "body_size"), ">i4"),
+    **dict.fromkeys(("queue_offset", "log_offset", "born_ms", "store_ms"), ">i8"),
+    **dict.fromkeys(("born_address", "store_address"), f"V{IPV4_BYTES}"),
+}
 _HEAD = np.dtype(
     {
-        "names": [
-            *("size", "queue_id", "flag", "queue_offset", "log_offset", "sys_flag", "born_ms", "born_address"),
-            *("store_ms", "store_address", "reconsume_times", "body_size"),
-        ],
-        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", "V8", ">i8", "V8", ">i4", ">i4"],
-        "offsets": [0, 12, 16, 20, 28, 36, 40, 48, 56, 64, 72, 84],
-        "itemsize": 88,
+        "names": list(_FORMATS),
+        "formats": list(_FORMATS.values()),
+        "offsets": [FIELD_AT[name] for name in _FORMATS],
+        "itemsize": BODY_AT,
     }
 )
-_BODY = _HEAD.itemsize
 _IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
-_SIZE = struct.Struct(">i")
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
 _ALIKE = 16  # records of one size after which more of it are expected
 
@@ -122,7 +121,7 @@ class Records:
         return texts(self._bytes, self._topic_at + 1, sizes)
 
     def body_column(self) -> pa.Array:
-        bodies = slices(self._bytes, self._starts + _BODY, self._body_size)
+        bodies = slices(self._bytes, self._starts + BODY_AT, self._body_size)
         flags = self._head["sys_flag"]
         compressed = np.flatnonzero(flags & SysFlag.COMPRESSED)
         if not compressed.size:
@@ -173,7 +172,7 @@ class Records:
 
     @cached_property
     def _topic_at(self) -> Ints:
-        return self._starts + _BODY + self._body_size
+        return self._starts + BODY_AT + self._body_size
 
     @cached_property
     def _topic_size(self) -> Ints:
@@ -224,10 +223,10 @@ def _starts(raw: bytes) -> Ints:
     starts: list[int] = []
     position, end = 0, len(raw)
     last_size = alike = 0
-    while position + _BODY <= end:
+    while position + BODY_AT <= end:
         starts.append(position)
-        size = _SIZE.unpack_from(raw, position)[0]
-        if size <= _BODY:
+        size = unpack_size(raw, position)[0]
+        if size <= BODY_AT:
             break
         position += size
         alike = alike + 1 if size == last_size else 1
@@ -256,8 +255,8 @@ def _with_ipv4(raw: bytes) -> bytes:
     parts = []
     for message in decode_all(raw):
         message.sys_flag &= ~_IPV6
-        message.born_address = message.born_address[-8:]
-        message.store_address = message.store_address[-8:]
+        message.born_address = message.born_address[-IPV4_BYTES:]
+        message.store_address = message.store_address[-IPV4_BYTES:]
         parts.append(encode(message))
     return b"".join(parts)
 

@@ -13,6 +13,7 @@ from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.client.consumer.pulling import PullResult, PullStatus
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
+from pyromq.record import queue_offset_of, unpack_size
 from pyromq.spark.clients import client_of, patiently
 from pyromq.spark.read.bounds import queue_name, report_loss
 from pyromq.spark.read.columns import check_bodies, count_records, to_batch
@@ -142,7 +143,7 @@ def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, p
 
 def _first_offset(found: PullResult) -> int:
     """Return the queue offset of the first record that was pulled; without one, where to go on."""
-    return int.from_bytes(found.raw[20:28], "big") if found.raw else found.next_offset
+    return queue_offset_of(found.raw) if found.raw else found.next_offset
 
 
 def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue, offset: int) -> bool:
@@ -158,7 +159,7 @@ def _before(found: PullResult, end: int) -> bytes:
         return found.raw
     raw, position = found.raw, 0
     while position < len(raw):
-        if int.from_bytes(raw[position + 20 : position + 28], "big") >= end:
+        if queue_offset_of(raw, position) >= end:
             break
-        position += int.from_bytes(raw[position : position + 4], "big")
+        position += unpack_size(raw, position)[0]
     return raw[:position]

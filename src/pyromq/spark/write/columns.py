@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES, Property
-from pyromq.record import MAX_PROPERTIES_SIZE
+from pyromq.record import MAX_PROPERTIES_SIZE, MEMBER_BYTES
 from pyromq.spark.write.options import EXACTLY_ONCE, FAIL, QUEUE_ID, SHARDING_KEY, SinkOptions
 
 BORN = "BORN_TIMESTAMP"  # the property that column bornTimestamp becomes, in ms: a batch has one time of its own
-MEMBER_BYTES = 22  # of a member without body and properties
 KEPT_BYTES = 64 << 10  # of the body of a row that is too large
 ROOM_FOR_BROKER = 200  # bytes of properties that a broker adds, such as its cluster's name
 

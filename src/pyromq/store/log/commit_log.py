@@ -19,8 +19,20 @@ from pathlib import Path
 
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
-from pyromq.message import StoredMessage, SysFlag
-from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, decode, encode
+from pyromq.message import StoredMessage
+from pyromq.record import (
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    FIXED_SIZE,
+    MAGIC,
+    blank,
+    decode,
+    encode,
+    log_offset_of,
+    store_ms_of,
+    texts_at,
+    unpack_size_and_magic,
+)
 from pyromq.store.cut_guard import sound_record_behind
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.log.room_ahead import RoomAhead
@@ -29,10 +41,6 @@ from pyromq.store.log.segmented_log import SegmentedLog
 
 logger = logging.getLogger(__name__)
 
-_SIZE_AND_MAGIC = struct.Struct(">iI")
-_LOG_OFFSET = struct.Struct(">q")  # at byte 28
-_SYS_FLAG = struct.Struct(">i")  # at byte 36
-_STORE_MS = struct.Struct(">q")  # at byte 56, 12 later behind an IPv6 born address
 _SECTOR = 512  # bytes that every disk writes in one go
 _NEVER = -1  # a limit that every append exceeds
 
@@ -149,7 +157,8 @@ class CommitLog:
             self._extend_to(self.end + BLANK_SIZE)
         segment = self._room.next_segment(base)
         if self._memory is not None:
-            _SIZE_AND_MAGIC.pack_into(self._memory, self.end - self._base, base - self.end, BLANK_MAGIC)
+            position = self.end - self._base
+            self._memory[position : position + BLANK_SIZE] = blank(base - self.end)
         self.files.add(segment)
         self._memory = segment.memory
         self._base = self.end = self._room_mark = base
@@ -243,7 +252,7 @@ class CommitLog:
             position = start - base
             size, magic = 0, BLANK_MAGIC
             while position <= last:
-                size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
+                size, magic = unpack_size_and_magic(memory, position)
                 if magic != MAGIC or size < FIXED_SIZE:
                     break
                 yield base + position, memory[position : position + size]
@@ -285,9 +294,9 @@ class CommitLog:
         if position > segment.size - FIXED_SIZE:
             return None
         memory = segment.memory
-        size, magic = _SIZE_AND_MAGIC.unpack_from(memory, position)
-        own_offset = _LOG_OFFSET.unpack_from(memory, position + 28)[0]
-        if magic != MAGIC or own_offset != log_offset or not FIXED_SIZE <= size <= self.end - log_offset:
+        size, magic = unpack_size_and_magic(memory, position)
+        is_own = magic == MAGIC and log_offset_of(memory, position) == log_offset
+        if not is_own or not FIXED_SIZE <= size <= self.end - log_offset:
             return None
         return memory[position : position + size]
 
@@ -323,14 +332,14 @@ class Scan:
             memory = segment.written(self.position - segment.base)
             yield from self._records(memory, segment.base)
             position = self.position - segment.base
-            if position > len(memory) - BLANK_SIZE or _SIZE_AND_MAGIC.unpack_from(memory, position)[1] != BLANK_MAGIC:
+            if position > len(memory) - BLANK_SIZE or unpack_size_and_magic(memory, position)[1] != BLANK_MAGIC:
                 return
             self.position = segment.base + segment.size
 
     def _records(self, memory: memoryview, base: int) -> Iterator[StoredMessage]:
         position = self.position - base
         last = len(memory) - BLANK_SIZE
-        while position <= last and _SIZE_AND_MAGIC.unpack_from(memory, position)[1] == MAGIC:
+        while position <= last and unpack_size_and_magic(memory, position)[1] == MAGIC:
             try:
                 message = decode(memory, position, check_crc=self._check_crc)
             except StoreCorrupt as error:
@@ -356,11 +365,8 @@ def _is_torn(message: StoredMessage, memory: memoryview, position: int) -> bool:
 
     Zeros that a client sent are followed by what came behind them.
     """
-    end = position + message.size
-    properties_at = end - len(message.property_text.encode())
-    topic_end = properties_at - 2
-    topic_at = topic_end - len(message.topic.encode())
-    return _stops(memory, topic_at, topic_end) or _stops(memory, properties_at, end)
+    topic_at, properties_at = texts_at(memory, position)
+    return _stops(memory, topic_at, properties_at - 2) or _stops(memory, properties_at, position + message.size)
 
 
 def _stops(memory: memoryview, begin: int, end: int) -> bool:
@@ -369,12 +375,6 @@ def _stops(memory: memoryview, begin: int, end: int) -> bool:
         if last >= begin and not any(memory[last:sector_end]):
             return True
     return False
-
-
-def store_ms_of(record: memoryview) -> int:
-    """Return a record's store time without decoding the rest."""
-    shift = 12 if _SYS_FLAG.unpack_from(record, 36)[0] & SysFlag.BORN_HOST_IPV6 else 0
-    return int(_STORE_MS.unpack_from(record, 56 + shift)[0])
 
 
 def _encode_all(messages: Sequence[StoredMessage], start: int, now_ms: int) -> bytes:

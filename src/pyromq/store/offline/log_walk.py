@@ -7,19 +7,23 @@ begins, the next sound one is looked for: so a flipped bit costs one record, not
 from __future__ import annotations
 
 import mmap
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
-from pyromq.record import BLANK_MAGIC, BLANK_SIZE, MAGIC, decode
+from pyromq.record import (
+    BLANK_MAGIC,
+    BLANK_MAGIC_BYTES,
+    BLANK_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    MAGIC_BYTES,
+    decode,
+    said_log_offset,
+    unpack_size_and_magic,
+)
 from pyromq.store.offline.stopped_store import StoppedFile, StoppedStore
-
-_SIZE_AND_MAGIC = struct.Struct(">iI")
-_LOG_OFFSET = struct.Struct(">q")  # at byte 28
-_MAGIC = struct.pack(">I", MAGIC)
-_BLANK = struct.pack(">I", BLANK_MAGIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class LogWalk:
         content = file.view
         if position + BLANK_SIZE > len(content):
             return "the file is cut short"
-        size, magic = _SIZE_AND_MAGIC.unpack_from(content, position)
+        size, magic = unpack_size_and_magic(content, position)
         if magic == BLANK_MAGIC and size == self._size - position:
             return ""
         if magic != MAGIC:
@@ -113,15 +117,13 @@ class LogWalk:
     def _next_sound(self, file: StoppedFile, position: int) -> int | None:
         """Return where the next sound record, or the blank at the end, begins; None if nowhere in this file."""
         content = file.view
-        for found in _places(file.content, position + 1 + 4):
-            start = found - 4
-            if content[found : found + 4] == _BLANK:
+        for found in _places(file.content, position + 1 + MAGIC_AT):
+            start = found - MAGIC_AT
+            if content[found : found + len(BLANK_MAGIC_BYTES)] == BLANK_MAGIC_BYTES:
                 if _is_blank(content, start, self._size):
                     return start
-            elif (
-                start + 36 <= len(content)
-                and _LOG_OFFSET.unpack_from(content, start + 28)[0] == file.base + start
-                and isinstance(self._record(file, start), StoredMessage)
+            elif said_log_offset(content, start) == file.base + start and isinstance(
+                self._record(file, start), StoredMessage
             ):
                 return start
         return None
@@ -130,16 +132,16 @@ class LogWalk:
 def _is_blank(content: memoryview, position: int, size: int) -> bool:
     if position + BLANK_SIZE > len(content):
         return False
-    return bool(_SIZE_AND_MAGIC.unpack_from(content, position) == (size - position, BLANK_MAGIC))
+    return bool(unpack_size_and_magic(content, position) == (size - position, BLANK_MAGIC))
 
 
 def _places(content: mmap.mmap | bytes, start: int) -> Iterator[int]:
     """Yield where one of the two magic numbers stands, in order."""
-    record, blank = content.find(_MAGIC, start), content.find(_BLANK, start)
+    record, blank = content.find(MAGIC_BYTES, start), content.find(BLANK_MAGIC_BYTES, start)
     while record >= 0 or blank >= 0:
         if blank < 0 or 0 <= record < blank:
             yield record
-            record = content.find(_MAGIC, record + 1)
+            record = content.find(MAGIC_BYTES, record + 1)
         else:
             yield blank
-            blank = content.find(_BLANK, blank + 1)
+            blank = content.find(BLANK_MAGIC_BYTES, blank + 1)

@@ -11,7 +11,7 @@ from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC, is_system_topic
 from pyromq.plural import counted
-from pyromq.record import FIXED_SIZE, decode
+from pyromq.record import FIELD_AT, FIXED_SIZE, decode
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.offline.log_walk import Damage
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
@@ -19,7 +19,6 @@ from pyromq.store.queue.consume_queue import FILLER_SIZE
 from pyromq.store.queue.queue_note import QueueNote
 from pyromq.store.queue.queue_table import QueueTable, names_folders
 
-_QUEUE_OFFSET_AT = 20  # in a record
 _FEWEST_BEFORE = 1 << 32  # a log that was begun again beside old queues may say more than its length allows
 
 
@@ -114,7 +113,7 @@ class QueueCheck:
             place = self._store.record_at(message.log_offset)
             assert place is not None  # it came from there
             text = f"the record says queue offset {message.queue_offset}, which cannot be; its queue leads to it"
-            yield Finding(place[0].path, place[1] + _QUEUE_OFFSET_AT, text, Cure.BACKUP)
+            yield Finding(place[0].path, place[1] + FIELD_AT["queue_offset"], text, Cure.BACKUP)
         for key, progress in self._queues.items():
             found = [*self._of_files(progress), *self._of_queue(key, progress, log_end, damages)]
             if any(finding.cure is Cure.REPAIR for finding in found):

@@ -8,14 +8,13 @@ The entry of a lost message stays in its queue, and leads nowhere: consumers go 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.plural import counted
-from pyromq.record import BLANK_MAGIC, FIXED_SIZE, decode, encode
+from pyromq.record import FIXED_SIZE, blank, decode, encode
 from pyromq.store.config import StoreConfig
 from pyromq.store.follower import Follower
 from pyromq.store.offline.checking import Checking, Report
@@ -24,7 +23,6 @@ from pyromq.store.offline.stopped_store import StoppedStore
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, pack_entry
 from pyromq.store.queue.queue_table import QueueTable
 
-_SIZE_AND_MAGIC = struct.Struct(">iI")
 _TOPIC = "damaged"  # of records that stand for damage
 _KEPT = "damaged"  # folder
 _LEAST = FIXED_SIZE + 1  # bytes of a record with a topic of one character
@@ -107,7 +105,7 @@ class Repairing:
             return
         if end == file_end and not damage.is_tail:
             self._on_act(f"{file.path} byte {start}: the rest of the file is made a blank record")
-            self._write(file.path, start, _SIZE_AND_MAGIC.pack(end - start, BLANK_MAGIC))
+            self._write(file.path, start, blank(end - start))
         elif end - start >= _LEAST:
             self._on_act(f"{file.path} byte {start}: {end - start} damaged bytes are made a record that says so")
             self._fill_with_stand_ins(damage, start, end, checking)

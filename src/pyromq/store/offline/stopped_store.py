@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from pyromq.errors import StoreLocked, UsageError
-from pyromq.record import BLANK_MAGIC
+from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, unpack_size_and_magic
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry, says_nothing, unpack_entries
@@ -23,7 +23,6 @@ from pyromq.store.queue.queue_table import names_folders
 
 _BLOCK_ENTRIES = 1024  # of a queue, read at once
 _NAME_DIGITS = 20
-_BLANK = BLANK_MAGIC.to_bytes(4, "big")
 _LEAST_LOG_FILE = 4096
 _LARGEST_RECORD = 16 << 20  # as a frame; a file's blank end is shorter
 _ROUND_SIZES = (4096, 1000)  # people set multiples of one of these
@@ -209,8 +208,8 @@ class StoppedStore:
     def _is_cut(self, file: StoppedFile, configured: int) -> bool:
         """Whether the only log file was longer: nobody sets its size, or queues know records behind its end."""
         size = len(file.content)
-        blank_at = file.content.rfind(_BLANK, max(size - _LARGEST_RECORD, 0)) - len(_BLANK)
-        if blank_at >= 0 and int.from_bytes(file.content[blank_at : blank_at + len(_BLANK)], "big") == size - blank_at:
+        blank_at = file.content.rfind(BLANK_MAGIC_BYTES, max(size - _LARGEST_RECORD, 0)) - MAGIC_AT
+        if blank_at >= 0 and unpack_size_and_magic(file.content, blank_at)[0] == size - blank_at:
             return False  # the file was full
         if size < _LEAST_LOG_FILE or all(size % unit for unit in _ROUND_SIZES):
             return True

@@ -8,19 +8,16 @@ more is passed over from then on.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
-from pyromq.record import decode
+from pyromq.record import decode, place_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 
 logger = logging.getLogger(__name__)
 
-_IDS = struct.Struct(">i4xq")  # of a record, from byte 12 on: queue id, queue offset
-_IDS_AT = 12
 _SEARCHED_BYTES = 64 << 20  # of the log, for one entry; whoever wants something waits meanwhile
 _SEARCHED_ENTRIES = 1_000  # for a sound one behind it
 
@@ -71,7 +68,7 @@ class EntryProof:
         record = self._log.record_at(entry.log_offset)
         if record is None or len(record) != entry.size:
             return False
-        if _IDS.unpack_from(record, _IDS_AT) != (queue.queue_id, queue_offset):
+        if place_of(record) != (queue.queue_id, queue_offset):
             return False
         try:
             return not tags or self._tags_code(decode(record)) == entry.tags_code

@@ -7,6 +7,7 @@ count of what waits, and one rule when that is too much. Some answers also wait 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from pyromq.clock import Clock
@@ -28,8 +29,10 @@ class Confirmation:
         self.is_needed = store.config.flush is FlushMode.SYNC
         self._store = store
         self._clock = clock
-        self._waiting: set[Future[bool]] = set()  # this thread adds, mostly the flusher's takes out
+        self._waiting: set[Future[Answered]] = set()  # this thread adds, mostly the flusher's takes out
         self._last_progress = 0.0
+        self._end = -1  # of the log, when it was last asked about
+        self._safe: Future[bool] = Future()
 
     def refuse_if_overloaded(self) -> None:
         """Raise `SystemBusy` if too much waits, or nothing has been confirmed for too long. Asked before storing."""
@@ -40,18 +43,13 @@ class Confirmation:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
 
     def wait(self, end: int) -> Future[bool]:
-        """Resolve to True once the log before `end` is safe, to False if that takes too long; in any thread."""
-        safe = self._store.wait_flushed(end)
-        if not safe.done():
-            if not self._waiting:
-                self._last_progress = self._clock.monotonic()
-            self._waiting.add(safe)
-            safe.add_done_callback(self._note_progress)
-        return safe
+        """Resolve to True once the log before `end` is safe, to False if that takes too long; in any thread.
 
-    def _note_progress(self, safe: Future[bool]) -> None:
-        self._waiting.discard(safe)
-        self._last_progress = self._clock.monotonic()
+        Who asks about the same end, as the answers of a burst do, waits for the same future.
+        """
+        if end != self._end or self._safe.done():
+            self._end, self._safe = end, self._store.wait_flushed(end)
+        return self._safe
 
     def when_safe(self, reply: Answered) -> Answered | Future[Answered]:
         """Return an answer that leaves when all that is in the log now is safe.
@@ -70,10 +68,15 @@ class Confirmation:
             answered.set_result(reply)
             return
 
-        def confirmed(safe: Future[bool]) -> None:
-            answered.set_result(reply if safe.result() else _unconfirmed(reply))
+        if not self._waiting:
+            self._last_progress = self._clock.monotonic()
+        self._waiting.add(answered)
+        self.wait(self._store.max_log_offset).add_done_callback(partial(self._confirm, reply, answered))
 
-        self.wait(self._store.max_log_offset).add_done_callback(confirmed)
+    def _confirm(self, reply: Answered, answered: Future[Answered], safe: Future[bool]) -> None:
+        self._waiting.discard(answered)
+        self._last_progress = self._clock.monotonic()
+        answered.set_result(reply if safe.result() else _unconfirmed(reply))
 
 
 def _unconfirmed(reply: Answered) -> Reply:

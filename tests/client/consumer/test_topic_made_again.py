@@ -1,13 +1,14 @@
 """A topic that is deleted and made again under its consumers: the new one is read from its beginning."""
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.errors import TopicNotFound
 from pyromq.message import Message
+from pyromq.testing.clock import FakeClock
 
 SOON = {"retry_seconds": 0.05}
 
@@ -83,12 +84,49 @@ async def test_pull_consumers_read_a_topic_made_again_from_its_beginning(orders,
     assert await read(consumer, count) == list(range(1000, 1000 + count))
 
 
+async def test_iterating_goes_on_with_a_topic_made_again(orders):
+    await bodies_in(orders, range(8))
+    consumer = await orders.consumer("readers", config=ConsumerConfig(**SOON))
+    await consumer.assign(await consumer.queues("orders"))
+    async with asyncio.timeout(5):
+        old = [int((await anext(consumer)).body) for _ in range(8)]
+        going_on = asyncio.ensure_future(anext(consumer))
+        await delete(orders)
+        await asyncio.sleep(0.2)  # tried again and again
+        assert not going_on.done()
+        await make(orders)
+        await bodies_in(orders, [1000])
+        assert int((await going_on).body) == 1000
+    assert sorted(old) == list(range(8))
+
+
+async def test_polls_say_that_a_topic_is_gone_until_it_is_there_again(orders, until):
+    await bodies_in(orders, range(8))
+    clock = FakeClock()
+    async with AsyncPullConsumer("readers", orders.namesrv, config=ConsumerConfig(), clock=clock) as consumer:
+        await consumer.assign(await consumer.queues("orders"))
+        assert await read(consumer, 8) == list(range(8))
+        await delete(orders)
+        await until(lambda: all(assigned.gone_since is not None for assigned in consumer._assigned.values()))
+        assert await consumer.poll(0.01) == []
+        failures = consumer._fetching._failures
+        while len(failures) < 4:
+            await clock.advance(1)
+            await asyncio.sleep(0.01)
+        with pytest.raises(TopicNotFound):
+            await consumer.poll(0.01)
+        await make(orders)
+        while failures:  # nobody sends anything: that the topic is there is enough
+            await clock.advance(1)
+            await asyncio.sleep(0.01)
+        assert await consumer.poll(0.01) == []
+
+
 async def read(consumer, count):
     found = []
     async with asyncio.timeout(5):
         while len(found) < count:
-            with suppress(TopicNotFound):  # said once for each queue, while it is gone
-                found += await consumer.poll(0.2)
+            found += await consumer.poll(0.2)
     return sorted(int(message.body) for message in found)
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pulling import PullStatus
-from pyromq.errors import ConsumerNotOnline, IllegalName, NotRunning, TopicNotFound, UsageError
+from pyromq.errors import ConsumerNotOnline, IllegalName, NoPermission, NotRunning, TopicNotFound, UsageError
 from pyromq.message import Message
 from pyromq.record import decode_all
 
@@ -321,9 +321,9 @@ async def test_a_no_of_the_broker_reaches_the_poll(cluster):
     queue = await fill(cluster, 1)
     consumer = await reading(cluster, queue, retry_seconds=0.01)
     await consumer.poll()
-    cluster.broker.topics.delete("orders")
+    await (await cluster.admin()).alter_topic("orders", permission="w")
     await consumer.seek_to_begin(queue)
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(NoPermission):
         await consumer.poll()
 
 

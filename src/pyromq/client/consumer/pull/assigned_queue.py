@@ -52,6 +52,7 @@ class AssignedQueue:
         self.leaving = False  # it is given away: nothing more is handed out
         self.pulled_ms = 0  # wall clock of the latest pull, for those who look from outside
         self.polled_ms = 0  # and of the latest batch handed out
+        self.gone_since: float | None = None  # monotonic; the topic was not there whenever it was asked for since
         self.epoch = 0  # counts the moves to another offset
         self.broker_id = 0  # the one the broker suggested with its last answer
         self.position = 0

@@ -61,7 +61,7 @@ class AsyncPullConsumer(AsyncLifespan):
     `NoNameServer` at once when no name server can be reached; other methods raise `Unavailable` when no broker answers
     within `ConsumerConfig.timeout`, a `BrokerError` for an answer that says no, `NotRunning` before start and after
     close. While a broker is away, polls find nothing of its queues; pulling resumes by itself. A topic that is deleted
-    and made again is read from its new beginning; polls in between say `TopicNotFound`.
+    and made again is read from its new beginning; polls say `TopicNotFound` once it is away for three seconds.
     """
 
     def __init__(

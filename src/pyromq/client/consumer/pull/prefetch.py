@@ -22,6 +22,8 @@ from pyromq.message import MessageQueue
 
 logger = logging.getLogger(__name__)
 
+GONE_SECONDS = 3.0  # a topic that is away for less was made again; the application does not notice
+
 
 class Fetching:
     """The fetching tasks; they end with the client's.
@@ -82,10 +84,17 @@ class Fetching:
             try:
                 await self._fetch(assigned)
             except MQError as error:
-                if isinstance(error, TopicNotFound):
-                    assigned.begin_anew()
-                self._tell(assigned.queue, error)
+                if not isinstance(error, TopicNotFound) or self._is_gone(assigned):
+                    self._tell(assigned.queue, error)
                 await self._clock.sleep(self._config.retry_seconds)
+
+    def _is_gone(self, assigned: AssignedQueue) -> bool:
+        """The topic is not there: whether that is more than the moment in which somebody makes it again."""
+        assigned.begin_anew()
+        now = self._clock.monotonic()
+        if assigned.gone_since is None:
+            assigned.gone_since = now
+        return now - assigned.gone_since >= GONE_SECONDS
 
     def _is_full(self, assigned: AssignedQueue) -> bool:
         config = self._config
@@ -100,7 +109,7 @@ class Fetching:
         request = PullRequest(
             config.pull_count,
             assigned.tags,
-            config.long_poll_seconds,
+            config.long_poll_seconds if assigned.gone_since is None else 0.0,  # whether it is back is known at once
             config.timeout,
             assigned.broker_id,
             verify=config.verify_checksums,
@@ -110,6 +119,7 @@ class Fetching:
             assigned.broker_id = MASTER  # a replica that is behind is not believed
             return
         self._failures.pop(assigned.queue, None)
+        assigned.gone_since = None
         assigned.broker_id = result.suggested_broker_id
         assigned.pulled_ms = self._clock.now_ms()
         if result.status is PullStatus.OFFSET_MOVED:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyromq.client.consumer.push.listener import GiveUp as GiveUp
     from pyromq.client.consumer.push.listener import RetryLater as RetryLater
     from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
+    from pyromq.client.decision import Decision as Decision
     from pyromq.client.hooks import ConsumeMessageHook as ConsumeMessageHook
     from pyromq.client.hooks import ConsumeOutcome as ConsumeOutcome
     from pyromq.client.hooks import ConsumeStatus as ConsumeStatus
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from pyromq.client.hooks import SendOutcome as SendOutcome
     from pyromq.client.hooks import TransactionEnd as TransactionEnd
     from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
-    from pyromq.client.producer.decision import Decision as Decision
     from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
     from pyromq.client.producer.transaction_producer import Transaction as Transaction
@@ -97,7 +97,7 @@ _MODULES = {
         "SendOutcome",
         "TransactionEnd",
     ),
-    "pyromq.client.producer.decision": ("Decision",),
+    "pyromq.client.decision": ("Decision",),
     "pyromq.client.producer.producer": ("AsyncProducer",),
     "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.consumer.pulling": ("PullResult", "PullStatus"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-from pyromq.client.producer.decision import Decision
+from pyromq.client.decision import Decision
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.message import Message, SendResult, StoredMessage, check_property

@@ -3,7 +3,7 @@
 import pytest
 
 from pyromq.client.admin.admin import AsyncAdmin
-from pyromq.client.producer.decision import Decision
+from pyromq.client.decision import Decision
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.errors import (
     GroupNotFound,

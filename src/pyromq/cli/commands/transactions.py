@@ -14,8 +14,8 @@ import click
 from pyromq.cli.commands.consume import as_record
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.client.admin.undecided_transactions import AsyncHalfMessages, HalfMessage
+from pyromq.client.decision import Decision
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
-from pyromq.client.producer.decision import Decision
 from pyromq.errors import MQError, QueryNotFound
 
 OPERATOR = "pyromq-transaction"  # the group in whose name brokers are asked

@@ -15,7 +15,7 @@ from typing import Self
 from pyromq.client.admin.message_search import find_by_offset_id
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.producer.decision import Decision
+from pyromq.client.decision import Decision
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import CodeNotSupported, QueryNotFound, UsageError
 from pyromq.message import StoredMessage

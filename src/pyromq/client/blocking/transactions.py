@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from pyromq.client.application_code import called
 from pyromq.client.blocking.portal import Portal
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.config import ProducerConfig
-from pyromq.client.consumer.application_code import called
-from pyromq.client.producer.decision import Decision
+from pyromq.client.decision import Decision
 from pyromq.client.producer.transaction_producer import (
     AsyncTransactionProducer,
     Check,

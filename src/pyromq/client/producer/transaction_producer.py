@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pyromq.client.application_code import awaited, called, picture_of, text_of
 from pyromq.client.arguments import checked
 from pyromq.client.config import ProducerConfig
-from pyromq.client.consumer.application_code import awaited, called, picture_of, text_of
+from pyromq.client.decision import Decision
 from pyromq.client.hooks import EndTransactionHook, SendKind, TransactionEnd
-from pyromq.client.producer.decision import Decision
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreCorrupt, Unavailable

@@ -6,8 +6,8 @@ import inspect
 import logging
 from collections.abc import Callable
 
+from pyromq.client.application_code import was_thrown_in
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.consumer.application_code import was_thrown_in
 from pyromq.message import MessageQueue
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 
+from pyromq.client.application_code import was_thrown_in
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
-from pyromq.client.consumer.application_code import was_thrown_in
 from pyromq.client.consumer.owned_queues import OwnedQueues
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.pull.positions import Positions

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from math import isnan
 
-from pyromq.client.consumer.application_code import picture_of, text_of
+from pyromq.client.application_code import picture_of, text_of
 from pyromq.errors import MQError, UsageError
 from pyromq.message import StoredMessage
 

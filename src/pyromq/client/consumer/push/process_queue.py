@@ -14,7 +14,7 @@ from enum import Enum
 from math import inf
 from typing import cast
 
-from pyromq.client.consumer.application_code import was_thrown_in
+from pyromq.client.application_code import was_thrown_in
 from pyromq.client.consumer.push.listener import Listening, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar, overload
 
+from pyromq.client.application_code import text_of
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
-from pyromq.client.consumer.application_code import text_of
 from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
 from pyromq.client.consumer.push.consume_directly import DirectConsuming

@@ -15,10 +15,11 @@ from typing import Self
 from pyromq.client.arguments import check_queue, checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.consumer_status import Reporting
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
 from pyromq.client.consumer.pull.positions import Positions
 from pyromq.client.consumer.pull.prefetch import Fetching
-from pyromq.client.consumer.pull.pull_status import Reporting
+from pyromq.client.consumer.pull.pull_status import consumption
 from pyromq.client.consumer.pull.queue_watch import QueueListener, QueueWatch
 from pyromq.client.consumer.pull.subscribed_queues import Sharing
 from pyromq.client.consumer.pull.turns import Turns
@@ -80,9 +81,10 @@ class AsyncPullConsumer(AsyncLifespan):
         self._clock = clock or SystemClock()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._assigns = False  # from the first `assign` on
-        self._reporting = Reporting(
+        status = consumption(
             self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
         )
+        self._reporting = Reporting(status)
         self._cluster = ClusterClient(
             namesrv,
             self._clock,

@@ -17,6 +17,7 @@ from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
+from pyromq.client.consumer.consumer_status import Reporting
 from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
 from pyromq.client.consumer.push.consume_directly import DirectConsuming
@@ -26,7 +27,7 @@ from pyromq.client.consumer.push.local_offset_store import LocalOffsets
 from pyromq.client.consumer.push.orderly import OrderlyConsuming
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.pull_loop import Limits, PullLoops
-from pyromq.client.consumer.push.push_status import ConsumerReporting, Consumption
+from pyromq.client.consumer.push.push_status import ConsumingDirectly, consumption
 from pyromq.client.consumer.push.queue_ownership import Ownership
 from pyromq.client.consumer.push.remote_offset_store import GroupOffsets
 from pyromq.client.consumer.push.reply import Replies
@@ -105,14 +106,14 @@ class AsyncConsumer(AsyncLifespan):
         self._stopped: asyncio.Event
         self._owned: dict[MessageQueue, OwnedQueue] = {}
         self._direct = DirectConsuming(group, clock, orderly=config.orderly)
-        status = Consumption(group, config, self._owned, self._entry, self._listening, self._reset, self._look_again)
-        self._reporting = ConsumerReporting(status, self._direct)
+        status = consumption(self._owned, config, entry=self._entry, reset=self._reset, wake=self._look_again)
+        self._reporting = Reporting(status)
         self._hooks = ListenerHooks(group, config, clock, client_id=lambda: self._cluster.client_id)
         self._cluster = ClusterClient(
             namesrv,
             clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
-            answerers=[self._reporting],
+            answerers=[self._reporting, ConsumingDirectly(status, self._direct, self._listening)],
             instance=config.instance or ("DEFAULT" if config.broadcast else None),
             connections=config.connections,
             heartbeat_seconds=config.heartbeat_seconds,

@@ -79,7 +79,9 @@ def torn(before: Image, after: Image, chance: random.Random) -> Image | None:
 
     A write that goes over two files of the log ends the first one, named before the other, first.
     """
-    empty = {name: file_of(bytes(file.size)) for name, file in after.items() if name not in before}
+    # Tables that other threads made meanwhile are none of this write's.
+    made = (name for name in after if name.startswith(MAPPED_FOLDERS) and name not in before)
+    empty = {name: file_of(bytes(after[name].size)) for name in made}
     left = {**empty, **before}
     changed = sorted(name for name in after if name.startswith(MAPPED_FOLDERS) and left[name] != after[name])
     if not changed:

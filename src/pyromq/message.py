@@ -73,42 +73,14 @@ TIMER_PROPERTIES = (Property.TIMER_DELAY_SECONDS, Property.TIMER_DELAY_MS, Prope
 # Not for free use by applications. Source: MessageConst.STRING_HASH_SET of 4.9.8; the timers' of RocketMQ 5.
 RESERVED_PROPERTIES = frozenset(
     {
-        "TRACE_ON",
-        "MSG_REGION",
-        "KEYS",
-        "TAGS",
-        "WAIT",
-        "DELAY",
-        "RETRY_TOPIC",
-        "REAL_TOPIC",
-        "REAL_QID",
-        "TRAN_MSG",
-        "PGROUP",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "BUYER_ID",
-        "ORIGIN_MESSAGE_ID",
-        "TRANSFER_FLAG",
-        "CORRECTION_FLAG",
-        "MQ2_FLAG",
-        "RECONSUME_TIME",
-        "MAX_RECONSUME_TIMES",
-        "UNIQ_KEY",
-        "CONSUME_START_TIME",
-        "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
-        "CLUSTER",
-        "MSG_TYPE",
-        "INNER_MULTI_QUEUE_OFFSET",
-        *TIMER_PROPERTIES,
-        Property.TIMER_OUT_MS,
-        Property.TIMER_CANCELS,
+        "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID",
+        "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG",
+        "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "UNIQ_KEY", "CONSUME_START_TIME",
+        "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER",
+        "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET",
+        *TIMER_PROPERTIES, Property.TIMER_OUT_MS, Property.TIMER_CANCELS,
     }
-)
+)  # fmt: skip
 
 
 class SysFlag:
@@ -293,6 +265,11 @@ class StoredMessage(msgspec.Struct):
     def body(self) -> bytes:
         """The application's bytes, decompressed where the record says compressed."""
         return decompress(self.stored_body, self.sys_flag) if self.sys_flag & SysFlag.COMPRESSED else self.stored_body
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the stored body does not match its checksum, compared now; consumers hand out none that is."""
+        return zlib.crc32(self.stored_body) & 0x7FFFFFFF != self.body_crc
 
     @property
     def tags(self) -> str | None:

@@ -322,11 +322,6 @@ def is_of_topic(record: Buffer, topic: bytes) -> bool:
     return record[topic_at - 1] == len(topic) and record[topic_at : topic_at + len(topic)] == topic
 
 
-def matches_checksum(message: StoredMessage) -> bool:
-    """Whether a message's stored body is what its record's checksum says."""
-    return _crc32(message.stored_body) & 0x7FFFFFFF == message.body_crc
-
-
 def decode_all(buffer: Buffer, *, check_crc: bool = False) -> list[StoredMessage]:
     """Return the records that lie back to back in `buffer`, as in the body of a pull answer."""
     messages = []

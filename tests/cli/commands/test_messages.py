@@ -38,3 +38,21 @@ def test_id_that_is_none_is_one_line_of_error(cli, served):
         failed = cli("message", "show", wrong)
         assert failed.code == 1
         assert len(failed.err.splitlines()) == 1
+
+
+def test_a_damaged_message_is_marked(cli, served):
+    sent = json.loads(cli("send", "message-damaged", "before", "--keys", "k", "-o", "json").out)
+    served.pass_time(1000)
+    while not served.broker.store.index_step(1.0):
+        pass
+    path = next((served.broker.config.data / "commitlog").iterdir())
+    with path.open("r+b") as file:
+        file.seek(int(sent["offset_message_id"][-16:], 16) + 88)
+        assert file.read(6) == b"before"
+        file.seek(-6, 1)
+        file.write(b"after!")
+
+    shown = cli("message", "show", sent["offset_message_id"], "-o", "json")
+    assert (shown.code, json.loads(shown.out)["damaged"]) == (1, True)
+    (row,) = json.loads(cli("message", "find", "message-damaged", "--key", "k", "-o", "json").out)
+    assert row["damaged"]

@@ -221,6 +221,28 @@ async def test_messages_are_found_by_key_newest_first(cluster, admin):
     assert await admin.query_by_key("orders", "none") == []
 
 
+@pytest.mark.parametrize("size", [30, 60_000])
+async def test_damaged_messages_are_found_and_marked(cluster, admin, caplog, size):
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"sound", keys="k"))
+    sent = await producer.send(Message("orders", b"b" * size, keys="k"))
+    while not cluster.broker.store.index_step(1.0):
+        pass
+    (path,) = (cluster.broker.config.data / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        place = int(sent.offset_message_id[-16:], 16) + 88 + 20
+        file.seek(place)
+        (found,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([found ^ 1]))
+
+    assert [m.is_damaged for m in await admin.query_by_key("orders", "k")] == [True, False]
+    assert (await admin.view(sent.message_id, "orders")).is_damaged
+    assert (await admin.view(sent.offset_message_id)).is_damaged
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 3 and all(sent.message_id in text and "checksum" in text for text in told)
+
+
 async def test_a_delayed_message_is_found_by_key_and_id_once_it_is_there(cluster, admin):
     producer = await cluster.producer()
     sent = await producer.send(Message("orders", b"1", keys="k", delay=10))

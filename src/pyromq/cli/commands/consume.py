@@ -29,7 +29,7 @@ from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
 from pyromq.client.consumer.damage import DamagedMessage, MessageDamaged
 from pyromq.client.consumer.pulling import PullResult
-from pyromq.errors import UsageError
+from pyromq.errors import IllegalMessage, UsageError
 from pyromq.filter.tags import subscribed_tags
 from pyromq.message import MessageQueue, StoredMessage
 
@@ -201,7 +201,7 @@ def _show_json(message: StoredMessage) -> None:
 
 
 def as_record(message: StoredMessage) -> dict[str, Any]:
-    """Return a message as JSON knows it; a body that is no text is given in Base64 under another name."""
+    """Return a message as JSON knows it; a body that is no text, or cannot be unpacked, is given in Base64."""
     record: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -218,7 +218,11 @@ def as_record(message: StoredMessage) -> dict[str, Any]:
         "properties": message.properties,
     }
     try:
-        record["body"] = message.body.decode()
+        body = message.body
+    except IllegalMessage:
+        body = message.stored_body
+    try:
+        record["body"] = body.decode()
     except UnicodeDecodeError:
-        record["body_base64"] = b64encode(message.body).decode()
+        record["body_base64"] = b64encode(body).decode()
     return record

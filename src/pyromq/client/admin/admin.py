@@ -275,7 +275,10 @@ class AsyncAdmin(AsyncLifespan):
     # --- messages
 
     async def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """Return one message: by the broker's offset id, or with `topic` by either id. Raises `QueryNotFound`."""
+        """Return one message: by the broker's offset id, or with `topic` by either id. Raises `QueryNotFound`.
+
+        One whose body does not match its checksum is returned as well, with a warning: its `is_damaged` is true.
+        """
         self._cluster.check_running()
         if topic is not None:
             found = await find_by_unique_id(self._cluster, topic, message_id, timeout=self._timeout)
@@ -288,7 +291,8 @@ class AsyncAdmin(AsyncLifespan):
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key and were stored between two times, newest first.
 
-        Brokers give at most 64 each. Times are ms since 1970; `end_ms` None means now.
+        Brokers give at most 64 each. Times are ms since 1970; `end_ms` None means now. Damaged ones are among them, as
+        with `view`.
         """
         self._cluster.check_running()
         found = await find_by_key(

@@ -1,6 +1,11 @@
-"""Finding single messages in a cluster: by offset id, by unique id, by key."""
+"""Finding single messages in a cluster: by offset id, by unique id, by key.
+
+One whose body is damaged is found as well, for rescue: a warning tells of it, and `is_damaged` is true.
+"""
 
 from __future__ import annotations
+
+import logging
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.errors import BrokerError, QueryNotFound, Unavailable
@@ -8,6 +13,8 @@ from pyromq.message import StoredMessage
 from pyromq.message_id import parse_offset_id
 from pyromq.record import decode, decode_all
 from pyromq.remoting.headers import QueryMessage, ViewMessage
+
+logger = logging.getLogger(__name__)
 
 MAX_PER_BROKER = 64  # what a broker gives at most. Source: MessageStoreConfig.maxMsgsNumBatch
 FOR_EVER_MS = (1 << 63) - 1
@@ -19,11 +26,12 @@ async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout:
     hint = "if it is the producer's unique id, give its topic too"
     try:
         response = await cluster.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
-        return decode(response.check().body)
+        message = decode(response.check().body)
     except Unavailable as error:
         raise Unavailable(f"message id {message_id} points at broker {place.address}: {error}; {hint}") from error
     except BrokerError as error:
         raise QueryNotFound(f"no message has id {message_id}: {error}; {hint}") from error
+    return _looked_at([message])[0]
 
 
 async def find_by_unique_id(
@@ -45,7 +53,7 @@ async def find_copies(cluster: ClusterClient, topic: str, message_id: str, *, ti
         by_unique_key=True,
     )
     found = await _ask_brokers(cluster, question, timeout=timeout)
-    return [message for message in found if message.message_id == message_id]
+    return _looked_at([message for message in found if message.message_id == message_id])
 
 
 async def find_by_key(
@@ -69,7 +77,23 @@ async def find_by_key(
     found = await _ask_brokers(cluster, question, timeout=timeout)
     # The index knows hashes of keys only.
     matching = [message for message in found if key in message.keys or key == message.message_id]
-    return sorted(matching, key=lambda message: (message.store_ms, message.log_offset), reverse=True)
+    return sorted(_looked_at(matching), key=lambda message: (message.store_ms, message.log_offset), reverse=True)
+
+
+def _looked_at(messages: list[StoredMessage]) -> list[StoredMessage]:
+    """Return the messages; those that are not what was stored are told."""
+    for message in messages:
+        if message.is_damaged:
+            logger.warning(
+                "damaged message %s in topic %s, queue %d, queue offset %d, log offset %d: its body does not match its"
+                " checksum",
+                message.message_id,
+                message.topic,
+                message.queue_id,
+                message.queue_offset,
+                message.log_offset,
+            )
+    return messages
 
 
 async def _ask_brokers(cluster: ClusterClient, question: QueryMessage, *, timeout: float) -> list[StoredMessage]:

@@ -11,7 +11,7 @@ from operator import lt
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.record import MAGIC_AT, MAGIC_BYTES, decode, matches_checksum, said_log_offset
+from pyromq.record import MAGIC_AT, MAGIC_BYTES, decode, said_log_offset
 
 DAMAGED = "DAMAGED"  # property of a dead letter: what is wrong with the record it was copied from
 
@@ -64,7 +64,7 @@ def examine(
             last = expected if whole else end - 1
             if verify and not expected <= message.queue_offset <= last:
                 what = f"its record says queue offset {message.queue_offset}"
-            elif verify and not matches_checksum(message):
+            elif verify and message.is_damaged:
                 what, expected = "its body does not match its checksum", message.queue_offset
             else:
                 expected = message.queue_offset

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 from pyromq import Admin, Message, Producer
 from pyromq.errors import NoNameServer, TopicNotFound
 from pyromq.message import MessageQueue
-from pyromq.spark.clients import client_of
 from pyromq.spark.read.bounds import DataLoss
+from pyromq.spark.read.clients import client_of
 from pyromq.spark.read.options import read_options
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.reader import RocketMQReader

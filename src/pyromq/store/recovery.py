@@ -13,9 +13,9 @@ import logging
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
-from pyromq.store.cut_guard import Claim, check_cut
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.log.commit_log import CommitLog, Scan
+from pyromq.store.log.cut_guard import Claim, check_cut
 from pyromq.store.progress_line import ProgressLine
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.queue.entry_proof import EntryProof

@@ -10,8 +10,8 @@ pytest.importorskip("pyarrow")
 from pyromq import Message
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
-from pyromq.spark.clients import patiently
 from pyromq.spark.read.bounds import plan_ranges
+from pyromq.spark.read.clients import patiently
 from pyromq.spark.read.options import STREAM, read_options
 from pyromq.spark.read.stream_planning import Limits, StreamPlanning
 from pyromq.testing import Cluster, FakeClock

@@ -10,8 +10,8 @@ from pyromq import Admin, AsyncAdmin, Message, Producer
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.clients import client_of
 from pyromq.spark.read.bounds import DataLoss
+from pyromq.spark.read.clients import client_of
 from pyromq.spark.read.options import STREAM, read_options
 from pyromq.spark.read.plan import share
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset

@@ -11,7 +11,7 @@ from tests.spark.serving import Served, numbers_seen
 
 from pyromq import Admin
 from pyromq.errors import NoNameServer, TopicNotFound
-from pyromq.spark.clients import patiently
+from pyromq.spark.read.clients import patiently
 from pyromq.spark.write.clients import sink_client
 from pyromq.spark.write.options import sink_options
 from pyromq.spark.write.task import SinkTask, TaskName

@@ -15,8 +15,8 @@ from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.files import holds_delta
 from pyromq.spark.archive.sink import ArchiveSink
-from pyromq.spark.clients import patiently
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
+from pyromq.spark.read.clients import patiently
 from pyromq.spark.read.options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
-from pyromq.spark.clients import client_of, patiently
 from pyromq.spark.read.bounds import plan_ranges
+from pyromq.spark.read.clients import client_of, patiently
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange, partition
 from pyromq.spark.read.stream_offset import read_stream_offset

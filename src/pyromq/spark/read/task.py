@@ -14,8 +14,8 @@ from pyromq.client.consumer.pulling import PullResult, PullStatus
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.record import queue_offset_of, unpack_size
-from pyromq.spark.clients import client_of, patiently
 from pyromq.spark.read.bounds import queue_name, report_loss
+from pyromq.spark.read.clients import client_of, patiently
 from pyromq.spark.read.columns import check_bodies, count_records, to_batch
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange

@@ -17,7 +17,7 @@ from pyromq.client.producer.run_producer import Acknowledged
 from pyromq.errors import BatchDecided, MessageRefused
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
-from pyromq.spark.clients import patiently
+from pyromq.spark.read.clients import patiently
 from pyromq.spark.write.columns import MessageReader, Messages, Row, dead_letter
 from pyromq.spark.write.options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 from pyromq.spark.write.runs import OpenRuns

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyromq.client.blocking.batch_transactions import BatchTransactions
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import MQError, Unavailable, UsageError
-from pyromq.spark.clients import RESTART_SECONDS, patiently
+from pyromq.spark.read.clients import RESTART_SECONDS, patiently
 from pyromq.spark.write.clients import sink_client
 from pyromq.spark.write.options import EXACTLY_ONCE, SinkOptions
 from pyromq.spark.write.task import Report, SinkTask, TaskName

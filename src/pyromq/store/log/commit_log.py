@@ -33,8 +33,8 @@ from pyromq.record import (
     texts_at,
     unpack_size_and_magic,
 )
-from pyromq.store.cut_guard import sound_record_behind
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.log.cut_guard import sound_record_behind
 from pyromq.store.log.room_ahead import RoomAhead
 from pyromq.store.log.segment import Segment, sync_all
 from pyromq.store.log.segmented_log import SegmentedLog

@@ -12,7 +12,7 @@ from tests.seed import seed_of_the_day
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
@@ -39,7 +39,7 @@ class Parts:
     """What of a broker keeps messages back."""
 
     store: MessageStore
-    offsets: Offsets
+    offsets: ConsumerOffsets
     levels: DelayLevels
     halves: HalfMessages
     transacting: Transacting
@@ -64,7 +64,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
     statistics = Statistics("c", clock)
     store.open()
     try:
-        offsets = Offsets(JsonFile(root / "config/consumerOffset.json"))
+        offsets = ConsumerOffsets(JsonFile(root / "config/consumerOffset.json"))
         offsets.load()
         topics = Topics(config, JsonFile(root / "config/topics.json"), clock)
         put_message = PutMessage(store, statistics, config)

@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.delays.timer_delivery import TimerDelivery
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
@@ -64,11 +64,11 @@ class Parts:
         folder = ROOT / "config"
         self.store = store = MessageStore(self.store_config, time, store_address=ADDRESS, disk=disk)
         self.tables = [JsonFile(folder / name, disk) for name in ("consumerOffset", "topics", "delayOffset")]
-        self.offsets = Offsets(self.tables[0])
+        self.offsets = ConsumerOffsets(self.tables[0])
         self.topics = Topics(config, self.tables[1], time)
         put_message = PutMessage(store, statistics, config)
         self.levels = DelayLevels(store, put_message, self.tables[2], statistics=statistics, clock=time)
-        self.timers = Timers(store, put_message, ROOT / "timers", config=config, clock=time)
+        self.timers = TimerDelivery(store, put_message, ROOT / "timers", config=config, clock=time)
         self.tables.append(self.timers.filed._files._file)
         self.halves = HalfMessages(store, put_message, topics=self.topics, offsets=self.offsets, clock=time)
         confirmation = Confirmation(store, time)

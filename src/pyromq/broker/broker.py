@@ -15,7 +15,7 @@ from pyromq.broker.batches.part import batch_transactions
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.part import consuming
 from pyromq.broker.delays.part import delay_levels, timers
-from pyromq.broker.log_cleaning import Expiring
+from pyromq.broker.log_cleaning import LogCleaning
 from pyromq.broker.members.part import members
 from pyromq.broker.part import Part, Save, Step, periodic
 from pyromq.broker.producing.part import producing
@@ -57,7 +57,7 @@ def _parts(state: SharedState) -> list[Part]:
         administration(state),
         audit_log(state),
     ]
-    expiring = Expiring(state.store, [part.log_needed_from for part in parts if part.log_needed_from is not None])
+    expiring = LogCleaning(state.store, [part.log_needed_from for part in parts if part.log_needed_from is not None])
     return [
         *parts,
         Part(answerers=[expiring], steps=[Step(expiring.step)]),

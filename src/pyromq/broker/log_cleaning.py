@@ -22,7 +22,7 @@ IDLE_SECONDS = 1.0
 _HOUR_MS = 3_600_000
 
 
-class Expiring:
+class LogCleaning:
     """Answers requests to clean up; `step` is called again and again while the broker runs.
 
     `needed` return log offsets from which on parts of the broker read the log after a crash.

@@ -61,7 +61,7 @@ class _NameServer:
         return self.version is not None and self.channel is not None and not self.channel.closed
 
 
-class Registering:
+class NameServerRegistration:
     """The registrations of one broker at all its name servers. An unreachable one is tried again each second."""
 
     def __init__(self, config: BrokerConfig, topics: Topics, clock: Clock) -> None:

@@ -12,14 +12,14 @@ from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.delays.timer_delivery import TimerDelivery
 from pyromq.broker.indexing import Indexing
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.members.consumer_groups import Groups
-from pyromq.broker.name_server_registration import Registering
+from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.name_server_registration import NameServerRegistration
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
@@ -43,13 +43,13 @@ class SharedState:
         address = pack_address("127.0.0.1", 0)
         self.store = store = MessageStore(self.config.store_config, clock, store_address=address, disk=disk)
         self.topics = topics = Topics(self.config, JsonFile(folder / "topics.json", disk), clock)
-        self.groups = Groups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock)
-        self.offsets = Offsets(JsonFile(folder / "consumerOffset.json", disk))
+        self.groups = ConsumerGroups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock)
+        self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk))
         self.connections = Connections(self.config, clock)
         self.statistics = statistics = Statistics(self.config.cluster, clock)
         self.queue_locks = QueueLocks(clock)
         self.indexing = Indexing(store, clock)
-        self.registering = Registering(self.config, topics, clock)
+        self.registering = NameServerRegistration(self.config, topics, clock)
         self.put_message = put_message = PutMessage(store, statistics, self.config)
         self.admission = Admission(topics, self.config)
         self.confirmation = Confirmation(store, clock)
@@ -61,7 +61,7 @@ class SharedState:
             clock=clock,
             queue_for=topics.queue_for,
         )
-        self.timers = Timers(
+        self.timers = TimerDelivery(
             store,
             put_message,
             config.data / "timers",

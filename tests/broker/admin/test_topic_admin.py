@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import GroupConfig, ResetOffsets, decode_body, encode_body
 from pyromq.remoting.command import Reply
@@ -111,7 +111,7 @@ async def test_a_deleted_topic_loses_the_offsets_of_every_group_for_good(caller,
     broker.offsets.persist()
     await caller.ask(DeleteTopic(topic="orders"))
     assert broker.offsets.table().offsets == {"kept@g": {0: 5}, "kept@other": {0: 5}}
-    again = Offsets(JsonFile(config.data / "config" / "consumerOffset.json"))
+    again = ConsumerOffsets(JsonFile(config.data / "config" / "consumerOffset.json"))
     again.load()  # as after a crash
     assert again.table() == broker.offsets.table()
 

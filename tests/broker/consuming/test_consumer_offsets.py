@@ -2,14 +2,14 @@
 
 import pytest
 
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.errors import StoreNotWritable
 from pyromq.store.json_file import JsonFile
 
 
 @pytest.fixture
 def offsets(tmp_path):
-    offsets = Offsets(JsonFile(tmp_path / "consumerOffset.json"))
+    offsets = ConsumerOffsets(JsonFile(tmp_path / "consumerOffset.json"))
     offsets.commit("g", "orders", 0, 5)
     offsets.commit("g", "orders", 1, 7)
     offsets.commit("other", "orders", 0, 3)
@@ -29,7 +29,7 @@ def test_offsets_are_found_by_group_topic_and_queue(offsets):
 def test_what_was_persisted_survives_a_restart(offsets, tmp_path):
     offsets.persist()
     offsets.commit("g", "orders", 0, 9)
-    again = Offsets(JsonFile(tmp_path / "consumerOffset.json"))
+    again = ConsumerOffsets(JsonFile(tmp_path / "consumerOffset.json"))
     again.load()
     assert again.of_topic("g", "orders") == {0: 5, 1: 7}
 
@@ -43,7 +43,7 @@ def test_an_unchanged_table_is_not_written(offsets):
 
 def test_a_table_that_could_not_be_written_is_written_later(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    offsets = Offsets(JsonFile(tmp_path / "file" / "consumerOffset.json"))
+    offsets = ConsumerOffsets(JsonFile(tmp_path / "file" / "consumerOffset.json"))
     offsets.commit("g", "orders", 0, 1)
     with pytest.raises(StoreNotWritable):
         offsets.persist()
@@ -53,7 +53,7 @@ def test_a_table_that_could_not_be_written_is_written_later(tmp_path):
 def test_java_writes_queue_ids_without_quotes(tmp_path):
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(b'{\n\t"offsetTable":{\n\t\t"orders@g":{0:12,1:15\n\t\t}\n\t}\n}')
-    offsets = Offsets(JsonFile(path))
+    offsets = ConsumerOffsets(JsonFile(path))
     offsets.load()
     assert offsets.of_topic("g", "orders") == {0: 12, 1: 15}
 

@@ -12,7 +12,7 @@ from tests.broker.timers import DAY, cancel, timed
 from pyromq.broker.broker import Broker
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
-from pyromq.broker.delays.timer_delivery import LONGEST_WAIT, Timers
+from pyromq.broker.delays.timer_delivery import LONGEST_WAIT, TimerDelivery
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, StoreNotWritable
@@ -33,7 +33,7 @@ class Alone(NamedTuple):
     """A store with its timers, without a broker that runs them all the time."""
 
     store: MessageStore
-    timers: Timers
+    timers: TimerDelivery
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def alone_in(clock):
         store = MessageStore(config.store_config, clock, store_address=bytes(8))
         store.open()
         put_message = PutMessage(store, Statistics("c", clock), config)
-        timers = Timers(store, put_message, config.data / "timers", config=config, clock=clock)
+        timers = TimerDelivery(store, put_message, config.data / "timers", config=config, clock=clock)
         opened.append(Alone(store, timers))
         timers.load()
         return Alone(store, timers)

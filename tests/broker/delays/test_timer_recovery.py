@@ -14,7 +14,7 @@ from tests.seed import seed_of_the_day
 from pyromq.broker.broker import Broker
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
-from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.delays.timer_delivery import TimerDelivery
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import RecallRefused, StoreCorrupt
@@ -39,7 +39,7 @@ class Run:
         self.clock = FakeClock(now_ms)
         self.store = MessageStore(config.store_config, self.clock, store_address=bytes(8))
         self.store.open()
-        self.timers = Timers(
+        self.timers = TimerDelivery(
             self.store,
             PutMessage(self.store, Statistics("c", self.clock), config),
             config.data / "timers",

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS, Groups
+from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS, ConsumerGroups
 from pyromq.errors import IllegalName
 from pyromq.remoting.bodies import GroupConfig, GroupConfigTable, decode_body, encode_body
 from pyromq.remoting.headers import DeleteGroup, SaveGroup
@@ -15,7 +15,7 @@ from pyromq.testing import FakeClock, SimulatedDisk
 
 @pytest.fixture
 def groups(config, tmp_path):
-    return Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+    return ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
 
 
 def test_built_in_groups_are_there(groups):
@@ -42,7 +42,7 @@ def test_automatic_creation_can_be_switched_off(groups, config):
 
 def test_changes_survive_a_restart(groups, config, tmp_path):
     groups.put(GroupConfig(name="g", retry_max_times=3, consume_enabled=False)).result(5)
-    again = Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+    again = ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
     again.load()
     assert again.find("g") == GroupConfig(name="g", retry_max_times=3, consume_enabled=False)
     assert again.version == groups.version
@@ -54,7 +54,7 @@ def test_a_group_that_came_by_itself_is_written_later(groups, config, tmp_path):
     groups.persist()
     assert groups.unsaved() is None
     groups.find("g")
-    again = Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+    again = ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
     again.load()
     assert "g" not in again
     groups.unsaved()()
@@ -69,7 +69,7 @@ def test_what_a_thread_writes_late_undoes_nothing(groups, config, tmp_path):
     saved = groups.put(GroupConfig(name="h"))
     saved.result(5)
     late()
-    again = Groups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
+    again = ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
     again.load()
     assert "h" in again
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
@@ -25,7 +25,7 @@ class Progress:
     """Reads one broker's store and offsets as tools want to see them. Times are ms; 0 where there is none."""
 
     def __init__(
-        self, store: MessageStore, offsets: Offsets, *, statistics: Statistics, broker_name: str, clock: Clock
+        self, store: MessageStore, offsets: ConsumerOffsets, *, statistics: Statistics, broker_name: str, clock: Clock
     ) -> None:
         self._store = store
         self._offsets = offsets

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from pyromq.broker.admin.consume_stats import Progress, subscribes
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.topics import Topics
 from pyromq.errors import TopicNotFound
 from pyromq.remoting.bodies import (
@@ -38,8 +38,8 @@ class Tracking:
         progress: Progress,
         topics: Topics,
         *,
-        groups: Groups,
-        offsets: Offsets,
+        groups: ConsumerGroups,
+        offsets: ConsumerOffsets,
         connections: Connections,
         config: BrokerConfig,
     ) -> None:

@@ -6,9 +6,9 @@ import logging
 from concurrent.futures import Future
 
 from pyromq.broker.confirmation import when_saved
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.statistics import Statistics
 from pyromq.names import retry_topic
 from pyromq.remoting.bodies import CorrectionOffsetTable, DelayOffsetTable, GroupConfig, decode_body, encode_body
@@ -32,7 +32,9 @@ MAX_LONG = (1 << 63) - 1
 class Grouping:
     """Creates, changes, lists and deletes groups; copies and compares their offsets."""
 
-    def __init__(self, groups: Groups, offsets: Offsets, *, delay_levels: DelayLevels, statistics: Statistics) -> None:
+    def __init__(
+        self, groups: ConsumerGroups, offsets: ConsumerOffsets, *, delay_levels: DelayLevels, statistics: Statistics
+    ) -> None:
         self._groups = groups
         self._offsets = offsets
         self._delay_levels = delay_levels

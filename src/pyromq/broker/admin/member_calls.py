@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections, Member
 from pyromq.broker.topics import Topics
 from pyromq.errors import BrokerError, ConsumerNotOnline, ConsumeTimeout, DeadlineExceeded, MQError
@@ -38,7 +38,13 @@ class Relaying:
     """Passes administrators' requests to consumers and their answers back."""
 
     def __init__(
-        self, store: MessageStore, topics: Topics, *, offsets: Offsets, connections: Connections, broker_name: str
+        self,
+        store: MessageStore,
+        topics: Topics,
+        *,
+        offsets: ConsumerOffsets,
+        connections: Connections,
+        broker_name: str,
     ) -> None:
         self._store = store
         self._topics = topics

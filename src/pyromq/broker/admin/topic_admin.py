@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import complete_when_saved, when_saved
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics, check_changeable
@@ -43,7 +43,7 @@ class Administering:
         store: MessageStore,
         topics: Topics,
         *,
-        offsets: Offsets,
+        offsets: ConsumerOffsets,
         connections: Connections,
         statistics: Statistics,
         config: BrokerConfig,

@@ -51,7 +51,7 @@ class _Shape:
     log_offset: int  # of the run
 
 
-class Publications:
+class BatchPublishing:
     """The decisions of one broker that are not visible yet, oldest first."""
 
     def __init__(

@@ -15,11 +15,11 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
-from pyromq.broker.batches.batch_publishing import Publications
+from pyromq.broker.batches.batch_publishing import BatchPublishing
 from pyromq.broker.batches.decisions import ENTRIES, NOTES, Decision, Ledger
 from pyromq.broker.batches.half_runs import HalfRuns, Run, run_of, run_properties
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -56,7 +56,7 @@ class BatchTransactions:
         put_message: PutMessage,
         *,
         topics: Topics,
-        offsets: Offsets,
+        offsets: ConsumerOffsets,
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
@@ -69,7 +69,7 @@ class BatchTransactions:
         self._clock = clock
         self._ledger = Ledger(store, put_message, topics=topics, config=config, clock=clock)
         self._runs = HalfRuns(clock)
-        self._publications = Publications(store, put_message, topics=topics, ledger=self._ledger, config=config)
+        self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
         self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
         self._next_look = 0.0
         self._noted = _Progress()

@@ -15,7 +15,7 @@ from pyromq.store.message_store import MessageStore
 THREADS = 4  # reads of the disk at a time
 
 
-class ColdReads:
+class ColdPulls:
     """Owns the threads, which are made when they are needed."""
 
     def __init__(self, store: MessageStore) -> None:

@@ -17,7 +17,7 @@ from pyromq.store.json_file import JsonFile
 _AT = "@"  # between topic and group; neither may contain it
 
 
-class Offsets:
+class ConsumerOffsets:
     """The table topic and group -> queue id -> next offset. On disk only after `persist`."""
 
     def __init__(self, file: JsonFile) -> None:

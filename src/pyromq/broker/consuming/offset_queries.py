@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.topics import Topics
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
@@ -26,7 +26,9 @@ from pyromq.store.message_store import MessageStore
 class Consuming:
     """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
 
-    def __init__(self, store: MessageStore, topics: Topics, *, offsets: Offsets, connections: Connections) -> None:
+    def __init__(
+        self, store: MessageStore, topics: Topics, *, offsets: ConsumerOffsets, connections: Connections
+    ) -> None:
         self._store = store
         self._topics = topics
         self._offsets = offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyromq.broker.consuming.cold_pulls import ColdReads
+from pyromq.broker.consuming.cold_pulls import ColdPulls
 from pyromq.broker.consuming.long_polls import LongPolls
 from pyromq.broker.consuming.offset_queries import Consuming
 from pyromq.broker.consuming.pulling import Pulling
@@ -22,7 +22,7 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
     offsets, connections, statistics = state.offsets, state.connections, state.statistics
     long_polls = LongPolls(state.clock, store.record_at, run_soon)
     store.on_append = long_polls.arrived
-    cold_reads = ColdReads(store)
+    cold_reads = ColdPulls(store)
     pulling = Pulling(
         store,
         topics,

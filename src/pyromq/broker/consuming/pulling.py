@@ -6,11 +6,11 @@ from concurrent.futures import Future
 from functools import partial
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.cold_pulls import ColdReads
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.cold_pulls import ColdPulls
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics
 from pyromq.errors import (
@@ -64,12 +64,12 @@ class Pulling:
         self,
         store: MessageStore,
         topics: Topics,
-        groups: Groups,
+        groups: ConsumerGroups,
         *,
         connections: Connections,
-        offsets: Offsets,
+        offsets: ConsumerOffsets,
         long_polls: LongPolls,
-        cold_reads: ColdReads,
+        cold_reads: ColdPulls,
         statistics: Statistics,
         config: BrokerConfig,
     ) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from pyromq.broker.admission import Admission
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics
@@ -41,7 +41,7 @@ class Retrying:
         confirmation: Confirmation,
         store: MessageStore,
         topics: Topics,
-        groups: Groups,
+        groups: ConsumerGroups,
         statistics: Statistics,
     ) -> None:
         self._put_message = put_message

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.delays.timer_delivery import Timers
+from pyromq.broker.delays.timer_delivery import TimerDelivery
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
@@ -35,7 +35,7 @@ class Recalling:
     """Cancels, counts and lists."""
 
     def __init__(
-        self, timers: Timers, topics: Topics, *, confirmation: Confirmation, config: BrokerConfig, clock: Clock
+        self, timers: TimerDelivery, topics: Topics, *, confirmation: Confirmation, config: BrokerConfig, clock: Clock
     ) -> None:
         self._confirmation = confirmation
         self._timers = timers

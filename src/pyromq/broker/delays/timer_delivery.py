@@ -23,7 +23,7 @@ from pyromq.broker.delays.timer_records import (
     park,
     unique_key_of,
 )
-from pyromq.broker.delays.timer_table import FiledTimers
+from pyromq.broker.delays.timer_table import TimerTable
 from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
@@ -56,7 +56,7 @@ class _Delivery(NamedTuple):
     message: StoredMessage
 
 
-class Timers:
+class TimerDelivery:
     """The waiting messages of one broker. `load` after the store is open, before anything else.
 
     `queue_for` says which queue of a topic a message for a queue goes to, as the topic is by then.
@@ -75,7 +75,7 @@ class Timers:
         put_message.park = self.divert
         self.alarm = Alarm(clock)
         self._queue_for = queue_for
-        self.filed = FiledTimers(store, folder)
+        self.filed = TimerTable(store, folder)
         self._put_message = put_message
         self._config = config
         self._clock = clock

@@ -43,7 +43,7 @@ REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through af
 _Parked = tuple[int, int, int, Ticket]  # queue offset, log offset and size of a record in the timer topic
 
 
-class FiledTimers:
+class TimerTable:
     """One writer. `near` is the last hour whose due times somebody keeps; `unread` the hours of which some are new."""
 
     def __init__(self, store: MessageStore, folder: Path) -> None:

@@ -30,7 +30,7 @@ BUILT_IN_GROUPS = (
 )
 
 
-class Groups:
+class ConsumerGroups:
     """The table group -> settings. Each change gets a new data version; a thread writes it, and a future says when.
 
     Groups that were created because somebody came wait for `unsaved`, which writes them: they would be created again.

@@ -6,7 +6,7 @@ import logging
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.members.connections import Connections, ConsumerGroup, Member, wanted
-from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError
@@ -25,7 +25,7 @@ class Heartbeating:
     """Keeps the registry of clients true, and tells when members of a group subscribe differently."""
 
     def __init__(
-        self, connections: Connections, groups: Groups, *, topics: Topics, config: BrokerConfig, clock: Clock
+        self, connections: Connections, groups: ConsumerGroups, *, topics: Topics, config: BrokerConfig, clock: Clock
     ) -> None:
         self._connections = connections
         self._groups = groups

@@ -10,7 +10,7 @@ from pyromq.broker.admission import Admission
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.delays.timer_records import Ticket
-from pyromq.broker.members.consumer_groups import Groups
+from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.put_message import (
     DELAY,
     TIMER,
@@ -50,7 +50,7 @@ class Sending:
         confirmation: Confirmation,
         store: MessageStore,
         topics: Topics,
-        groups: Groups,
+        groups: ConsumerGroups,
         config: BrokerConfig,
     ) -> None:
         self._put_message = put_message

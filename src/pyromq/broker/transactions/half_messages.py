@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pyromq.broker.consuming.consumer_offsets import Offsets
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -67,7 +67,7 @@ class HalfMessages:
     """The undecided half messages of one broker, in order of their queue offset."""
 
     def __init__(
-        self, store: MessageStore, put_message: PutMessage, *, topics: Topics, offsets: Offsets, clock: Clock
+        self, store: MessageStore, put_message: PutMessage, *, topics: Topics, offsets: ConsumerOffsets, clock: Clock
     ) -> None:
         put_message.prepare = self.prepare
         self._store = store

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from pyromq.client.consumer.queue_locks import Locks
+from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.clock import Clock
 from pyromq.errors import MQError
 from pyromq.message import MessageQueue
@@ -78,7 +78,7 @@ class OwnedQueues(Generic[Q]):
         clock: Clock,
         work: Work[Q],
         *,
-        locks: Locks | None,
+        locks: QueueLocks | None,
         strict: bool = False,
         wake: Callable[[], None],
     ) -> None:

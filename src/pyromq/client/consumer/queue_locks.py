@@ -23,7 +23,7 @@ LOCK_REQUEST_SECONDS = 1.0
 RENEW_SECONDS = 20.0  # a broker keeps a lock for 60 s. Source: ConsumeMessageOrderlyService.lockMQPeriodically
 
 
-class Locks:
+class QueueLocks:
     """Locks and unlocks queues of one group for this client, one request per broker."""
 
     def __init__(self, group: str, cluster: ClusterClient) -> None:

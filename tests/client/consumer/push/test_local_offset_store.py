@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
-from pyromq.client.consumer.push.local_offset_store import LocalOffsets, OffsetFile
+from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore, OffsetFile
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.clock import SystemClock
@@ -139,21 +139,21 @@ async def test_a_new_member_begins_by_its_settings(cluster, client, tmp_path, co
     queue = await existing_queue(cluster, 3)
     config = ConsumerConfig(consume_from=consume_from, offsets_folder=tmp_path)
 
-    assert await LocalOffsets("billing", client, config).start(queue) == start
+    assert await LocalOffsetStore("billing", client, config).start(queue) == start
 
 
 async def test_a_member_goes_on_where_it_has_stopped(client, tmp_path):
     config = ConsumerConfig(offsets_folder=tmp_path)
     owned = owned_at(A, 5)
-    earlier = await opened(LocalOffsets("billing", client, config), A)
+    earlier = await opened(LocalOffsetStore("billing", client, config), A)
     await earlier.save([owned])
 
     assert owned.committed == 5
-    assert await LocalOffsets("billing", client, config).start(A) == 5
+    assert await LocalOffsetStore("billing", client, config).start(A) == 5
 
 
 async def test_only_queues_that_moved_are_written(client, tmp_path):
-    offsets = await opened(LocalOffsets("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
+    offsets = await opened(LocalOffsetStore("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
     moved, resting = owned_at(A, 5), owned_at(B, 6)
     resting.committed = 6
 
@@ -164,7 +164,7 @@ async def test_only_queues_that_moved_are_written(client, tmp_path):
 
 
 async def test_a_save_that_fails_is_told_and_tried_again(client, tmp_path, caplog):
-    offsets = await opened(LocalOffsets("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
+    offsets = await opened(LocalOffsetStore("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
     owned, in_the_way = owned_at(A, 5), tmp_path / client.client_id
     in_the_way.write_text("")
 
@@ -177,7 +177,7 @@ async def test_a_save_that_fails_is_told_and_tried_again(client, tmp_path, caplo
 
 
 async def test_a_cancelled_save_ends_before_the_next_begins(client, tmp_path):
-    offsets = await opened(LocalOffsets("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
+    offsets = await opened(LocalOffsetStore("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
     first = asyncio.ensure_future(offsets.save([owned_at(A, 1)]))
     await asyncio.sleep(0)
     first.cancel()

@@ -10,7 +10,7 @@ from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import owned_queues
 from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.consumer.queue_locks import Locks
+from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.message import Message
 
 
@@ -231,7 +231,7 @@ async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkey
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     holder = producer._cluster
-    await Locks("workers", holder).lock(await producer.queues("orders"))
+    await QueueLocks("workers", holder).lock(await producer.queues("orders"))
     async with consuming(cluster, lambda messages: None):
         await until(lambda: f"waiting for its lock, held by {holder.client_id}, for 0.0 s" in caplog.text)
 
@@ -241,7 +241,7 @@ async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     [queue, *_] = await producer.queues("orders")
-    assert await Locks("workers", producer._cluster).lock([queue], timeout=5) == {queue: True}
+    assert await QueueLocks("workers", producer._cluster).lock([queue], timeout=5) == {queue: True}
     async with consuming(cluster, lambda messages: None) as consumer:
         await until(lambda: len(consumer.assignment) == 3)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]

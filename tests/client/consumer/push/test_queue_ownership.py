@@ -7,7 +7,7 @@ import pytest
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.consumer.queue_locks import Locks
+from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.errors import DeadlineExceeded
 from pyromq.message import Message
 
@@ -24,7 +24,7 @@ async def another(cluster):
     """The locks of another client of the group."""
     producer = await cluster.producer()
     await producer.queues("orders")
-    return Locks("workers", producer._cluster)
+    return QueueLocks("workers", producer._cluster)
 
 
 @asynccontextmanager

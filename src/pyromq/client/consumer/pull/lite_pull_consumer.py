@@ -18,10 +18,10 @@ from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumer_status import Reporting
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
 from pyromq.client.consumer.pull.positions import Positions
-from pyromq.client.consumer.pull.prefetch import Fetching
+from pyromq.client.consumer.pull.prefetch import Prefetch
 from pyromq.client.consumer.pull.pull_status import consumption
 from pyromq.client.consumer.pull.queue_watch import QueueListener, QueueWatch
-from pyromq.client.consumer.pull.subscribed_queues import Sharing
+from pyromq.client.consumer.pull.subscribed_queues import SubscribedQueues
 from pyromq.client.consumer.pull.turns import Turns
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
@@ -96,13 +96,13 @@ class AsyncPullConsumer(AsyncLifespan):
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
         self._offsets = QueueOffsets(self._cluster, timeout=self.config.timeout)
-        self._fetching = Fetching(group, self._cluster, offsets=self._offsets, config=self.config, clock=self._clock)
+        self._fetching = Prefetch(group, self._cluster, offsets=self._offsets, config=self.config, clock=self._clock)
         self._watch = QueueWatch(self._cluster)
         self._turns = Turns(self._assigned, self._clock)
         self._open: Batch | None = None  # being handed out message by message
         hooks = ConsumeHooks(self.config.hooks, group, lambda: self._cluster.client_id, clock=self._clock)
         self._positions = Positions(group, self._assigned, self._offsets, hooks, config=self.config, clock=self._clock)
-        self._sharing = Sharing(
+        self._sharing = SubscribedQueues(
             group,
             self._cluster,
             self.config,

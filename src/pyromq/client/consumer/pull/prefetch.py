@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 GONE_SECONDS = 3.0  # a topic that is away for less was made again; the application does not notice
 
 
-class Fetching:
+class Prefetch:
     """The fetching tasks; they end with the client's.
 
     `changed` is set when there is something to hand out or an error to tell; set `room` when something was handed out

@@ -18,9 +18,9 @@ from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.owned_queues import OwnedQueues
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.pull.positions import Positions
-from pyromq.client.consumer.pull.prefetch import Fetching
+from pyromq.client.consumer.pull.prefetch import Prefetch
 from pyromq.client.consumer.pull.queue_watch import QueueListener
-from pyromq.client.consumer.queue_locks import RENEW_SECONDS, Locks
+from pyromq.client.consumer.queue_locks import RENEW_SECONDS, QueueLocks
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.clock import Clock
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.01  # while a queue is given away: an iterating thread tells nobody that it is done with a message
 
 
-class Sharing:
+class SubscribedQueues:
     """The subscriptions of one pull consumer, and the tasks that keep `assigned` as the group's strategy says.
 
     `changed` is called when `assigned` has changed.
@@ -49,7 +49,7 @@ class Sharing:
         clock: Clock,
         assigned: dict[MessageQueue, AssignedQueue],
         positions: Positions,
-        fetching: Fetching,
+        fetching: Prefetch,
         changed: Callable[[], None],
     ) -> None:
         self.used = False  # from the first subscription on
@@ -61,7 +61,7 @@ class Sharing:
         self._positions = positions
         self._fetching = fetching
         self._changed = changed
-        self._locks = Locks(group, cluster)
+        self._locks = QueueLocks(group, cluster)
         self._queues = OwnedQueues[AssignedQueue](group, clock, self, locks=self._locks, wake=self.wake)
         self._subscriptions = Subscriptions[QueueListener | None](
             group, cluster, clock, retries=False, joined=self._joined

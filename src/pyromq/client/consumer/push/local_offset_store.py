@@ -86,7 +86,7 @@ def _decode(content: bytes) -> dict[MessageQueue, int]:
     return decode_body(_Content, content).offsets if content else {}
 
 
-class LocalOffsets:
+class LocalOffsetStore:
     """Finds where the queues of a broadcast consumer begin, and stores how far they are consumed.
 
     The file is opened with the first question: before the start nobody knows the client id.

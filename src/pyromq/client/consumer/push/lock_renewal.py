@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from math import inf
 
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
-from pyromq.client.consumer.queue_locks import Locks
+from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
 
@@ -28,7 +28,7 @@ class LockRenewal:
 
     def __init__(
         self,
-        locks: Locks,
+        locks: QueueLocks,
         held: Mapping[MessageQueue, OwnedQueue],
         clock: Clock,
         *,

@@ -23,16 +23,16 @@ from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
 from pyromq.client.consumer.push.consume_directly import DirectConsuming
 from pyromq.client.consumer.push.listener import Listener, Listening
 from pyromq.client.consumer.push.listener_hooks import ListenerHooks
-from pyromq.client.consumer.push.local_offset_store import LocalOffsets
+from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore
 from pyromq.client.consumer.push.orderly import OrderlyConsuming
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.pull_loop import Limits, PullLoops
 from pyromq.client.consumer.push.push_status import ConsumingDirectly, consumption
-from pyromq.client.consumer.push.queue_ownership import Ownership
-from pyromq.client.consumer.push.remote_offset_store import GroupOffsets
+from pyromq.client.consumer.push.queue_ownership import QueueOwnership
+from pyromq.client.consumer.push.remote_offset_store import RemoteOffsetStore
 from pyromq.client.consumer.push.reply import Replies
 from pyromq.client.consumer.push.send_back import SendBack
-from pyromq.client.consumer.queue_locks import Locks
+from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.client.lifespan import AsyncLifespan
@@ -150,14 +150,14 @@ class AsyncConsumer(AsyncLifespan):
             damage=self._damage,
             stops=self._end,
         )
-        self._ownership = Ownership(
+        self._ownership = QueueOwnership(
             group,
             clock,
             owned=self._owned,
-            offsets=(LocalOffsets if config.broadcast else GroupOffsets)(group, self._cluster, config),
+            offsets=(LocalOffsetStore if config.broadcast else RemoteOffsetStore)(group, self._cluster, config),
             pulls=self._pulls,
             order=order,
-            locks=None if config.broadcast else Locks(group, self._cluster),
+            locks=None if config.broadcast else QueueLocks(group, self._cluster),
             wake=self._wake,
         )
         self._rebalance = Rebalance(

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from pyromq.client.consumer.owned_queues import OwnedQueues
-from pyromq.client.consumer.push.local_offset_store import LocalOffsets
+from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore
 from pyromq.client.consumer.push.lock_renewal import VALID_SECONDS, LockRenewal
 from pyromq.client.consumer.push.orderly import OrderlyConsuming
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.pull_loop import PullLoops
-from pyromq.client.consumer.push.remote_offset_store import GroupOffsets
-from pyromq.client.consumer.queue_locks import RENEW_SECONDS, Locks
+from pyromq.client.consumer.push.remote_offset_store import RemoteOffsetStore
+from pyromq.client.consumer.queue_locks import RENEW_SECONDS, QueueLocks
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks, every
@@ -26,7 +26,7 @@ from pyromq.net.tasks import Tasks, every
 logger = logging.getLogger(__name__)
 
 
-class Ownership:
+class QueueOwnership:
     """The work on the queues of one consumer, and the tasks for it. `owned` are those that are ours by the rebalance.
 
     `order` is None where messages are consumed side by side, `locks` where every member consumes every queue. `wake`
@@ -39,10 +39,10 @@ class Ownership:
         clock: Clock,
         *,
         owned: dict[MessageQueue, OwnedQueue],
-        offsets: GroupOffsets | LocalOffsets,
+        offsets: RemoteOffsetStore | LocalOffsetStore,
         pulls: PullLoops,
         order: OrderlyConsuming | None,
-        locks: Locks | None,
+        locks: QueueLocks | None,
         wake: Callable[[], None],
     ) -> None:
         self._group = group

@@ -16,7 +16,7 @@ from pyromq.message import MessageQueue
 logger = logging.getLogger(__name__)
 
 
-class GroupOffsets:
+class RemoteOffsetStore:
     """Finds where queues begin, and stores how far they are consumed."""
 
     def __init__(self, group: str, cluster: ClusterClient, config: ConsumerConfig) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
     from pyromq.client.producer.transaction_producer import Transaction as Transaction
     from pyromq.client.producer.transaction_producer import TransactionResult as TransactionResult
+    from pyromq.errors import AlreadyExists as AlreadyExists
     from pyromq.errors import BatchDecided as BatchDecided
     from pyromq.errors import BatchIncomplete as BatchIncomplete
     from pyromq.errors import BrokerError as BrokerError
@@ -107,6 +108,7 @@ _MODULES = {
         "TransactionResult",
     ),
     "pyromq.errors": (
+        "AlreadyExists",
         "BatchDecided",
         "BatchIncomplete",
         "BrokerError",

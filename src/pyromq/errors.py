@@ -64,6 +64,10 @@ class IllegalMessage(UsageError):
     code = ResponseCode.MESSAGE_ILLEGAL
 
 
+class AlreadyExists(UsageError):
+    """A topic or group that was to be created is there."""
+
+
 class NotRunning(UsageError):
     """The client or server was not started, or was stopped."""
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import click
 
-from pyromq.cli.render import local_time, permission_text, show_record, show_rows
+from pyromq.cli.render import local_time, show_record, show_rows
+from pyromq.client.admin.topics import permission_text
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 

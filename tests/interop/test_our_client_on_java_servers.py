@@ -81,7 +81,7 @@ def test_topic_settings_are_the_broker_s(admin: Admin, topic: str) -> None:
 
 def test_group_is_created_changed_and_deleted(admin: Admin, topic: str) -> None:
     admin.create_group(GroupConfig(f"group-{topic}", retry_max_times=3))
-    admin.create_group(GroupConfig(f"group-{topic}", retry_max_times=5))
+    admin.create_group(GroupConfig(f"group-{topic}", retry_max_times=5), replace=True)
     assert [g.retry_max_times for g in admin.groups() if g.name == f"group-{topic}"] == [5]
 
     admin.delete_group(f"group-{topic}")

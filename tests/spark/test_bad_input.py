@@ -32,7 +32,7 @@ def read_only(namesrv):
     with Admin(namesrv) as admin, Producer("bad-input", namesrv) as producer:
         admin.create_topic(name, 1)
         producer.send(Message(name, b"1"))
-        admin.create_topic(name, 1, permission="r")
+        admin.create_topic(name, 1, permission="r", replace=True)
     return name
 
 

@@ -16,7 +16,6 @@ from unicodedata import combining, east_asian_width
 import click
 
 from pyromq.errors import GroupNotFound, TopicNotFound
-from pyromq.remoting.codes import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -134,11 +133,6 @@ def _iso(value: object) -> str:
 def local_time(ms: int) -> datetime | None:
     """Return a time in ms since 1970 in this machine's zone; None for 0 and less, which mean none."""
     return datetime.fromtimestamp(ms / 1000).astimezone() if ms > 0 else None
-
-
-def permission_text(bits: int) -> str:
-    """Return `r`, `w`, `rw`, or `-` for neither."""
-    return ("r" if bits & Permission.READ else "") + ("w" if bits & Permission.WRITE else "") or "-"
 
 
 def one_line(error: Exception) -> str:

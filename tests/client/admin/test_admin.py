@@ -6,6 +6,7 @@ from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.client.decision import Decision
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.errors import (
+    AlreadyExists,
     GroupNotFound,
     IllegalName,
     MQError,
@@ -65,6 +66,29 @@ async def test_an_illegal_topic_name_is_refused(admin):
 async def test_an_order_topic_keeps_its_queues_at_the_name_server(admin):
     await admin.create_topic("orders", 4, order=True)
     assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:4"
+
+
+async def test_creating_a_topic_that_exists_is_refused_unless_it_is_to_be_replaced(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", 3, permission="r", broker="broker-a")
+    with pytest.raises(AlreadyExists, match=r"orders exists already: broker-a has 3 queues to read .* alter_topic"):
+        await admin.create_topic("orders", 1)
+    with pytest.raises(TopicNotFound):
+        await (await pair.admin()).alter_topic("orders", broker="broker-b")
+    assert (await admin.topic_config("orders")).read_queues == 3
+
+    await admin.create_topic("orders", 1, replace=True)
+    configs = await admin.topic_configs("orders")
+    assert [(c.read_queues, c.permission) for c in configs.values()] == [(1, 6), (1, 6)]
+
+
+async def test_creating_a_group_that_exists_is_refused_unless_it_is_to_be_replaced(admin):
+    await admin.create_group(GroupConfig(name="g", retry_max_times=3))
+    with pytest.raises(AlreadyExists, match="group g exists already, at broker-a; alter_group"):
+        await admin.create_group(GroupConfig(name="g"))
+    assert (await admin.group_configs("g"))["broker-a"].retry_max_times == 3
+    await admin.create_group(GroupConfig(name="g", retry_max_times=5), replace=True)
+    assert (await admin.group_configs("g"))["broker-a"].retry_max_times == 5
 
 
 async def test_altering_a_topic_keeps_what_is_not_named_at_each_broker(pair):

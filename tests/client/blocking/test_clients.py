@@ -198,7 +198,7 @@ def test_a_listener_for_queues_runs_in_a_thread_where_it_may_call_the_consumer(s
             assigned.set()
 
         consumer.assign(consumer.watch_queues(topic, take))
-        admin.create_topic(topic, queues=2)
+        admin.create_topic(topic, queues=2, replace=True)
 
         assert assigned.wait(5)
         assert len(consumer.assignment) == 2

@@ -33,7 +33,7 @@ async def test_bounds_of_all_queues_come_together(cluster, reader):
 async def test_a_queue_that_can_only_be_read_has_bounds_too(cluster, reader):
     await sent(cluster, 4)
     async with AsyncAdmin(cluster.namesrv) as admin:
-        await admin.create_topic("orders", read_queues=4, write_queues=2)
+        await admin.create_topic("orders", read_queues=4, write_queues=2, replace=True)
     assert list((await reader.bounds(["orders"])).values()) == [(0, 1)] * 4
 
 

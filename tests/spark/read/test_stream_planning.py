@@ -32,7 +32,7 @@ class Topic:
 
     def create(self, queues):
         with Admin(self.namesrv) as admin:
-            admin.create_topic(self.name, queues)
+            admin.create_topic(self.name, queues, replace=True)
 
     def delete(self):
         with Admin(self.namesrv) as admin:

@@ -12,7 +12,7 @@ from pyromq.cli.asking import confirm
 from pyromq.cli.render import local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.client.admin.group_state import GroupMember, LockedQueue
 from pyromq.client.admin.offsets import QueueProgress
-from pyromq.errors import GroupNotFound, UsageError
+from pyromq.errors import GroupNotFound
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import GroupConfig
 
@@ -39,10 +39,6 @@ def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadc
         broadcast_enabled=not no_broadcast,
     )
     with Admin(namesrv) as admin:
-        if found := admin.group_configs(name):
-            raise UsageError(
-                f"group {name} exists already, at {', '.join(found)}; `pyromq group alter {name}` changes it"
-            )
         admin.create_group(config)
     click.echo(f"group {name} is created at each broker")
 

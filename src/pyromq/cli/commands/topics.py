@@ -13,13 +13,12 @@ from pyromq.cli.render import (
     local_time,
     namesrv_option,
     output_option,
-    permission_text,
     show_record,
     show_rows,
 )
-from pyromq.client.admin.topics import QueueStatus, TopicChange
-from pyromq.errors import TopicNotFound, UsageError
-from pyromq.names import check_topic, is_system_topic
+from pyromq.client.admin.topics import QueueStatus, TopicChange, permission_text
+from pyromq.errors import TopicNotFound
+from pyromq.names import is_system_topic
 from pyromq.plural import counted
 from pyromq.remoting.bodies import Connection, TopicConfig
 from pyromq.remoting.codes import Permission
@@ -45,21 +44,8 @@ def create(
 ) -> None:
     """Create topic NAME. One that exists is changed with `pyromq topic alter`."""
     with Admin(namesrv) as admin:
-        check_topic(name)
-        if found := admin.topic_configs(name, cluster=where["cluster"], broker=where["broker"]):  # type: ignore[arg-type]  # texts
-            raise UsageError(
-                f"topic {name} exists already: {_described(found)}; `pyromq topic alter {name}` changes it"
-            )
         admin.create_topic(name, queues, read_queues=read_queues, write_queues=write_queues, **where)  # type: ignore[arg-type]  # click's options by name
     click.echo(f"topic {name} is created")
-
-
-def _described(configs: Mapping[str, TopicConfig]) -> str:
-    return "; ".join(
-        f"{broker} has {counted(config.read_queues, 'queue')} to read and {config.write_queues} to write, "
-        f"permission {permission_text(config.permission)}"
-        for broker, config in configs.items()
-    )
 
 
 @topic.command()

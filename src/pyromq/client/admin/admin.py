@@ -94,12 +94,13 @@ class AsyncAdmin(AsyncLifespan):
         order: bool = False,
         cluster: str | None = None,
         broker: str | None = None,
+        replace: bool = False,
     ) -> None:
-        """Create a topic, or replace its settings, at every master, or only in one `cluster` or at one `broker`.
+        """Create a topic at every master, or only in one `cluster` or at one `broker`.
 
         Each broker gets `queues` queues; `permission` is `r`, `w` or `rw`. `order` also fixes the topic's queue list
-        at the name servers, so that a dead broker's queues are not replaced by others. What a topic that may exist
-        should keep, `alter_topic` keeps.
+        at the name servers, so that a dead broker's queues are not replaced by others. Raises `AlreadyExists` when one
+        of these masters has the topic: `alter_topic` changes single settings, `replace` sets all of them.
         """
         check_topic(name)
         header = CreateTopic(
@@ -110,7 +111,7 @@ class AsyncAdmin(AsyncLifespan):
             default_topic=AUTO_CREATE_TOPIC,
             order=order,
         )
-        await self._topics.create(header, cluster=cluster, broker=broker)
+        await self._topics.create(header, cluster=cluster, broker=broker, replace=replace)
 
     async def alter_topic(
         self,
@@ -158,9 +159,12 @@ class AsyncAdmin(AsyncLifespan):
 
     # --- groups
 
-    async def create_group(self, config: GroupConfig) -> None:
-        """Create a consumer group, or replace its settings, at every master."""
-        await self._groups.create(config)
+    async def create_group(self, config: GroupConfig, *, replace: bool = False) -> None:
+        """Create a consumer group at every master.
+
+        Raises `AlreadyExists` when one has it: `alter_group` changes single settings, `replace` sets all of them.
+        """
+        await self._groups.create(config, replace=replace)
 
     async def alter_group(
         self,

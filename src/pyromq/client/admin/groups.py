@@ -9,7 +9,7 @@ import msgspec
 from pyromq.client.admin.brokers import ClusterBrokers, masters_of
 from pyromq.client.admin.group_state import GroupState, put_together
 from pyromq.client.admin.topics import ClusterTopics
-from pyromq.errors import BrokerError, ConsumerNotOnline, GroupNotFound, TopicNotFound
+from pyromq.errors import AlreadyExists, BrokerError, ConsumerNotOnline, GroupNotFound, TopicNotFound
 from pyromq.names import check_group, dead_letter_topic, retry_topic
 from pyromq.remoting.bodies import (
     Connection,
@@ -30,9 +30,14 @@ class ClusterGroups:
         self._brokers = brokers
         self._topics = topics
 
-    async def create(self, config: GroupConfig) -> None:
-        """Create a consumer group, or replace its settings, at every master."""
+    async def create(self, config: GroupConfig, *, replace: bool = False) -> None:
+        """Create a consumer group, or with `replace` set all of its settings, at every master."""
         check_group(config.name)
+        if not replace and (found := await self.configs(config.name)):
+            raise AlreadyExists(
+                f"group {config.name} exists already, at {', '.join(found)}; alter_group "
+                f"(`pyromq group alter {config.name}`) changes it"
+            )
         await self._brokers.ask_each((await self._brokers.masters()).values(), SaveGroup(), encode_body(config))
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -9,8 +10,9 @@ import msgspec
 from pyromq.client.admin.brokers import ClusterBrokers, listed, masters_of
 from pyromq.client.admin.kv import ClusterKv
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.errors import CodeNotSupported, TopicNotFound, Unavailable, UsageError
+from pyromq.errors import AlreadyExists, CodeNotSupported, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
+from pyromq.plural import counted
 from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, TopicList, TopicRoute, TopicStats, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.headers import (
@@ -68,6 +70,11 @@ def permission_bits(permission: str) -> int:
     return int(_PERMISSIONS[permission])
 
 
+def permission_text(bits: int) -> str:
+    """Return `r`, `w`, `rw`, or `-` for neither."""
+    return ("r" if bits & Permission.READ else "") + ("w" if bits & Permission.WRITE else "") or "-"
+
+
 class ClusterTopics:
     """Topics for an administrator. `AsyncAdmin` has its methods' contracts."""
 
@@ -76,8 +83,15 @@ class ClusterTopics:
         self._brokers = brokers
         self._kv = kv
 
-    async def create(self, header: CreateTopic, *, cluster: str | None = None, broker: str | None = None) -> None:
-        """Create a topic, or replace its settings, at every master, or only in one `cluster` or at one `broker`."""
+    async def create(
+        self, header: CreateTopic, *, cluster: str | None = None, broker: str | None = None, replace: bool = False
+    ) -> None:
+        """Create a topic, or with `replace` set all of its settings, at every master, or only at those named."""
+        if not replace and (found := await self.configs(header.topic, cluster=cluster, broker=broker)):
+            raise AlreadyExists(
+                f"topic {header.topic} exists already: {_described(found)}; alter_topic "
+                f"(`pyromq topic alter {header.topic}`) changes it"
+            )
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
         await self._brokers.ask_each(masters.values(), header)
         if header.order:
@@ -176,6 +190,14 @@ def _as_order(config: TopicConfig) -> CreateTopic:
         order=config.order,
         filter_type=config.filter_type,
         sys_flag=config.sys_flag,
+    )
+
+
+def _described(configs: Mapping[str, TopicConfig]) -> str:
+    return "; ".join(
+        f"{broker} has {counted(config.read_queues, 'queue')} to read and {config.write_queues} to write, "
+        f"permission {permission_text(config.permission)}"
+        for broker, config in configs.items()
     )
 
 

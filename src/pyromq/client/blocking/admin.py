@@ -63,8 +63,9 @@ class Admin(Lifespan):
         order: bool = False,
         cluster: str | None = None,
         broker: str | None = None,
+        replace: bool = False,
     ) -> None:
-        """Create a topic, or replace its settings; see `AsyncAdmin.create_topic`."""
+        """Create a topic; `AlreadyExists` unless `replace` is given. See `AsyncAdmin.create_topic`."""
         self._portal.run(
             self._async.create_topic,
             name,
@@ -75,6 +76,7 @@ class Admin(Lifespan):
             order=order,
             cluster=cluster,
             broker=broker,
+            replace=replace,
         )
 
     def alter_topic(
@@ -126,9 +128,9 @@ class Admin(Lifespan):
         """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
         return self._portal.run(self._async.topic_configs, name, cluster=cluster, broker=broker)
 
-    def create_group(self, config: GroupConfig) -> None:
-        """Create a consumer group, or replace its settings, at every master."""
-        self._portal.run(self._async.create_group, config)
+    def create_group(self, config: GroupConfig, *, replace: bool = False) -> None:
+        """Create a consumer group; `AlreadyExists` unless `replace` is given. See `AsyncAdmin.create_group`."""
+        self._portal.run(self._async.create_group, config, replace=replace)
 
     def alter_group(
         self,

@@ -413,7 +413,7 @@ async def test_a_listener_is_told_the_queues_of_a_topic_when_they_change(cluster
     told: asyncio.Queue = asyncio.Queue()
 
     queues = await consumer.watch_queues("orders", told.put_nowait)
-    await admin.create_topic("orders", queues=3)
+    await admin.create_topic("orders", queues=3, replace=True)
     more = await asyncio.wait_for(told.get(), 5)
 
     assert ([q.queue_id for q in queues], [q.queue_id for q in more]) == ([0, 1], [0, 1, 2])
@@ -425,7 +425,7 @@ async def test_assigning_can_be_the_listener(cluster):
     consumer = await cluster.consumer(config=ConsumerConfig(route_refresh_seconds=0.01))
     await consumer.assign(await consumer.watch_queues("orders", consumer.assign))
 
-    await admin.create_topic("orders", queues=2)
+    await admin.create_topic("orders", queues=2, replace=True)
     async with asyncio.timeout(5):
         while len(consumer.assignment) < 2:
             await asyncio.sleep(0.005)
@@ -443,7 +443,7 @@ async def test_a_failing_listener_is_logged_and_told_the_next_change(cluster, ca
 
     await consumer.watch_queues("orders", listen)
     for count in (2, 3):
-        await admin.create_topic("orders", queues=count)
+        await admin.create_topic("orders", queues=count, replace=True)
         assert await asyncio.wait_for(told.get(), 5) == count
     assert "the listener for the queues of topic orders failed" in caplog.text
 
@@ -457,8 +457,8 @@ async def test_an_ended_watch_tells_nothing(cluster):
     await consumer.watch_queues("orders", told.append)
     consumer.unwatch_queues("orders")
     await consumer.watch_queues(await other_topic(admin), later.put_nowait)
-    await admin.create_topic("orders", queues=2)
-    await admin.create_topic("other", queues=2)
+    await admin.create_topic("orders", queues=2, replace=True)
+    await admin.create_topic("other", queues=2, replace=True)
 
     await asyncio.wait_for(later.get(), 5)
     assert told == []

@@ -69,7 +69,7 @@ async def test_added_queues_are_consumed(cluster, send, consuming, seen, until):
     await admin.create_topic("orders", queues=2)
     async with consuming(seen, route_refresh_seconds=0.02) as consumer:
         await until(lambda: len(consumer.assignment) == 2)
-        await admin.create_topic("orders", queues=6)
+        await admin.create_topic("orders", queues=6, replace=True)
         await until(lambda: len(consumer.assignment) == 6)
         producer = await cluster.producer("other")
         for n, queue in enumerate(await producer.queues("orders")):
@@ -83,7 +83,7 @@ async def test_members_hear_of_other_queues_at_once(cluster, consuming, seen, un
     await admin.create_topic("orders", queues=2)
     async with consuming(seen) as consumer, cluster_reader(cluster) as reader:
         await until(lambda: len(consumer.assignment) == len(reader.assignment) == 2)
-        await admin.create_topic("orders", queues=count)
+        await admin.create_topic("orders", queues=count, replace=True)
         await until(lambda: len(consumer.assignment) == len(reader.assignment) == count)
 
 
@@ -122,7 +122,7 @@ async def test_removed_queues_are_given_away(cluster, send, consuming, seen, unt
     await admin.create_topic("orders", queues=6)
     async with consuming(seen, route_refresh_seconds=0.02) as consumer:
         await until(lambda: len(consumer.assignment) == 6)
-        await admin.create_topic("orders", queues=2)
+        await admin.create_topic("orders", queues=2, replace=True)
         await until(lambda: len(consumer.assignment) == 2)
         await send(range(4))
         await seen.wait(4)

@@ -400,10 +400,29 @@ async def test_given_offsets_are_committed_whatever_was_handed_out(cluster):
     queue = await fill(cluster, 3)
     consumer = await reading(cluster, queue, auto_commit=False)
     other = queue._replace(queue_id=queue.queue_id ^ 1)
+    producer = await cluster.producer()
+    for _ in range(7):
+        await producer.send(Message("orders", b"1"), queue=other)
 
     await consumer.commit({queue: 2, other: 7})
 
     assert (await consumer.committed(queue), await consumer.committed(other)) == (2, 7)
+
+
+@pytest.mark.parametrize("offset", [-3, 4])
+@pytest.mark.parametrize("assigned", [False, True])
+async def test_offsets_that_no_queue_has_are_refused_and_nothing_is_committed(cluster, offset, assigned):
+    queue = await fill(cluster, 3)
+    other = queue._replace(queue_id=queue.queue_id ^ 1)
+    consumer = await reading(cluster, queue if assigned else other, auto_commit=False)
+
+    with pytest.raises(
+        UsageError, match=rf"offset {offset} of .* cannot be committed: (it is neg|the queue ends at 3)"
+    ):
+        await consumer.commit({other: 0, queue: offset})
+    assert await consumer.committed(queue) is None
+    await consumer.commit({queue: 3})  # behind its last message
+    assert await consumer.committed(queue) == 3
 
 
 async def test_a_listener_is_told_the_queues_of_a_topic_when_they_change(cluster):

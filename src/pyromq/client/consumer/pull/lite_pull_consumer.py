@@ -304,14 +304,15 @@ class AsyncPullConsumer(AsyncLifespan):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers.
 
-        With `offsets`, store exactly these instead: where the group goes on in each queue, assigned here or not.
+        With `offsets`, store exactly these instead: where the group goes on in each queue, assigned here or not. Raises
+        `UsageError`, and stores none, when one is negative or behind its queue's end.
         """
         self._cluster.check_running()
         if offsets is None:
             self._positions.finish_handed_out()
             await self._positions.commit_finished()
         else:
-            await asyncio.gather(*(self._positions.commit_at(queue, offset) for queue, offset in offsets.items()))
+            await self._positions.commit_at(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue; None if there is none."""

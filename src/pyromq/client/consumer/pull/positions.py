@@ -14,7 +14,7 @@ from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
 from pyromq.clock import Clock
-from pyromq.errors import MQError, TopicNotFound
+from pyromq.errors import MQError, TopicNotFound, UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,21 @@ class Positions:
         ]
         await asyncio.gather(*(self.commit(assigned, assigned.finished) for assigned in changed))
 
-    async def commit_at(self, queue: MessageQueue, offset: int) -> None:
-        """Commit an offset of a queue, assigned or not."""
+    async def commit_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit an offset of each of these queues, assigned or not. Raises `UsageError` for one that cannot be."""
+        await asyncio.gather(*(self._check(queue, offset) for queue, offset in offsets.items()))
+        await asyncio.gather(*(self._commit_at(queue, offset) for queue, offset in offsets.items()))
+
+    async def _check(self, queue: MessageQueue, offset: int) -> None:
+        """Raise `UsageError` for an offset that is not in the queue; its end is asked for what was not pulled yet."""
+        if offset < 0:
+            raise UsageError(f"offset {offset} of {queue} cannot be committed: it is negative")
+        assigned = self._assigned.get(queue)
+        known = assigned.fetch_offset if assigned is not None else 0
+        if offset > known and offset > (end := await self._offsets.end(queue)):
+            raise UsageError(f"offset {offset} of {queue} cannot be committed: the queue ends at {end}")
+
+    async def _commit_at(self, queue: MessageQueue, offset: int) -> None:
         if (assigned := self._assigned.get(queue)) is not None:
             await self.commit(assigned, offset)
         else:

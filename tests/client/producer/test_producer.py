@@ -76,6 +76,10 @@ async def test_a_given_queue_is_used(cluster):
     [
         ({"queue": MessageQueue("other", "b", 0)}, "queue of topic 'other'"),
         ({"selector": lambda queues, message: None}, "selector returned None"),
+        (
+            {"selector": lambda queues, message: queues[0]._replace(queue_id=99)},
+            "selector returned .*99.*; it must return one of",
+        ),
         ({"selector": lambda queues, message: queues[0], "ordering_key": "k"}, "not several"),
     ],
 )

@@ -286,6 +286,6 @@ def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Messa
         chosen = selector(queues, message)
     except BaseException as error:
         raise SelectorRaised(error) from error
-    if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:
+    if chosen not in queues:
         raise UsageError(f"the selector returned {chosen!r}; it must return one of the queues it was given")
     return chosen

@@ -81,7 +81,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check(name: str, value: object, kind: Kind) -> None:
     if not kind.fits(value):
-        raise UsageError(f"{name}={value!r:.80} is {type(value).__name__}; it must be {kind.words}")
+        what = "no number" if isinstance(value, float) and value != value else type(value).__name__
+        raise UsageError(f"{name}={value!r:.80} is {what}; it must be {kind.words}")
 
 
 @cache

@@ -243,8 +243,8 @@ class AsyncProducer(AsyncLifespan):
         self.check_open()
         await self._be_known(self._checked(message.topic), seconds)
         with self._requests.waiting(self._cluster.client_id, seconds) as request:
-            left = deadline - self._clock.monotonic()
-            pending = self._prepare(message, choose, left, kind=SendKind.REQUEST, more=request.properties)
+            pending = self._prepare(message, choose, None, kind=SendKind.REQUEST, more=request.properties)
+            pending.deadline = deadline
             pending.retry_codes = frozenset() if choose else self.config.retry_codes
             self._outbox.send(pending)
             await pending.future
@@ -361,8 +361,10 @@ class AsyncProducer(AsyncLifespan):
     def _deadline(self, timeout: float | None) -> float:
         if timeout is None:
             timeout = self.config.timeout
-        elif not isinstance(timeout, int | float) or timeout != timeout:
+        elif not isinstance(timeout, int | float):
             raise UsageError(f"timeout={timeout!r:.80} is {type(timeout).__name__}; it must be a number, of seconds")
+        elif not timeout > 0:  # NaN, too
+            raise UsageError(f"timeout={timeout!r} leaves no time; it must be a number of seconds above 0")
         return self._clock.monotonic() + timeout
 
     def _new_future(self) -> asyncio.Future[SendResult]:

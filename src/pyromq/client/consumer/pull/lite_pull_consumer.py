@@ -304,8 +304,7 @@ class AsyncPullConsumer(AsyncLifespan):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers.
 
-        With `offsets`, store exactly these instead: where the group goes on in each queue, assigned here or not. Raises
-        `UsageError`, and stores none, when one is negative or behind its queue's end.
+        With `offsets`, store exactly these: `UsageError` when one is negative or behind its queue's end, and none is.
         """
         self._cluster.check_running()
         if offsets is None:

@@ -91,10 +91,13 @@ def _whole(value: object) -> int:
 def _assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:
     example = '{"orders":{"broker-a":[0,1]}}'
     try:
-        return {
+        table = {
             topic: {broker: [_queue_id(each) for each in _list(queues)] for broker, queues in brokers.items()}
             for topic, brokers in json.loads(value).items()
         }
+        if not table or not all(brokers and all(brokers.values()) for brokers in table.values()):
+            raise ValueError("it names no queue")
+        return table
     except (ValueError, AttributeError, TypeError):
         raise UsageError(
             f"option {name} is {value!r}; write {example}, lists of queues (where they begin is startingOffsets)"

@@ -140,8 +140,15 @@ def test_a_list_may_begin_at_a_time(cli, served, topic, send_later):
 
 
 def test_nothing_waiting_is_no_error(cli, served):
-    done = cli("delay", "list", "unknown")
-    assert (done.code, done.out, done.err) == (0, "", "nothing waits for its time in unknown\n")
+    cli("topic", "create", "delay-none")
+    done = cli("delay", "list", "delay-none")
+    assert (done.code, done.out, done.err) == (0, "", "nothing waits for its time in delay-none\n")
+
+
+def test_listing_what_waits_in_a_topic_that_is_not_there_says_so(cli, served):
+    failed = cli("delay", "list", "delay-typo")
+    assert (failed.code, failed.out) == (1, "")
+    assert "delay-typo" in failed.err
 
 
 def test_counts_are_by_topic_or_of_one(cli, served, topic, send_later):

@@ -94,8 +94,9 @@ def test_choosing_messages_without_a_group_is_wrong_usage(cli, served):
 
 
 def test_a_group_without_dead_letters_is_no_error(cli, served):
-    listed = cli("dlq", "list", "nobody")
-    assert (listed.code, listed.err) == (0, "group nobody has no such dead letter\n")
+    cli("group", "create", "group-healthy")
+    listed = cli("dlq", "list", "group-healthy")
+    assert (listed.code, listed.err) == (0, "group group-healthy has no such dead letter\n")
 
 
 def test_options_choose_dead_letters(cli, bury, group):
@@ -176,3 +177,9 @@ def test_two_destinations_are_refused(cli, served, group):
 def test_nothing_to_send_is_said(cli, served):
     done = cli("dlq", "redrive", "nobody", "--all")
     assert (done.code, done.out, done.err) == (0, "", "nothing to send\n")
+
+
+def test_listing_the_dead_letters_of_a_group_that_is_not_there_says_so(cli, served):
+    failed = cli("dlq", "list", "group-typo")
+    assert (failed.code, failed.out) == (1, "")
+    assert failed.err.startswith("error: group group-typo does not exist")

@@ -128,3 +128,9 @@ def test_producers_of_a_topic_are_listed_with_their_clients(cli, served):
     served.do(connect())
     (row,) = json.loads(cli("topic", "producers", "topic-written", "--group", "topic-writers", "-o", "json").out)
     assert row["address"].startswith("127.0.0.1:")
+
+
+def test_deleting_a_topic_that_is_not_there_asks_nothing(cli, served):
+    failed = cli("topic", "delete", "topic-typo", stdin=b"y\n")
+    assert (failed.code, failed.out) == (1, "")
+    assert "topic-typo" in failed.err and "delete topic" not in failed.err

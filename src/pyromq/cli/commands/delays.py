@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from pyromq import Admin
 from pyromq.cli.render import as_json, local_time, namesrv_option, one_line, output_option, show_rows
 from pyromq.cli.times import read_moment
 from pyromq.client.admin.delayed_messages import AsyncDelayedMessages, DelayedMessage
@@ -35,6 +36,9 @@ def delay() -> None:
 def list_delayed(topic: str, count: int, begin: int | None, namesrv: str, output: str) -> None:
     """List what waits in TOPIC, in order of delivery. JSON has the handles that cancel."""
     found = asyncio.run(_waiting(namesrv, topic, begin_ms=begin or 0, most=count + 1))
+    if not found:
+        with Admin(namesrv) as admin:
+            admin.topic_route(topic)  # says so if there is none
     rows = [_record(message) for message in found[:count]]
     if output == "table":
         rows = [{name: value for name, value in row.items() if name not in _FOR_PROGRAMS} for row in rows]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pyromq import Admin
 from pyromq.cli.commands.consume import as_record
 from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
@@ -22,6 +23,7 @@ from pyromq.client.admin.dead_letters import (
     Redriven,
     RedriveOrder,
 )
+from pyromq.errors import GroupNotFound
 from pyromq.names import retry_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,6 +70,10 @@ def list_letters(group: str | None, count: int, namesrv: str, output: str, **cho
         show_rows(rows, output, empty="no group has dead letters")
         return
     letters = asyncio.run(_letters(namesrv, group, _filter(choice)))
+    if not letters:
+        with Admin(namesrv) as admin:
+            if not admin.group_configs(group):
+                raise GroupNotFound(f"group {group} does not exist")
     chosen = sorted(letters, key=lambda letter: letter.message.store_ms)
     show_rows(
         [_row(letter, output) for letter in chosen[:count]], output, empty=f"group {group} has no such dead letter"

@@ -125,9 +125,10 @@ def _changes(broker: str, old: TopicConfig, new: TopicConfig) -> Iterator[dict[s
 @namesrv_option
 def delete(name: str, yes: bool, namesrv: str) -> None:
     """Delete topic NAME and its queues at all brokers."""
-    if not yes:
-        confirm(f"delete topic {name} and all its messages?")
     with Admin(namesrv) as admin:
+        admin.topic_route(name)  # nobody is asked about a topic that is not there
+        if not yes:
+            confirm(f"delete topic {name} and all its messages?")
         admin.delete_topic(name)
     click.echo(f"topic {name} is deleted")
 

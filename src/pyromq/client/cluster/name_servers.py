@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Sequence
 
-from pyromq.errors import AnotherServer, NoNameServer, Unavailable, UsageError
+from pyromq.errors import AnotherServer, NoNameServer, ResponseCode, Unavailable, UsageError
 from pyromq.net.channel import Channel
 from pyromq.net.pool import Pool
 from pyromq.remoting.command import Response
@@ -78,13 +78,22 @@ class NameServers:
         raise self._nobody(failures[-1]) from failures[-1]
 
     async def ask(self, header: Header, body: bytes = b"") -> Response:
-        """Return the answer, whatever its code, of the first that answers. Raises `NoNameServer`."""
+        """Return the answer, whatever its code, of the first that answers. Raises `NoNameServer`.
+
+        Raises `UsageError` for a server that is none, such as a broker.
+        """
         failure: Unavailable | None = None
         for _ in self.addresses:
             try:
                 async with asyncio.timeout(self._timeout):
                     channel = await self._pool.channel(self._address)
-                    return await channel.call(header, body or END_OF_LINE, timeout=self._timeout)
+                    response = await channel.call(header, body or END_OF_LINE, timeout=self._timeout)
+                    if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                        raise UsageError(
+                            f"{self._address} is no name server: it does not know what every name server is asked; "
+                            "brokers have another port (10911, name servers 9876, where nothing else is configured)"
+                        )
+                    return response
             except (Unavailable, TimeoutError) as error:
                 failure = error if isinstance(error, Unavailable) else None
                 self._current += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.store.making import TOPIC, fill, message, opened
+from tests.store.making import TOPIC, StoppedClock, fill, message, opened
 
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
@@ -48,9 +48,40 @@ def test_a_missing_file_is_named_and_made_again(
     files[which].unlink()
     with opened(tmp_path) as store:
         assert found(store) == COUNT
-    assert which == -1 or f"{files[which + 1]}: " in caplog.text
+    assert which == -1 or f"{files[which + 1]}: " in caplog.text  # the last one: see the next test
     with opened(tmp_path) as store:
         assert found(store) == COUNT
+
+
+def test_a_last_file_missing_is_named_by_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        for number in range(COUNT):
+            fill(store, 1, first=number)
+            clock.ms += 10
+    files = sorted((tmp_path / "index").iterdir())
+    files[-1].unlink()
+    assert Checking(StoreConfig(tmp_path)).run().findings
+    with opened(tmp_path, clock) as store:
+        assert found(store) == COUNT
+    assert f"{files[-2]}: the last index file is missing" in caplog.text
+
+
+def test_the_only_file_missing_is_named_and_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path, index_entries=1000) as store:
+        fill(store, COUNT)
+    (only,) = (tmp_path / "index").iterdir()
+    assert not Checking(StoreConfig(tmp_path, index_entries=1000)).run().findings
+    only.unlink()
+    (finding,) = Checking(StoreConfig(tmp_path, index_entries=1000)).run().findings
+    assert (finding.path, finding.text) == (tmp_path / "index", "the last file is missing")
+    with opened(tmp_path, index_entries=1000) as store:
+        assert found(store) == COUNT
+    assert f"{tmp_path / 'index'}: the last index file is missing" in caplog.text
+    caplog.clear()
+    with opened(tmp_path, index_entries=1000):
+        pass
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -69,6 +69,9 @@ class KeyIndex:
         lacks the one before it, are made again, too. Raises `StoreCorrupt` where all have another size.
         """
         self._load_files()
+        if not in_doubt and max((file.end_ms for file in self.files), default=0) < flushed_ms:
+            place = self.files[-1].file.path if self.files else self._folder
+            logger.warning("%s: the last index file is missing, and made again behind this", place)
         self._drop_doubtful(log)
         while self.files and not self._is_sound(self.files[-1], log, flushed_ms if in_doubt else None):
             self.files.pop().file.delete()

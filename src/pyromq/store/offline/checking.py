@@ -106,6 +106,7 @@ class Checking:
             return
         content = path.read_bytes()
         yield from self._of_begin(path)
+        yield from self._of_index_end(path, report.newest_ms)
         if len(content) != CHECKPOINT_BYTES:
             yield Finding(path, None, f"the file has {len(content)} bytes, not {CHECKPOINT_BYTES}", Cure.START)
         if len(content) >= TIMES.size:
@@ -122,6 +123,14 @@ class Checking:
         if not self.store.crashed and began is not None and began < self.store.log_begin:
             text = f"the file is missing, and all up to log offset {self.store.log_begin}"
             yield Finding(self.store.log_path(began), None, text, Cure.BACKUP)
+
+    def _of_index_end(self, path: Path, newest_ms: int) -> Iterator[Finding]:
+        """Look for a missing last index file; what a crash left, and broken files, are judged elsewhere."""
+        checkpoint = Checkpoint(path)
+        checkpoint.load()
+        end_ms = self.index.end_ms
+        if not (self.store.crashed or self.index.broken) and end_ms < min(checkpoint.index_ms, newest_ms):
+            yield Finding(self.store.root / "index", None, "the last file is missing", Cure.START)
 
     def _of_timers(self) -> Iterator[Finding]:
         """Look through the messages that wait for their time; a store of a Java broker has none."""

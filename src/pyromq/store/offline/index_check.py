@@ -178,6 +178,11 @@ class IndexCheck:
             ranges.append((low, high))
         return ranges
 
+    @property
+    def end_ms(self) -> int:
+        """Store time (ms) of the last record that readable files have; 0: none."""
+        return max((file.end_ms for file in self._files), default=0)
+
     def is_split(self, path: Path) -> bool:
         """Whether only some of the keys of a file's last record are in that file."""
         file = next((file for file in self._files if file.path == path), None)

@@ -15,6 +15,7 @@ from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE, blank, decode, encode
+from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.follower import Follower
 from pyromq.store.offline.checking import Checking, Report
@@ -196,6 +197,16 @@ class Repairing:
             for path in paths[first:]:
                 self._on_act(f"{path}: removed; the next start makes it again from the log")
                 path.unlink()
+            self._forget_index_end()
+
+    def _forget_index_end(self) -> None:
+        """Let the checkpoint not speak of index files that were removed: they would be missed."""
+        path = self._config.root / "checkpoint"
+        if path.exists():
+            checkpoint = Checkpoint(path)
+            checkpoint.load()
+            checkpoint.index_ms = 0
+            checkpoint.save()
 
     def _drop_checkpoint(self, report: Report) -> None:
         path = self._config.root / "checkpoint"

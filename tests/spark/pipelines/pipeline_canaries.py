@@ -50,7 +50,7 @@ class Pipelines:
 
     def send(self, topic):
         with Admin(self.namesrv) as admin, Producer("canaries", self.namesrv) as producer:
-            admin.create_topic(topic, 2)
+            admin.create_topic(topic, 2, replace=True)
             for number in range(COUNT):
                 producer.send(Message(topic, b"%d" % number))
 

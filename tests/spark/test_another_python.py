@@ -65,7 +65,7 @@ def run(command, environment):
 def test_a_job_runs_with_the_python_of_its_conf(namesrv, topic, environment, tmp_path):
     places = ("--topics", topic, "--to", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "checkpoint"))
     command = [sys.executable, "-m", "pyromq", "spark", "archive", "--once", "--namesrv", namesrv, *places, *CONF]
-    assert "3 messages in 1 batches" in run(command, environment)
+    assert "3 messages in 1 batch" in run(command, environment)
 
 
 def test_a_program_that_registers_the_source_runs_with_the_python_of_its_conf(namesrv, topic, environment, tmp_path):

@@ -310,13 +310,14 @@ class TimerTable:
 
     def _taken(self) -> Snapshot:
         """Return the snapshot of this moment."""
-        end = self._store.max_log_offset if self._unchecked is None else self._files.saved.log_end
+        now = self._store.max_log_offset
+        end = now if self._unchecked is None else self._files.saved.log_end
         self._news = False
         unmoved = self._store.entries(TIMER_TOPIC, 0, self.moved, 1)
         needed = [end, *(entry.log_offset for entry in unmoved)]
         if (uncopied := self._files.needed_from) is not None:
             needed.append(uncopied)
-        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=min(needed))
+        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=min(needed), speaks_to=now)
         self._latest = snapshot.checkpoint
         return snapshot
 
@@ -347,7 +348,7 @@ class TimerTable:
                 self._begin_round(copy=copy)
                 on_wanted()
             return None
-        if snapshot.checkpoint.log_end > self._store.flushed_to:
+        if snapshot.speaks_to > self._store.flushed_to:
             return None
         self._snapshot = None
         return partial(self._files.save, snapshot, self._files.unsynced())

@@ -142,7 +142,7 @@ async def test_a_stuck_message_holds_the_offset_of_its_queue(cluster):
 
     async with consuming(cluster, work, commit_seconds=0.01) as consumer:
         await seen.wait(3)
-        assert consumer._owned[queue].process_queue.safe_offset == 1
+        await until(lambda: consumer._owned[queue].process_queue.safe_offset == 1)
         release.set()
         await seen.wait(4)
         await until(lambda: consumer._owned[queue].process_queue.safe_offset == 4)

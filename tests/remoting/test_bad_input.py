@@ -272,6 +272,7 @@ JSON_VALUES = st.recursive(
 NAMES = st.sampled_from(["code", "flag", "language", "opaque", "version", "remark", "extFields", "other"])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.dictionaries(NAMES, JSON_VALUES), st.dictionaries(st.sampled_from(["topic", "queueId", "x"]), JSON_VALUES))
 def test_any_json_header_is_answered_or_a_protocol_error(changes, fields):

@@ -181,6 +181,7 @@ def test_the_key_index_waits_for_room() -> None:
     assert all(store.find_by_key(TOPIC, f"k{number}", 1, 0, 1 << 62).log_offsets for number in range(50))
 
 
+@pytest.mark.slow
 def test_killed_at_every_operation_of_opening_and_closing() -> None:
     """Whatever a start or a stop does, the next one finds all there was."""
     before = SimulatedDisk()

@@ -1,62 +1,93 @@
 # `make demo` and `make test` work on a bare Debian or Ubuntu with Python 3.11 or later: each first makes .venv.
 
 VENV := .venv
-PYTEST := $(VENV)/bin/pytest
-# A worker for each processor; what shares a Spark session or a Java build stays with one worker.
+# All processes of all runs share what Python compiled once: tests start hundreds.
+PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/bytecode $(VENV)/bin/pytest
+# Workers as tests/conftest.py says; what shares a Spark session or a Java build stays with one worker.
 SIDE_BY_SIDE := -n auto --maxprocesses 4
 INSTALLED := $(VENV)/installed
+BUILT := $(VENV)/built
+COMPILED := $(wildcard src/pyromq/speedups/*.pyx src/pyromq/speedups/*.pxd src/pyromq/speedups/c/*.h)
+BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/consuming client/producer speedups)
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: help install demo test debug check all bench interop soak spark crash kill crashes damage
+.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash kill crashes damage sanitize image wheels
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-install: $(INSTALLED)  ## make .venv with everything in it, at the versions of constraints.txt
+install:  ## make .venv with everything in it, at the versions of constraints.txt, and compile the hot path
+	@! grep -qs plain $(BUILT) || rm $(BUILT)  # by now there may be a compiler
+	@$(MAKE) --silent --no-print-directory $(BUILT)
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/make-venv
 	@PYTHON="$(PYTHON)" scripts/make-venv
 
-demo: $(INSTALLED)  ## 336,776 messages sent, read back, archived by Spark, and reconciled
+$(BUILT): $(INSTALLED) $(COMPILED) setup.py scripts/build-speedups
+	@scripts/build-speedups
+
+demo: $(BUILT)  ## 336,776 messages sent, read back, archived by Spark, and reconciled
 	@$(WITH_JAVA) $(VENV)/bin/python demo/demo.py
 
-test: $(INSTALLED)  ## all tests, long ones in a short form: some minutes
+test: $(BUILT)  ## all tests, long ones in a short form: some minutes
 	@$(WITH_JAVA) exec $(PYTEST) $(SIDE_BY_SIDE) -m "not soak and (not interop or interop_short)" $(STRICT)
 
-debug: $(INSTALLED)  ## clients and network once more, with asyncio in debug mode
-	@exec $(PYTEST) $(SIDE_BY_SIDE) -o asyncio_debug=true tests/client tests/net
+docs: $(BUILT)  ## build/documentation/html: the documentation as a site; a warning or a broken link fails
+	@exec $(VENV)/bin/python -m scripts.documentation.build
 
-check: $(INSTALLED)  ## everything short: format, lint, types, then the tests, none of them slow without saying so
+debug: $(BUILT)  ## clients and network once more, with asyncio in debug mode
+	@exec $(PYTEST) $(SIDE_BY_SIDE) -o asyncio_debug=true -m "not soak and not slow" tests/client tests/net
+
+pure: $(BUILT)  ## in plain Python once more what has a compiled form
+	@exec env PYROMQ_PURE=1 $(PYTEST) $(SIDE_BY_SIDE) $(BOTH_FORMS)
+
+check: $(BUILT)  ## everything short: format, lint, types, then the tests, none of them slow without saying so
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
-	@$(MAKE) --no-print-directory debug
+	@$(MAKE) --no-print-directory debug pure docs
 	@$(MAKE) --no-print-directory test STRICT=--strict-slow
 
-all: check interop soak spark crashes crash kill damage  ## everything, long: an hour or two
+all: check interop soak browser spark crashes crash kill damage sanitize image  ## everything, long, and all tests in plain Python too: an hour or two
+	@PYROMQ_PURE=1 $(MAKE) --no-print-directory test
 
-interop: $(INSTALLED)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
+interop: $(BUILT)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
 	@$(WITH_JAVA) exec $(PYTEST) --timeout 600 -m interop tests/interop
 
-soak: $(INSTALLED)  ## random schedules of members that come, go and break; minutes
-	@exec $(PYTEST) -m soak tests/soak
+soak: $(BUILT)  ## random schedules of members, and random loads with and without compiled parts; minutes
+	@exec $(PYTEST) -m soak tests/soak tests/speedups tests/broker/permissions
 
-spark: $(INSTALLED)  ## all Spark tests, with an archive's driver killed at every point and a project run twice; minutes
+spark: $(BUILT)  ## all Spark tests, with an archive's driver killed at every point and a project run twice; minutes
 	@$(WITH_JAVA) exec $(PYTEST) --timeout 1200 -m "soak or not soak" tests/spark
 
-crashes: $(INSTALLED)  ## a broker killed at every write of a random schedule, a log cut at every byte; minutes (CRASH_SEED, CRASH_RUNS)
+crashes: $(BUILT)  ## a broker killed at every write of a random schedule, a log cut at every byte; minutes (CRASH_SEED, CRASH_RUNS)
 	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/crashes tests/recovery
 
-crash: $(INSTALLED)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
+crash: $(BUILT)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
 	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))
 
-damage: $(INSTALLED)  ## random damage anywhere in a broker's folder: refused, repaired or named; minutes (DAMAGE_SEED, DAMAGE_RUNS)
+image: $(BUILT)  ## what deploy/ runs, by a wheel in an empty environment, and what monitors it; minutes
+	@exec $(PYTEST) --timeout 900 -m "soak or not soak" tests/deploy tests/metrics/test_monitoring.py
+
+damage: $(BUILT)  ## random damage anywhere in a broker's folder: refused, repaired or named; minutes (DAMAGE_SEED, DAMAGE_RUNS)
 	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/broker/test_damage_search.py
 
-kill: $(INSTALLED)  ## a real server killed with SIGKILL N times (N=50) under load: every confirmed message is consumed
+kill: $(BUILT)  ## a real server killed with SIGKILL N times (N=50) under load: every confirmed message is consumed
 	@exec $(VENV)/bin/python -m tests.kills.run $(or $(N),50) $(if $(SEED),--seed $(SEED))
 
-bench: $(INSTALLED)  ## one table: speed and memory beside a C server and the genuine broker
-	@$(VENV)/bin/python benchmarks/end_to_end.py
+sanitize: $(BUILT)  ## the compiled parts, each access to memory checked, against plain Python: half an hour (N, LOADS, SEED)
+	@scripts/sanitize
+
+wheels: $(BUILT)  ## dist/: the sources, and a wheel for each CPython on the PATH (or in PYTHONS='...'), built and tried
+	@$(VENV)/bin/python scripts/make_wheels.py $(PYTHONS)
+
+console: $(BUILT)  ## the console before a cluster full of flights, until Ctrl-C
+	@$(VENV)/bin/python demo/console.py
+
+browser: $(BUILT)  ## every page and change of the console in Debian's chromium, with axe; minutes
+	@exec $(PYTEST) -m "soak or not soak" tests/console/browser
+
+bench: $(BUILT)  ## the tables of benchmarks/results.md: 25 minutes (T=list names them, T="servers delays", QUICK=1)
+	@$(WITH_JAVA) exec $(VENV)/bin/python benchmarks/run.py $(T) $(if $(QUICK),--quick)

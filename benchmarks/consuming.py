@@ -1,4 +1,4 @@
-"""Prints one table: how consumers start, hand over queues, wake up and keep pace, beside the genuine Java client.
+"""Prints one table: how consumers start, hand over queues and wake up, beside the genuine Java client.
 
 Ours are measured on `pyromq serve`, the Java client on the genuine broker (with --java). Brokers keep to core 0,
 members and what sends to core 1. Each member is a process of its own, and SIGKILL is SIGKILL.
@@ -18,20 +18,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from end_to_end import print_machine, progress
-from feeding import Feeding, fill
-from handing_over import Handing, hand_over
-from members import Line, Role, StartMember, java_member, our_member
+from consumers.feeding import Feeding, fill
+from consumers.handing_over import Handing, hand_over
+from consumers.members import Line, Role, StartMember, java_member, our_member
 from pyromq import Message, Producer
+from report import print_machine, progress
 from servers import SERVER_CORE, Start, java_broker, our_server, pinned
 
 START_MESSAGES = 100
 WAKE_UPS = 300
 WAKE_PAUSE = 0.01
-KIB = 1024
-RATE_MESSAGES = 400_000
-RATE_SECONDS = 6.0  # of one measurement, unless the messages end before
-SETTLING = 0.1  # of the messages counted: not looked at
 WORK_MS = 2  # of a listener while members come and go
 CACHED = 10_000
 
@@ -78,7 +74,8 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, of {' '.join(PARTS)} [all]")
-    parser.add_argument("--java", type=Path, metavar="FOLDER", help="folder of the genuine broker's and client's jars")
+    jars = os.environ.get("PYROMQ_JARS")
+    parser.add_argument("--java", type=Path, default=jars, metavar="JARS", help="the genuine ones [PYROMQ_JARS]")
     parser.add_argument("--rounds", type=int, default=3, help="of each measurement; the table has the medians")
     options = parser.parse_args()
     if unknown := set(options.parts) - PARTS.keys():
@@ -164,45 +161,6 @@ def wake_up(setup: Setup) -> Cells:
     return cells
 
 
-def rate(setup: Setup) -> Cells:
-    """One process that consumes 1 KiB messages from four queues, everything stored beforehand."""
-    setup.progress("storing messages")
-    with Producer("bench", setup.namesrv) as producer:
-        fill(producer, "rate", RATE_MESSAGES, b"x" * KIB)
-    kinds = {"batches of 32, plain function": {"batch": 32}, "one by one, plain function": {}}
-    if setup.side.is_ours:
-        kinds |= {
-            "one by one, `async` function": {"in_task": True},
-            "batches of 32, `async`": {"batch": 32, "in_task": True},
-        }
-    kinds |= {"in order, one by one, plain function": {"orderly": True}}
-    cells: Cells = {}
-    for label, options in kinds.items():
-        rates = []
-        for number in range(setup.rounds):
-            setup.progress(f"{label}, {number + 1} of {setup.rounds}")
-            role = Role("every", "rate", f"rate-{len(cells)}-{number}", **options)  # type: ignore[arg-type]
-            with setup.side.member(setup.namesrv, role) as member:
-                rates.append(_rate(member.wait, member.lines))
-        cells[f"messages/s of 1 KiB: {label}"] = (
-            f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
-        )
-    return cells
-
-
-def _rate(wait: Callable[[Callable[[list[Line]], bool], str], None], lines: list[Line]) -> float:
-    def is_over(lines: list[Line]) -> bool:
-        counts = [line for line in lines if line.kind == "count"]
-        return len(counts) > 1 and (
-            int(counts[-1].words[0]) > RATE_MESSAGES - 2 * KIB or counts[-1].at - counts[0].at > RATE_SECONDS
-        )
-
-    wait(is_over, "counts")
-    counts = [(line.at, int(line.words[0])) for line in lines if line.kind == "count"]
-    (begin, first), (end, last) = counts[int(len(counts) * SETTLING)], counts[-1]
-    return (last - first) / (end - begin)
-
-
 def memory(setup: Setup) -> Cells:
     """What a member grows by that has fetched messages of 100 B and waits for its listener."""
     if not setup.side.is_ours:
@@ -226,7 +184,6 @@ PARTS: dict[str, Callable[[Setup], Cells]] = {
     "first": first_message,
     "handing-over": handing_over,
     "wake-up": wake_up,
-    "rate": rate,
     "memory": memory,
 }
 

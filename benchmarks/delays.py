@@ -11,123 +11,26 @@ import argparse
 import json
 import os
 import random
-import selectors
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from generator import GENERATOR_CORE
+from loads.timed_load import FASTEST, QUEUES, Connection, Sent, Shape, frames_of, load, prepared
 from pyromq.record import decode_all
+from report import print_machine, progress
 from servers import Server, folder_for_now, our_server
 
-RUN = 64  # frames written at once, at most
-BODY = b"a" * 128
 MONTH_MS = 30 * 86_400_000
 SOON_MS = 600_000  # nothing of the 30 days is due while it is measured
 BURST = 100_000
-QUEUES = 4
+SHAPES = (Shape(64, 64), Shape(64, 1), Shape(16, 16), FASTEST)
 _LENGTH = struct.Struct(">I")
-
-
-class Shape(NamedTuple):
-    """How many connections send, and how many sends of each wait for their answers."""
-
-    connections: int
-    in_flight: int
-
-
-FASTEST = Shape(8, 256)
-SHAPES = (Shape(64, 1), Shape(16, 16), Shape(64, 64), FASTEST)
-
-Frames = Callable[[int, int], bytes]  # number of the first, how many -> frames back to back
-
-
-def frames_of(topic: str, property_name: str, due_ms: Callable[[int], int]) -> Frames:
-    """Return what makes sends whose named property is a time; all frames have the same size."""
-    properties = f"KEYS\\u0001k1\\u0002TAGS\\u0001TagA\\u0002UNIQ_KEY\\u0001%032d\\u0002{property_name}\\u0001%013d"
-    fields = {"a": "bench", "b": topic, "c": "TBW102", "d": "4", "f": "0", "g": "1700000000000", "h": "0", "j": "0"}
-    head = {"code": 310, "flag": 0, "language": "JAVA", "opaque": 1, "version": 401, "extFields": fields}
-    # Without blanks, as Java's clients write it: the server reads this form fastest.
-    text = json.dumps(head, separators=(",", ":")).replace(
-        "}}", f',"e":"%01d","k":"false","m":"false","i":"{properties}"}}}}'
-    )
-    size = len(text % (0, 0, 0))
-    frame = (_LENGTH.pack(4 + size + len(BODY)) + _LENGTH.pack(size)).replace(b"%", b"%%") + text.encode() + BODY
-
-    def make(first: int, count: int) -> bytes:
-        values = [each for n in range(first, first + count) for each in (n % QUEUES, n, due_ms(n))]
-        return frame * count % tuple(values)
-
-    return make
-
-
-class Connection:
-    """One connection of the load: counts answers, and refuses to go on when one of them says no."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.waiting = 0
-        self._rest = b""
-
-    def send(self, frames: bytes, count: int) -> None:
-        self.socket.sendall(frames)
-        self.waiting += count
-
-    def receive(self) -> int:
-        """Take the answers that are there; return how many."""
-        content = self._rest + self.socket.recv(1 << 18)
-        place = count = 0
-        while len(content) - place >= 4:
-            end = place + 4 + _LENGTH.unpack_from(content, place)[0]
-            if end > len(content):
-                break
-            if b'"code":0' not in content[place : place + 120]:
-                raise SystemExit(f"the server says no: {content[place:end]!r}")
-            place = end
-            count += 1
-        self._rest = content[place:]
-        self.waiting -= count
-        return count
-
-
-def load(
-    port: int,
-    make: Frames,
-    *,
-    count: int | None = None,
-    seconds: float = 1e9,
-    first: int = 0,
-    shape: Shape = FASTEST,
-) -> tuple[int, float]:
-    """Send for so long or so many; return how many were answered, and in how many seconds."""
-    selector = selectors.DefaultSelector()
-    connections = [Connection(port) for _ in range(shape.connections)]
-    most = min(RUN, shape.in_flight)
-    for connection in connections:
-        selector.register(connection.socket, selectors.EVENT_READ, connection)
-    sent = answered = 0
-    started = time.monotonic()
-    while True:
-        more = (count is None or sent < count) and time.monotonic() - started < seconds
-        for connection in connections if more else ():
-            while connection.waiting <= shape.in_flight - most and (count is None or sent < count):
-                run = most if count is None else min(most, count - sent)
-                connection.send(make(first + sent, run), run)
-                sent += run
-        if answered == sent and not more:
-            break
-        for key, _ in selector.select(5):
-            answered += key.data.receive()
-    passed = time.monotonic() - started
-    for connection in connections:
-        connection.socket.close()
-    return answered, passed
 
 
 def pull_all(port: int, topic: str, count: int, *, since: str = "TIMER_OUT_MS") -> list[tuple[int, int]]:
@@ -191,38 +94,60 @@ def within_a_month() -> Callable[[int], int]:
     return lambda n: start + int(chance.random() * (MONTH_MS - SOON_MS - 1_000_000))
 
 
-def accept_rates(seconds: float, rounds: int) -> None:
-    """Plain sends and sends with a time, in turns, each on a fresh server; the last ones with all that follows."""
-    for shape in SHAPES:
-        ratios = []
+class Accepted(NamedTuple):
+    """What accepting sends came to: how many a second, and processor time of the server for each."""
+
+    sent: Sent
+    cpu_us: float
+
+    def __str__(self) -> str:
+        return f"{self.sent.rate:,.0f} ({self.cpu_us:.1f} us)"
+
+
+def accept_rates(seconds: float, rounds: int, shapes: Sequence[Shape]) -> None:
+    """Plain sends and sends with a time, in turns, each on a fresh server."""
+    print("| sends of 128 B a second (CPU each) | plain | with a time | with a time : plain | generator's core |")
+    print("|---|---:|---:|---:|---:|")
+    for shape in shapes:
+        plain, timed = [], []
         for number in range(rounds):
-            to_the_end = shape is FASTEST and number == rounds - 1
-            plain = accept_rate("X_ANY_OTHER_TIME", seconds, shape, to_the_end=to_the_end)
-            timed = accept_rate("TIMER_DELIVER_MS", seconds, shape, to_the_end=to_the_end)
-            ratios.append(timed / plain)
+            progress(f"round {number + 1} of {rounds}: {shape}")
+            plain.append(accept("X_ANY_OTHER_TIME", seconds, shape))
+            timed.append(accept("TIMER_DELIVER_MS", seconds, shape))
+        progress("")
+        ratios = [ours.sent.rate / base.sent.rate for ours, base in zip(timed, plain, strict=True)]
+        busiest = max(each.sent.generator for each in (*plain, *timed))
         print(
-            f"accepting with a time, {shape.connections} x {shape.in_flight}: {median(ratios):.2f} of plain sends"
-            f" ({min(ratios):.2f} to {max(ratios):.2f})",
+            f"| {shape} | {middle(plain)} | {middle(timed)} | **{median(ratios):.2f}**"
+            f" ({min(ratios):.2f} to {max(ratios):.2f}) | {busiest:.2f} |",
             flush=True,
         )
+    print()
 
 
-def accept_rate(property_name: str, seconds: float, shape: Shape, *, to_the_end: bool) -> float:
-    """Return how many sends a second are answered; show what they cost, `to_the_end` with what is done later."""
+def middle(found: list[Accepted]) -> Accepted:
+    """Return the one with the middle rate."""
+    return sorted(found, key=lambda each: each.sent.rate)[len(found) // 2]
+
+
+def accept(property_name: str, seconds: float, shape: Shape) -> Accepted:
     with our_server() as server:
         make = frames_of("bench", property_name, within_a_month())
+        ready_made = prepared(make, shape.run)
         load(server.port, make, count=20_000)
         used = server.cpu_seconds()
-        answered, passed = load(server.port, make, seconds=seconds, first=20_000, shape=shape)
-        accepting = server.cpu_seconds() - used
-        later = (
-            f", with what is done later {(cpu_when_idle(server) - used) / answered * 1e6:.1f} us" if to_the_end else ""
-        )
-        print(
-            f"  {property_name:18} {answered / passed:9,.0f} a second, {accepting / passed:.2f} of a core; for each"
-            f" {accepting / answered * 1e6:.1f} us{later}"
-        )
-    return answered / passed
+        sent = load(server.port, ready_made, seconds=seconds, shape=shape)
+        return Accepted(sent, (server.cpu_seconds() - used) / sent.count * 1e6)
+
+
+def whole_costs(seconds: float) -> None:
+    """Show what sends cost with all that is done later: the key index, filing, copying."""
+    for name, property_name in (("plain", "X_ANY_OTHER_TIME"), ("with a time", "TIMER_DELIVER_MS")):
+        with our_server() as server:
+            make = prepared(frames_of("bench", property_name, within_a_month()), FASTEST.run)
+            used = server.cpu_seconds()
+            sent = load(server.port, make, seconds=seconds)
+            print(f"{name}: with what is done later {(cpu_when_idle(server) - used) / sent.count * 1e6:.1f} us each")
 
 
 def cpu_when_idle(server: Server) -> float:
@@ -299,11 +224,11 @@ def memory(server: Server, what: str) -> None:
 def fill(folder: Path, pending: int) -> None:
     with our_server(folder) as server:
         memory(server, "empty")
-        answered, passed = load(server.port, frames_of("bench", "TIMER_DELIVER_MS", within_a_month()), count=pending)
+        sent = load(server.port, frames_of("bench", "TIMER_DELIVER_MS", within_a_month()), count=pending)
         used = server.cpu_seconds()
         print(
-            f"filled with {answered:,} in {passed:.0f} s: {answered / passed:,.0f} a second,"
-            f" {used / passed:.2f} of a core; for each {used / answered * 1e6:.1f} us"
+            f"filled with {sent.count:,} in {sent.seconds:.0f} s: {sent.rate:,.0f} a second, {used / sent.seconds:.2f}"
+            f" of a core (the generator {sent.generator:.2f}); for each {used / sent.count * 1e6:.1f} us"
         )
         memory(server, f"{pending:,} pending")
         lateness(server, "while the last of them are filed")
@@ -326,18 +251,14 @@ def deliver(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pending", type=int, default=10_000_000)
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--first", action="store_true", help="before other programs (nice -20; needs root)")
-    parser.add_argument("--folder", type=Path, help="fill this one, or go on with it where it is there: two runs")
-    asked = parser.parse_args()
+    asked = _asked()
+    print_machine()
     if asked.first:
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     os.sched_setaffinity(0, {GENERATOR_CORE})
     if asked.rounds:
-        accept_rates(asked.seconds, asked.rounds)
+        accept_rates(asked.seconds, asked.rounds, [each for each in SHAPES if str(each) in asked.shapes])
+        whole_costs(asked.seconds)
     if not asked.folder:
         with our_server() as server:
             lateness_of_levels(server)
@@ -350,6 +271,19 @@ def main() -> None:
         with folder_for_now() as folder:
             fill(folder, asked.pending)
             deliver(folder)
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pending", type=int, default=10_000_000)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--shapes", nargs="+", default=[*map(str, SHAPES)], metavar="CxN", help="64x64: connections x in flight"
+    )
+    parser.add_argument("--first", action="store_true", help="before other programs (nice -20; needs root)")
+    parser.add_argument("--folder", type=Path, help="fill this one, or go on with it where it is there: two runs")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +37,19 @@ class Server:
     namesrv: str | None = None
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return cpu_seconds(self.pid)
 
     def resident_mb(self) -> tuple[float, float]:
         """Return what is resident of the process's own memory and of mapped files, in MB."""
         status = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
         anonymous, files, shared = (int(status[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile", "RssShmem"))
         return anonymous, files + shared  # files of a folder in memory count as shared
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return what a process, all its threads together, has had of the processor."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 Start = Callable[[], AbstractContextManager[Server]]
@@ -57,34 +62,60 @@ def c_server(program: str) -> Start:
     def start() -> Iterator[Server]:
         with folder_for_now() as folder:
             port = free_port()
-            environment = {**os.environ, "CLSZ": str(C_LOG_BYTES)}
-            with _process([*pinned(SERVER_CORE), program, str(port), str(folder)], environment) as process:
+            command = [*pinned(SERVER_CORE), program, str(port), str(folder)]
+            with _process(command, {"CLSZ": str(C_LOG_BYTES)}) as process:
                 yield Server(port, process.pid, _wait_for_port(process, port))
 
     return start
 
 
 @contextlib.contextmanager
-def our_server(data: Path | None = None, *, core: int | None = SERVER_CORE) -> Iterator[Server]:
+def our_server(
+    data: Path | None = None,
+    *,
+    core: int | None = SERVER_CORE,
+    settings: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Iterator[Server]:
     """`pyromq serve`: name server and broker in one process, on a folder of their own or on `data`, which stays.
 
-    `core` None: on any core, as what measures it.
+    `core` None: on any core, as what measures it. `settings` are the broker's, by RocketMQ's names; `environment` is
+    added to ours (`PLAIN`, `of_checkout`), `arguments` to the command.
     """
     with contextlib.nullcontext(data) if data else folder_for_now() as folder:
+        if settings:
+            _settle(folder, settings)
         port, namesrv_port = free_port(), free_port()
         command = [
             *(pinned(core) if core is not None else []),
             *(sys.executable, "-m", "pyromq", "serve", "--data", str(folder)),
             *("--namesrv-port", str(namesrv_port), "--broker-port", str(port)),
+            *arguments,
         ]
-        with _process(command) as process:
+        with _process(command, environment, stop=signal.SIGTERM if data else signal.SIGKILL) as process:
             ready = _wait_for_line(process, "ready in")
             yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
 
 
-def java_broker(jars: Path, *placement: str, settings: str = "") -> Start:
+PLAIN = {"PYROMQ_PURE": "1"}  # nothing compiled
+
+
+def of_checkout(folder: Path) -> dict[str, str]:
+    """Return the environment that runs another checkout's code, with the extensions built there."""
+    return {"PYTHONPATH": str(folder / "src")}
+
+
+def _settle(data: Path, settings: Mapping[str, object]) -> None:
+    """Write settings where a broker finds them."""
+    (data / "config").mkdir(parents=True, exist_ok=True)
+    lines = [f"{name}={value}\n" for name, value in settings.items()]
+    (data / "config" / "broker.properties").write_text("".join(lines))
+
+
+def java_broker(jars: Path, *placement: str, settings: Mapping[str, object] | None = None) -> Start:
     """The genuine name server and broker from the jars of a folder, with 4 GB of heap; free to use every core unless
-    `placement` (a command's begin, as `pinned` gives) holds the broker to one. `settings` are lines of its own."""
+    `placement` (a command's begin, as `pinned` gives) holds the broker to one. `settings` go beside its own."""
 
     @contextlib.contextmanager
     def start() -> Iterator[Server]:
@@ -95,12 +126,35 @@ def java_broker(jars: Path, *placement: str, settings: str = "") -> Start:
             with _process(namesrv) as process:
                 _wait_for_line(process, "boot success")
                 port = _port_for_java()
-                broker = [*placement, *_java(home, jars, "broker", _java_settings(home, port, namesrv_port) + settings)]
+                lines = _java_settings(home, port, namesrv_port)
+                lines += "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+                broker = [*placement, *_java(home, jars, "broker", lines)]
                 with _process(broker) as process:
                     ready = _wait_for_line(process, "boot success")
                     yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
 
     return start
+
+
+@contextlib.contextmanager
+def kept(start: Start, prepare: Callable[[Server], None]) -> Iterator[Start]:
+    """A server that is started and prepared once, for all turns of a comparison, and stands still between them.
+
+    For the genuine broker, which needs seconds to start and to get warm: it keeps what its compiler has made.
+    """
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[Server]:
+        os.kill(server.pid, signal.SIGCONT)
+        try:
+            yield server
+        finally:
+            os.kill(server.pid, signal.SIGSTOP)
+
+    with start() as server:
+        prepare(server)
+        os.kill(server.pid, signal.SIGSTOP)
+        yield turn
 
 
 def _java(home: Path, jars: Path, role: str, settings: str) -> list[str]:
@@ -158,12 +212,16 @@ def folder_for_now() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _process(command: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+def _process(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, *, stop: signal.Signals = signal.SIGKILL
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program, `environment` added to ours. One whose folder goes is killed: it would flush what nobody reads,
+    beside whatever is measured next."""
+    process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(stop)
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -178,7 +236,7 @@ def _wait_for_line(process: subprocess.Popen[str], text: str) -> float:
     for line in process.stdout or ():
         if text in line:
             return time.monotonic() - started
-    raise SystemExit(f"{' '.join(map(str, process.args[:8]))} ... ended before it said {text!r}")
+    raise SystemExit(f"{str(process.args)[:200]} ... ended before it said {text!r}")
 
 
 def _wait_for_port(process: subprocess.Popen[str], port: int) -> float:

@@ -61,7 +61,7 @@ class MemoryReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         record = encode(StoredMessage("topic", b"x" * self._size, "KEYS\x01k1\x02UNIQ_KEY\x01" + "A" * 32))
-        batch = to_batch(record * BATCH_ROWS, "broker-a", self._columns, tags=frozenset())
+        batch = to_batch(record * BATCH_ROWS, "broker-a", self._columns)
         for _ in range(partition.value // BATCH_ROWS):
             yield batch
 

@@ -54,7 +54,7 @@ def main() -> None:
             fill(server, topic, queues, rows=arguments.rows, body=b"x" * SIZE)
             for what in arguments.only.split(","):
                 if what == "live":
-                    _live(spark, server, queues, arguments.seconds)
+                    _live(spark, server, queues, arguments.seconds, dict(each.split("=") for each in arguments.option))
                 elif what == "batches":
                     _batches(spark, server, topic, queues, arguments.rows)
                 elif what == "archive":
@@ -68,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--rows", type=int, default=200_000, help="in the topics that are read as they are")
     parser.add_argument("--only", default="live,batches,archive")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the live stream")
     parser.add_argument("--feed", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -116,7 +117,7 @@ def _archive(spark: SparkSession, server: Server, topic: str, queues: int, rows:
         print(f"| archive to Parquet, 1 KiB, {what} | {queues} | {figure} |", flush=True)
 
 
-def _live(spark: SparkSession, server: Server, queues: int, seconds: float) -> None:
+def _live(spark: SparkSession, server: Server, queues: int, seconds: float, options: dict[str, str]) -> None:
     topic = f"bench-live-{queues}"
     assert server.namesrv is not None
     with Admin(server.namesrv) as admin:
@@ -129,7 +130,8 @@ def _live(spark: SparkSession, server: Server, queues: int, seconds: float) -> N
         ages.extend((now - int(each)) / 1e6 for each in sent)
 
     with tempfile.TemporaryDirectory(prefix="pyromq-bench-") as folder:
-        writer = _stream(spark, server, topic, columns="keys,body,storeTimestamp").writeStream.foreachBatch(look)
+        stream = _stream(spark, server, topic, columns="keys,body,storeTimestamp", **options)
+        writer = stream.writeStream.foreachBatch(look)
         query = writer.option("checkpointLocation", str(Path(folder) / "checkpoint")).start()
         query.processAllAvailable()
         with subprocess.Popen([sys.executable, __file__, "--feed", server.namesrv, topic]) as feeder:

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from disk_load import Readers, closed_loop, make_topics, paced, pipelined, send_frame
 from generator import Generator, Load, Outcome
+from loads.disk_load import Readers, closed_loop, make_topics, paced, pipelined, send_frame
 from pyromq.clock import SystemClock
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.record import BLANK_MAGIC, encode
@@ -133,20 +133,12 @@ def rebuild(root: Path, _: argparse.Namespace) -> None:
     print(f"{REBUILT_MESSAGES / seconds:,.0f} a second, {REBUILT_MESSAGES / cpu:,.0f} a CPU second")
 
 
-def settle(data: Path, **settings: object) -> None:
-    """Write settings where a broker finds them."""
-    (data / "config").mkdir(parents=True, exist_ok=True)
-    lines = [f"{name}={value}\n" for name, value in settings.items()]
-    (data / "config" / "broker.properties").write_text("".join(lines))
-
-
 def sync(root: Path, options: argparse.Namespace) -> None:
     rates: dict[str, list[float]] = {"ASYNC_FLUSH": [], "SYNC_FLUSH": []}
     for number in range(options.rounds):
         for flush, found in rates.items():
             data = root / f"{flush}{number}"
-            settle(data, flushDiskType=flush)
-            with our_server(data) as server:
+            with our_server(data, settings={"flushDiskType": flush}) as server:
                 outcome = Generator(options.lg).measure(server, Load(64, 1), seconds=4, warm_seconds=1)
             print(f"{flush}, 64 x 1, 128 B: {outcome}")
             found.append(outcome.rate)
@@ -189,12 +181,10 @@ def rolls(root: Path, options: argparse.Namespace) -> None:
     for number in range(options.rounds):
         for megabytes in (1024, 16):
             data = root / f"{megabytes}-{number}"
-            setting = {"mappedFileSizeCommitLog": megabytes << 20}
-            settle(data, **setting)
-            starts = {"pyromq": partial(our_server, data)}
+            settings = {"mappedFileSizeCommitLog": megabytes << 20}
+            starts: dict[str, Start] = {"pyromq": partial(our_server, data, settings=settings)}
             if options.java:
-                lines = "".join(f"{name}={value}\n" for name, value in setting.items())
-                starts["Java"] = java_broker(options.java, settings=lines)
+                starts["Java"] = java_broker(options.java, settings=settings)
             for name, start in starts.items():
                 half, outcome = half_load(Generator(options.lg), start, warm_seconds=8 if name == "Java" else 1)
                 count = outcome.rate * HALF_LOAD_SECONDS * RECORD_BYTES / (megabytes << 20)
@@ -248,7 +238,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; default: all")
     parser.add_argument("--lg", default=os.environ.get("PYROMQ_LG"), help="the load generator [PYROMQ_LG]")
-    parser.add_argument("--java", type=Path, metavar="CLASSPATH_DIR", help="folder of the genuine broker's jars")
+    parser.add_argument(
+        "--java",
+        type=Path,
+        default=os.environ.get("PYROMQ_JARS"),
+        metavar="JARS",
+        help="the genuine broker's [PYROMQ_JARS]",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     if not arguments.lg and {"sync", "rolls"} & set(arguments.parts or PARTS):

@@ -1,4 +1,4 @@
-"""What holds for every test: Hypothesis, the seed of the day, who runs beside whom, and that Ctrl-C means something."""
+"""What holds for every test: Hypothesis, the seed of the day, patience, who runs beside whom, and what Ctrl-C means."""
 
 import os
 import signal
@@ -7,7 +7,12 @@ import time
 import pytest
 from hypothesis import settings
 from tests.seed import VARIABLE, seed_of_the_day
+from tests.waiting import REQUEST_SECONDS
 from xdist.scheduler import LoadScopeScheduling
+
+from pyromq.client.cluster import cluster_client
+from pyromq.client.config import ConsumerConfig, ProducerConfig
+from pyromq.net import channel
 
 SLOW_SECONDS = 1.0  # of processor time: a busy machine makes no test slow
 
@@ -32,17 +37,46 @@ def pytest_configure(config):
     os.environ[VARIABLE] = str(seed_of_the_day())  # the same for all workers, also at midnight
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One more than processors: one of them waits for Java, for a disk or for a process, as a rule."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes longest, so that workers end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (_folder_of_one_worker(item.nodeid) is None, item.path not in slow))
+
+
 class ByFile(LoadScopeScheduling):
     """Tests of a file stay with one worker; so do all that share a Spark session, or a build of the Java programs."""
 
     def _split_scope(self, nodeid):
-        file = nodeid.partition("::")[0]
-        return next((folder for folder in ("tests/spark/", "tests/interop/") if file.startswith(folder)), file)
+        return _folder_of_one_worker(nodeid) or nodeid.partition("::")[0]
+
+
+def _folder_of_one_worker(nodeid):
+    return next((folder for folder in ("tests/spark/", "tests/interop/") if nodeid.startswith(folder)), None)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
+    config.option.loadscopereorder = False  # by the number of their tests
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_clients():
+    """Give clients that are not told otherwise more time than the 3 seconds for which a loaded machine stands still."""
+    with pytest.MonkeyPatch.context() as patched:
+        for config in (ProducerConfig, ConsumerConfig):
+            _, *others = config.__init__.__defaults__
+            patched.setattr(config.__init__, "__defaults__", (REQUEST_SECONDS, *others))
+        patched.setattr(channel, "CONNECT_SECONDS", REQUEST_SECONDS)
+        patched.setattr(cluster_client, "API_SECONDS", REQUEST_SECONDS)
+        patched.setitem(cluster_client.ClusterClient.ask.__kwdefaults__, "timeout", REQUEST_SECONDS)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.clock import SystemClock
@@ -52,7 +53,7 @@ class Bystander:
         self.question = question
 
     async def is_served(self):
-        return (await self.channel.call(self.question, timeout=5)).code == 0
+        return (await self.channel.call(self.question, timeout=30)).code == 0
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ async def talk(server, raw, *, end=True):
     if end:
         writer.write_eof()
     try:
-        output = await asyncio.wait_for(reader.read(), 5)
+        output = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     except ConnectionResetError:  # closed with bytes of ours unread
         output = b""
     writer.close()
@@ -135,7 +136,8 @@ async def test_a_frame_that_is_never_finished_is_one_line_when_its_connection_en
 
 async def test_an_unfinished_frame_keeps_nobody_waiting(server, bystander):
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(struct.pack(">II", MAX_FRAME_BYTES - 4, 10) + bytes(1 << 20))
+    header = b'{"code":103,"flag":0,"opaque":1}'  # of a request that may be as large
+    writer.write(struct.pack(">II", MAX_FRAME_BYTES - 4, len(header)) + header + bytes(1 << 20))
     await writer.drain()
     assert await bystander.is_served()
     writer.close()
@@ -179,7 +181,7 @@ async def test_a_body_that_cannot_be_read_is_answered_with_one_line(cluster, lin
 async def test_what_came_before_the_garbage_is_answered(server, bystander, lines):
     answers = await talk(server, request(9_999) + request(9_998) + b"garbage!", end=False)
     assert [response.code for response in answers] == [3, 3]
-    assert sum(line.startswith("closing connection") for line in lines()) == 1
+    assert len(lines()) == 1, "of a connection there is one line a minute, here on the first request"
 
 
 async def test_many_bad_connections_at_once_leave_nothing_behind(cluster, server, bystander):
@@ -259,8 +261,8 @@ async def everything_works(cluster):
 async def is_routed(cluster, topic):
     """Ask until the broker's announcement has come."""
     names = await connect(cluster.namesrv, Dispatcher(), SystemClock())
-    async with asyncio.timeout(5):
-        while (await names.call(RouteOfTopic(topic=topic), timeout=5)).code != 0:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await names.call(RouteOfTopic(topic=topic), timeout=30)).code != 0:
             pass
     await names.close()
 
@@ -280,6 +282,6 @@ async def kept(cluster):
             suspend_ms=0,
             subscription_version=0,
         )
-        bodies |= {message.body for message in decode_all((await channel.call(pull, timeout=5)).body)}
+        bodies |= {message.body for message in decode_all((await channel.call(pull, timeout=30)).body)}
     await channel.close()
     return bodies

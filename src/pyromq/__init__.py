@@ -30,21 +30,25 @@ if TYPE_CHECKING:
     from pyromq.client.consumer.push.listener import RetryLater as RetryLater
     from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
     from pyromq.client.decision import Decision as Decision
+    from pyromq.client.hooks import CheckForbiddenHook as CheckForbiddenHook
     from pyromq.client.hooks import ConsumeMessageHook as ConsumeMessageHook
     from pyromq.client.hooks import ConsumeOutcome as ConsumeOutcome
     from pyromq.client.hooks import ConsumeStatus as ConsumeStatus
     from pyromq.client.hooks import EndTransactionHook as EndTransactionHook
+    from pyromq.client.hooks import FilterMessageHook as FilterMessageHook
     from pyromq.client.hooks import MessageDelivery as MessageDelivery
     from pyromq.client.hooks import MessageSend as MessageSend
     from pyromq.client.hooks import SendKind as SendKind
     from pyromq.client.hooks import SendMessageHook as SendMessageHook
     from pyromq.client.hooks import SendOutcome as SendOutcome
     from pyromq.client.hooks import TransactionEnd as TransactionEnd
+    from pyromq.client.offset_store import OffsetStore as OffsetStore
     from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
     from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
     from pyromq.client.producer.transaction_producer import Transaction as Transaction
     from pyromq.client.producer.transaction_producer import TransactionResult as TransactionResult
+    from pyromq.client.tracing.message_trace import MessageTrace as MessageTrace
     from pyromq.errors import AlreadyExists as AlreadyExists
     from pyromq.errors import BatchDecided as BatchDecided
     from pyromq.errors import BatchIncomplete as BatchIncomplete
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
     from pyromq.errors import RecallRefused as RecallRefused
     from pyromq.errors import TopicNotFound as TopicNotFound
     from pyromq.errors import Unavailable as Unavailable
+    from pyromq.errors import UndecodableBody as UndecodableBody
+    from pyromq.errors import UnfitBody as UnfitBody
     from pyromq.errors import UsageError as UsageError
     from pyromq.message import Message as Message
     from pyromq.message import MessageQueue as MessageQueue
@@ -68,7 +74,7 @@ if TYPE_CHECKING:
     from pyromq.message import SendStatus as SendStatus
     from pyromq.message import StoredMessage as StoredMessage
     from pyromq.net.connection_config import ConnectionConfig as ConnectionConfig
-    from pyromq.net.tls import TlsConfig as TlsConfig
+    from pyromq.net.tls.config import TlsConfig as TlsConfig
     from pyromq.remoting.hooks import RemotingHook as RemotingHook
     from pyromq.remoting.hooks import RemotingOutcome as RemotingOutcome
     from pyromq.remoting.hooks import RemotingRequest as RemotingRequest
@@ -94,11 +100,15 @@ _MODULES = {
         "MessageDelivery",
         "MessageSend",
         "SendKind",
+        "CheckForbiddenHook",
+        "FilterMessageHook",
         "SendMessageHook",
         "SendOutcome",
         "TransactionEnd",
     ),
     "pyromq.client.decision": ("Decision",),
+    "pyromq.client.offset_store": ("OffsetStore",),
+    "pyromq.client.tracing.message_trace": ("MessageTrace",),
     "pyromq.client.producer.producer": ("AsyncProducer",),
     "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.consumer.pulling": ("PullResult", "PullStatus"),
@@ -124,11 +134,13 @@ _MODULES = {
         "RecallRefused",
         "TopicNotFound",
         "Unavailable",
+        "UndecodableBody",
+        "UnfitBody",
         "UsageError",
     ),
     "pyromq.message": ("Message", "MessageQueue", "SendResult", "SendStatus", "StoredMessage"),
     "pyromq.net.connection_config": ("ConnectionConfig",),
-    "pyromq.net.tls": ("TlsConfig",),
+    "pyromq.net.tls.config": ("TlsConfig",),
     "pyromq.remoting.hooks": ("RemotingHook", "RemotingOutcome", "RemotingRequest"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

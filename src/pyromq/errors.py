@@ -10,6 +10,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import ClassVar
 
+from pyromq.excerpt import excerpt
+
+_MOST_REMARK = 2000  # characters: twice what a broker of ours says
+
 
 class ResponseCode(IntEnum):
     """Codes of answers. Source: RocketMQ 4.9.8, ResponseCode and RemotingSysResponseCode."""
@@ -37,6 +41,9 @@ class ResponseCode(IntEnum):
     FILTER_DATA_NOT_LATEST = 28
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    ACL_UPDATE_FAILED = 209
+    ACL_DELETE_FAILED = 210
+    ACL_WHITE_LIST_FAILED = 211
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604  # RocketMQ 5
     BATCH_DECIDED = 100_330  # ours, as the next
@@ -44,62 +51,103 @@ class ResponseCode(IntEnum):
 
 
 class MQError(Exception):
-    """Root of the tree. `retriable` says whether the same call may succeed later or elsewhere."""
+    """Root of the tree. `retriable` says whether the same call may succeed later or elsewhere, `cure` what to do."""
 
     code: int = ResponseCode.SYSTEM_ERROR
     retriable: ClassVar[bool] = False
+    cure: ClassVar[str] = "Read the text: it names the thing, its value and, where that helps, what to do."
 
 
 class UsageError(MQError):
     """Our caller asked for something that cannot be: a name, an option, a state."""
 
+    cure = "Correct the call; it cannot succeed as it is."
+
 
 class IllegalName(UsageError):
     """A topic or group name that RocketMQ does not allow."""
+
+    cure = "Use letters, digits, `_`, `-`, `%` and `|`, at most 127 of them for a topic, 255 for a group."
 
 
 class IllegalMessage(UsageError):
     """A message without body, too large, or with properties that cannot be stored."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
+    cure = "Give it a body, make it smaller, or choose another name for the property that the text names."
+
+
+class UndecodableBody(IllegalMessage):
+    """A received message's body is compressed and cannot, or for its size must not, be unpacked."""
+
+    cure = "Raise `max_body_bytes` if it is large on purpose, install `pyromq[codecs]` for LZ4 and Zstandard."
+
+
+class UnfitBody(IllegalMessage):
+    """A received message's body is not the JSON, or not of the type, that it was asked for as."""
+
+    cure = "Mend the sender or the type, then send the dead letter again: `pyromq dlq redrive`."
 
 
 class AlreadyExists(UsageError):
     """A topic or group that was to be created is there."""
 
+    cure = "Take it as it is, or change it: `alter_topic`, `alter_group`."
+
 
 class NotRunning(UsageError):
     """The client or server was not started, or was stopped."""
+
+    cure = "Use it inside its `with` block, or call `start` first; a closed one is not started again."
 
 
 class ProtocolError(MQError):
     """The peer sent bytes that are no frame, or a header that does not fit its code."""
 
+    cure = "Look who listens there: `pyromq doctor`. If it is a broker, report it with the text."
+
 
 class FrameTooLarge(ProtocolError):
     """A frame's length word is above the limit (16 MiB) or below what a frame needs."""
 
+    cure = "Send less at once; if the length is absurd, something else than RocketMQ speaks there."
+
 
 class MissingField(ProtocolError):
     """A required header field is absent. The text is Java's: `the custom field <x> is null`."""
+
+    cure = "Mend the client that asks: the field is required by the protocol."
 
 
 class Unavailable(MQError):
     """The network: nothing listens, the connection broke, or no answer came in time."""
 
     retriable = True
+    cure = "Try again. If it stays, `pyromq doctor` says what does not answer."
 
 
 class ConnectionLost(Unavailable):
     """The connection closed while a call was waiting for its answer."""
 
+    cure = "Send again: the message may have been stored, so its consumers should stand duplicates."
+
 
 class AnotherServer(ConnectionLost):
     """Something listens there, but it does not speak RocketMQ's protocol."""
 
+    cure = "Correct host and port: name servers listen on 9876, brokers on 10911, unless told otherwise."
+
+
+class TlsRefused(Unavailable):
+    """No agreement on TLS: one side does not speak it, or does not trust the other's certificate."""
+
+    cure = "Give both sides TLS, and the client the authority that signed the server's certificate."
+
 
 class DeadlineExceeded(Unavailable):
     """No answer within the time the caller gave."""
+
+    cure = "Try again, or raise `timeout`. A message may have been stored all the same."
 
 
 class NoReply(DeadlineExceeded):
@@ -107,32 +155,44 @@ class NoReply(DeadlineExceeded):
 
     code = 10006  # Java's ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
     retriable = False
+    cure = "Do not ask again without thinking: somebody may be working on it. Or raise `timeout`."
 
 
 class NoNameServer(Unavailable):
     """None of the configured name servers answers."""
+
+    cure = "Start one (`pyromq serve`), or correct the address and `NAMESRV_ADDR`."
 
 
 class StoreError(MQError):
     """The store cannot do its work."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
+    cure = "Read the broker's log; `pyromq store check FOLDER` on a stopped broker tells what is wrong."
 
 
 class StoreLocked(StoreError):
     """Another process has this data folder open."""
 
+    cure = "Stop the other process, or give this one a folder of its own with `--data`."
+
 
 class StoreCorrupt(StoreError):
     """A file of the store is not what its format says; the text names the file and the way out."""
+
+    cure = "Make a copy of the folder, then `pyromq store check` and `pyromq store repair`."
 
 
 class StoreNotWritable(StoreError):
     """The folder cannot be written, the disk is full, or the store is closed."""
 
+    cure = "Free space or mend the disk, then start the broker again."
+
 
 class BrokerError(MQError):
     """An answer that says no. `code` is the response code; the text is the answer's remark."""
+
+    cure = "Read the text: it is the broker's own."
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -145,18 +205,31 @@ class SystemBusy(BrokerError):
 
     code = ResponseCode.SYSTEM_BUSY
     retriable = True
+    cure = "Try again later; producers do so by themselves."
+
+
+class LimitReached(SystemBusy):
+    """Somebody has as much of something as this server lets anybody have; `setting` is the name of that limit."""
+
+    cure = "Use less of it, or raise the setting that the text names."
+
+    def __init__(self, setting: str, limit: int, text: str) -> None:
+        super().__init__(f"{text}, or have {setting} raised, which is {limit}")
+        self.setting = setting
 
 
 class CodeNotSupported(BrokerError):
     """The server has no answer for this request code."""
 
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    cure = "Ask a server that knows it: docs/compatibility.md lists every request."
 
 
 class MessageRefused(BrokerError):
     """The broker found the message illegal: body, properties or topic too large."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
+    cure = "Make the message smaller, or raise the broker's `maxMessageSize`."
 
 
 class ServiceNotAvailable(BrokerError):
@@ -164,30 +237,41 @@ class ServiceNotAvailable(BrokerError):
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
     retriable = True
+    cure = "Try again, elsewhere; the text says whether the disk is full."
 
 
 class NoPermission(BrokerError):
     """Broker, topic or group does not allow this."""
 
     code = ResponseCode.NO_PERMISSION
+    cure = "Send to or read from another topic, or change `perm` of this one, or `brokerPermission`."
+
+
+class AccessDenied(BrokerError):
+    """The broker's permissions do not allow this: no account, a wrong signature, or a right that is missing."""
+
+    cure = "Give the client an account's keys, or the account the right: `pyromq acl check`."
 
 
 class TopicNotFound(BrokerError):
     """No such topic at the broker, or no route for it at the name server."""
 
     code = ResponseCode.TOPIC_NOT_EXIST
+    cure = "Create it (`pyromq topic create`) or correct its name; look with `pyromq topic list`."
 
 
 class QueryNotFound(BrokerError):
     """No stored offset, no message for the key, no such configuration entry."""
 
     code = ResponseCode.QUERY_NOT_FOUND
+    cure = "Nothing is wrong: there is none. Correct the key, the queue or the group if there should be."
 
 
 class SubscriptionParseFailed(BrokerError):
     """The subscription expression cannot be understood."""
 
     code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    cure = "Write tags as `a || b`, expressions as docs/filters.md says."
 
 
 class SubscriptionNotFound(BrokerError):
@@ -195,6 +279,7 @@ class SubscriptionNotFound(BrokerError):
 
     code = ResponseCode.SUBSCRIPTION_NOT_EXIST
     retriable = True
+    cure = "Wait for the next heartbeat; start a consumer of the group if none runs."
 
 
 class SubscriptionNotLatest(BrokerError):
@@ -202,12 +287,14 @@ class SubscriptionNotLatest(BrokerError):
 
     code = ResponseCode.SUBSCRIPTION_NOT_LATEST
     retriable = True
+    cure = "Wait; clients do so by themselves."
 
 
 class GroupNotFound(BrokerError):
     """No such consumer group, and it is not created automatically."""
 
     code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    cure = "Create it: `pyromq group create`. `autoCreateSubscriptionGroup` is off at this broker."
 
 
 class FilterNotFound(BrokerError):
@@ -215,6 +302,7 @@ class FilterNotFound(BrokerError):
 
     code = ResponseCode.FILTER_DATA_NOT_EXIST
     retriable = True
+    cure = "Wait for the next heartbeat; the consumer tells its expression again."
 
 
 class FilterNotLatest(BrokerError):
@@ -222,18 +310,21 @@ class FilterNotLatest(BrokerError):
 
     code = ResponseCode.FILTER_DATA_NOT_LATEST
     retriable = True
+    cure = "Wait for the next heartbeat; the consumer tells its expression again."
 
 
 class ConsumerNotOnline(BrokerError):
     """No member of the group is connected to this broker."""
 
     code = ResponseCode.CONSUMER_NOT_ONLINE
+    cure = "Start a member of the group, or ask the broker that it is connected to."
 
 
 class ConsumeTimeout(BrokerError):
     """A request relayed to a consumer was not answered in time."""
 
     code = ResponseCode.CONSUME_MSG_TIMEOUT
+    cure = "Look what the listener is doing: `pyromq member show GROUP CLIENT --stacks`."
 
 
 class FlowControl(BrokerError):
@@ -241,25 +332,32 @@ class FlowControl(BrokerError):
 
     code = ResponseCode.FLOW_CONTROL
     retriable = True
+    cure = "Wait and try again; consumers do so by themselves."
 
 
 class RecallRefused(BrokerError):
     """A delayed message cannot be cancelled: the handle is not one, or the message no longer waits."""
 
     code = ResponseCode.ILLEGAL_OPERATION
+    cure = "Nothing: it was delivered or cancelled before. Otherwise correct the handle."
 
 
 class BatchDecided(BrokerError):
     """The batch transaction of this name has its decision already; what comes late belongs to an attempt that lost."""
 
     code = ResponseCode.BATCH_DECIDED
+    cure = "Ask `lookup(name)` what was decided; give new work a new name."
 
 
 class BatchIncomplete(BrokerError):
     """A batch cannot be committed: the broker does not hold all messages of an attempt (any more)."""
 
     code = ResponseCode.BATCH_INCOMPLETE
+    cure = "Send what is missing in a new attempt, then commit that."
 
+
+DENIED = "AclException: "  # what tells a refusal of permissions from other answers with code 1, here as in Java
+_LONGEST_PACKAGE = 60  # characters of a class's name before that
 
 _BY_CODE: dict[int, type[BrokerError]] = {
     int(error.code): error for error in BrokerError.__subclasses__() if error.code != ResponseCode.SYSTEM_ERROR
@@ -267,7 +365,17 @@ _BY_CODE: dict[int, type[BrokerError]] = {
 
 
 def from_response(code: int, remark: str | None) -> BrokerError:
-    """Return the error that a response of this code stands for; unknown codes give a plain `BrokerError`."""
-    text = remark or f"answered with code {code} and no text"
+    """Return the error that a response of this code stands for; unknown codes give a plain `BrokerError`.
+
+    Its text is the remark on one line, printable and bounded: whoever answered chose it, and it will be logged.
+    """
+    text = _one_line(remark) if remark else f"answered with code {code} and no text"
+    before, is_denied, reason = text.partition(DENIED)
+    if is_denied and code == ResponseCode.SYSTEM_ERROR and len(before) < _LONGEST_PACKAGE:
+        return AccessDenied(reason)
     error = _BY_CODE.get(code)
     return error(text) if error is not None else BrokerError(text, code)
+
+
+def _one_line(remark: str) -> str:
+    return excerpt(" ".join(remark.splitlines()), _MOST_REMARK)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from operator import mul
 
+from pyromq import speedups
+
 # 31**k mod 2**32, highest power first, for texts of up to 256 code units; longer ones extend it once.
 _powers: list[int] = [1]
 
@@ -19,8 +21,8 @@ def _extend_powers(count: int) -> None:
 _extend_powers(256)
 
 
-def java_hash(text: str) -> int:
-    """Return the signed 32-bit hash over UTF-16 code units: h = 31 h + unit. `java_hash("TagA") == 2598919`."""
+def hash_plainly(text: str) -> int:
+    """Return the signed 32-bit hash over UTF-16 code units: h = 31 h + unit. `hash_plainly("TagA") == 2598919`."""
     if text.isascii():
         units: bytes | memoryview = text.encode()
     else:
@@ -32,7 +34,16 @@ def java_hash(text: str) -> int:
     return value - 0x100000000 if value & 0x80000000 else value
 
 
-@lru_cache(maxsize=65536)
+if speedups.is_active:
+    from pyromq.speedups.decoding import java_hash as java_hash
+else:
+    java_hash = hash_plainly
+
+
 def tag_hash(tags: str) -> int:
-    """Return the code of a tag as consume queues hold it; a topic has few tags, so they are remembered."""
-    return java_hash(tags)
+    """Return the code of a tag as consume queues hold it; a topic has few tags, so short ones are remembered."""
+    return _remembered(tags) if len(tags) <= _MOST_REMEMBERED else java_hash(tags)
+
+
+_MOST_REMEMBERED = 100  # characters: twenty megabytes at most
+_remembered = lru_cache(maxsize=65536)(java_hash)

@@ -15,12 +15,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import msgspec
 
-from pyromq.errors import IllegalMessage, UsageError
+from pyromq.compression import MAX_BODY_BYTES, check_compressed, decompress
+from pyromq.errors import IllegalMessage, UndecodableBody, UsageError
+from pyromq.json_body import encode_json, json_reader
 from pyromq.names import RETRY_PREFIX
+from pyromq.sys_flag import SysFlag as SysFlag  # for those who read records
+
+T = TypeVar("T")
 
 NAME_VALUE = "\x01"  # between a property's name and its value
 PAIRS = "\x02"  # between two properties; RocketMQ 5 also writes it after the last
@@ -83,22 +88,6 @@ RESERVED_PROPERTIES = frozenset(
 )  # fmt: skip
 
 
-class SysFlag:
-    """Bits of a record's sysFlag. Source: MessageSysFlag."""
-
-    COMPRESSED = 0x1
-    MULTI_TAGS = 0x2
-    HALF = 0x4
-    COMMIT = 0x8
-    ROLLBACK = 0xC  # also the mask of the two transaction bits
-    BORN_HOST_IPV6 = 0x10
-    STORE_HOST_IPV6 = 0x20
-    COMPRESSION_MASK = 0x700
-    LZ4 = 0x100
-    ZSTD = 0x200
-    ZLIB = 0x300
-
-
 def encode_properties(properties: Mapping[str, str]) -> str:
     """Return the text form: `name 01 value 02 name 01 value`, without a closing separator."""
     return PAIRS.join([f"{name}{NAME_VALUE}{value}" for name, value in properties.items()])
@@ -152,6 +141,15 @@ class Message:
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):
             self.keys = (self.keys,) if self.keys else ()
+
+    @classmethod
+    def json(cls, topic: str, value: object, **more: Any) -> Self:
+        """Return a message whose body is the value as JSON; `more` is what else a message may be made with.
+
+        The value is of Python's own types, a dataclass, a `msgspec.Struct` or a pydantic model. Raises `IllegalMessage`
+        for what JSON cannot say.
+        """
+        return cls(topic, encode_json(value), **more)
 
     def all_properties(self) -> dict[str, str]:
         """Return free and system properties together. Raises `IllegalMessage` naming a property that cannot be sent."""
@@ -231,8 +229,9 @@ class StoredMessage(msgspec.Struct):
     """A message as the log holds it: what a broker appends and what a consumer receives.
 
     Times are ms since 1970. `born_address` and `store_address` are 4 or 16 bytes of IP and 4 of port. `stored_body`
-    is as stored, maybe compressed; `body` is the application's. `queue_offset` is the index in its queue,
-    `log_offset` the byte in the commit log, `size` the record's bytes. `broker_name` is known to receivers only.
+    is as stored, maybe compressed; `body` is the application's, which has `max_body_bytes` at most. `queue_offset` is
+    the index in its queue, `log_offset` the byte in the commit log, `size` the record's bytes. `broker_name` is known
+    to receivers only.
     """
 
     topic: str
@@ -253,6 +252,9 @@ class StoredMessage(msgspec.Struct):
     broker_name: str = ""
     body_crc: int = 0
     _properties: dict[str, str] | None = None
+    max_body_bytes: int = MAX_BODY_BYTES
+    _body: bytes | None = None  # unpacked ahead
+    value: Any = None  # of the body, where a listener asks for values of a type
 
     @property
     def properties(self) -> dict[str, str]:
@@ -263,8 +265,46 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def body(self) -> bytes:
-        """The application's bytes, decompressed where the record says compressed."""
-        return decompress(self.stored_body, self.sys_flag) if self.sys_flag & SysFlag.COMPRESSED else self.stored_body
+        """The application's bytes, unpacked where the record says compressed. Raises `UndecodableBody`."""
+        if not self.sys_flag & SysFlag.COMPRESSED:
+            return self.stored_body
+        if self._body is not None:
+            return self._body
+        return decompress(self.stored_body, self.sys_flag, self.max_body_bytes)
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = Any) -> Any:
+        """Return the body, which is JSON, as a value of a type: a dataclass, a `msgspec.Struct`, a pydantic model.
+
+        Without one: of Python's own types. Raises `UnfitBody` where it is no such JSON, `UndecodableBody`
+        where it cannot be unpacked.
+        """
+        return json_reader(type)(self.body)
+
+    @property
+    def body_error(self) -> UndecodableBody | None:
+        """Why there is no `body`, only a `stored_body`; None where there is one. Unpacks it now, and keeps nothing."""
+        if self.sys_flag & SysFlag.COMPRESSED:
+            try:
+                check_compressed(self.stored_body, self.sys_flag, self.max_body_bytes)
+            except UndecodableBody as error:
+                return error
+        return None
+
+    def unpack(self, most_kept: int) -> int:
+        """Unpack the body of a compressed message ahead, and keep it if it has at most so many bytes; returns how many.
+
+        Raises `UndecodableBody`.
+        """
+        try:
+            self._body = decompress(self.stored_body, self.sys_flag, min(most_kept, self.max_body_bytes))
+        except UndecodableBody:
+            check_compressed(self.stored_body, self.sys_flag, self.max_body_bytes)
+            return 0  # it is only too large to be kept
+        return len(self._body)
 
     @property
     def is_damaged(self) -> bool:
@@ -331,39 +371,19 @@ class SendResult:
     recall_handle: str | None = None  # cancels a message with a time of delivery
 
 
-def compress(body: bytes, level: int = 5) -> bytes:
-    return zlib.compress(body, level)
-
-
-def decompress(body: bytes, sys_flag: int) -> bytes:
-    """Return the application's bytes. Raises `IllegalMessage` for damaged bodies and for codecs not installed."""
-    kind = sys_flag & SysFlag.COMPRESSION_MASK
-    try:
-        if kind == SysFlag.LZ4:
-            import lz4.frame  # optional: only bodies compressed by clients that chose LZ4 need it
-
-            return bytes(lz4.frame.decompress(body))
-        if kind == SysFlag.ZSTD:
-            import zstandard  # optional, too: only bodies compressed by clients that chose Zstandard need it
-
-            return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(body))
-        return zlib.decompress(body)
-    except ImportError as error:
-        codec, package = ("LZ4", "lz4") if kind == SysFlag.LZ4 else ("zstd", "zstandard")
-        raise IllegalMessage(f"body is compressed with {codec}; install {package} to read it") from error
-    except Exception as error:  # every codec has its own exception class; one border for all
-        raise IllegalMessage(f"body of {len(body)} bytes cannot be decompressed: {error}") from error
-
-
-@lru_cache(maxsize=4096)
 def pack_address(host: str, port: int) -> bytes:
     """Return the IP (4 or 16 bytes) and the port (4 bytes), as records and offset ids hold them.
 
     Raises `UsageError` for a host that is no IP address.
     """
+    return _pack_ip(host) + struct.pack(">i", port)
+
+
+@lru_cache(maxsize=4096)
+def _pack_ip(host: str) -> bytes:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.inet_pton(family, host) + struct.pack(">i", port)
+        return socket.inet_pton(family, host)
     except OSError as error:
         raise UsageError(f"{host!r} is no IP address; records hold addresses, not host names") from error
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from datetime import datetime
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 from pyromq.clock import Clock
@@ -19,8 +20,19 @@ from pyromq.errors import UsageError
 from pyromq.message import format_address, pack_address
 from pyromq.plural import counted
 
-_COUNTER_DIGITS = 4
-_SAME_MS = 4096  # ids that may share a time: far fewer than the counter tells apart
+_BLOCK = 4096
+_MOST_IN_MS = 32_768  # ids of blocks that share a time; others may take as many
+
+
+_process = os.getpid()
+
+
+def _note_process() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_process)  # so that parent and child never share ids
 
 
 class UniqueIds:
@@ -30,30 +42,41 @@ class UniqueIds:
         self._clock = clock
         self._constant = int.from_bytes(os.urandom(4), "big")
         self._ip = pack_address(address, 0)[:-4]
-        self._counter = count()
-        self._pid = 0
-        self._prefix = ""
+        self.counter = count()
         self._month_ms = self._next_month_ms = 0
+        self._given_ms = self._given = 0  # time of the last block, and how many ids of blocks have it
+        self._head_of = (0, 0)  # process and time of what all ids of one ms begin with
+        self._head = ""
 
     def next(self) -> str:
-        now = self._clock.now_ms()
-        if not self._month_ms <= now < self._next_month_ms:
-            self._start_month(now)
-        if self._pid != os.getpid():  # also after a fork, so that parent and child never share ids
-            self._pid = os.getpid()
-            self._prefix = (self._ip + struct.pack(">HI", self._pid & 0xFFFF, self._constant)).hex().upper()
-        return f"{self._prefix}{now - self._month_ms:08X}{next(self._counter) & 0xFFFF:04X}"
+        return f"{self.head(self._clock.now_ms())}{next(self.counter) & 0xFFFF:04X}"
 
-    def take(self, count: int) -> list[str]:
-        """Return that many ids, for who makes very many messages at once: cheaper than calling `next` for each."""
-        ids: list[str] = []
-        while len(ids) < count:
-            first = self.next()
-            head, counter = first[:-_COUNTER_DIGITS], self._counter
-            more = min(count - len(ids), _SAME_MS) - 1
-            ids.append(first)
-            ids += [f"{head}{next(counter) & 0xFFFF:04X}" for _ in range(more)]
-        return ids
+    def head(self, now_ms: int) -> str:
+        """Return what all ids of this process and this ms begin with; four digits of `counter` follow."""
+        if self._head_of != (_process, now_ms):
+            if not self._month_ms <= now_ms < self._next_month_ms:
+                self._start_month(now_ms)
+            prefix = self._ip + struct.pack(">HI", _process & 0xFFFF, self._constant)
+            self._head = f"{prefix.hex().upper()}{now_ms - self._month_ms:08X}"
+            self._head_of = _process, now_ms
+        return self._head
+
+    def blocks(self, count: int) -> Iterator[tuple[str, range]]:
+        """Yield what that many ids are made of, for who makes very many at once: `head`s, and the numbers behind each.
+
+        The counter tells 65,536 ids of one ms apart. Who asks for more gets some of a ms that is still to come.
+        """
+        while count > 0:
+            some = min(count, _BLOCK)
+            now_ms = self._clock.now_ms()
+            if now_ms > self._given_ms:
+                self._given_ms, self._given = now_ms, 0
+            elif self._given >= _MOST_IN_MS:
+                self._given_ms, self._given = self._given_ms + 1, 0
+            self._given += some
+            last = next(islice(self.counter, some - 1, None))  # in one go: no other thread's are between them
+            yield self.head(self._given_ms), range(last + 1 - some, last + 1)
+            count -= some
 
     def _start_month(self, now_ms: int) -> None:
         first = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

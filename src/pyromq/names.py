@@ -59,15 +59,18 @@ NOT_FOR_CLIENTS = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
+TOOLS_GROUP = "TOOLS_CONSUMER"  # RocketMQ's own tools read with it: every broker has it, and nobody's offsets are in it
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"  # whose messages are others' copies and replies
+REPLY_SUFFIX = "_REPLY_TOPIC"  # behind a cluster's name: the topic where replies to requests go
 SYSTEM_GROUPS = frozenset(
     {
         DEFAULT_PRODUCER_GROUP,
         DEFAULT_CONSUMER_GROUP,
-        "TOOLS_CONSUMER",
+        TOOLS_GROUP,
         "FILTERSRV_CONSUMER",
         "SELF_TEST_P_GROUP",
         "SELF_TEST_C_GROUP",
-        "CLIENT_INNER_PRODUCER",
+        INNER_PRODUCER_GROUP,
         "CID_ONS-HTTP-PROXY",
         "CID_ONSAPI_PERMISSION",
         "CID_ONSAPI_OWNER",
@@ -101,6 +104,20 @@ def check_group(group: str) -> None:
         raise IllegalName(f"the specified group[{group}] contains illegal characters, allowing only {_ALLOWED}")
     if len(group) > MAX_GROUP_LENGTH:
         raise IllegalName(f"the specified group is longer than group max length {MAX_GROUP_LENGTH}.")
+
+
+def check_producer_group(group: str) -> None:
+    """Raise `IllegalName` unless producers may have this group."""
+    check_group(group)
+    if group == DEFAULT_PRODUCER_GROUP:
+        raise IllegalName(f"producerGroup can not equal {DEFAULT_PRODUCER_GROUP}, please specify another one.")
+
+
+def check_consumer_group(group: str) -> None:
+    """Raise `IllegalName` unless consumers may have this group."""
+    check_group(group)
+    if group == DEFAULT_CONSUMER_GROUP:
+        raise IllegalName(f"consumerGroup can not equal {DEFAULT_CONSUMER_GROUP}, please specify another one.")
 
 
 def retry_topic(group: str) -> str:

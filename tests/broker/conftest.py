@@ -47,7 +47,7 @@ class Caller:
 
     async def ask(self, header, body=b"", *, code=0):
         """Ask and return the response, which must have the code."""
-        response = await self.channel.call(header, body, timeout=5)
+        response = await self.channel.call(header, body, timeout=30)
         assert response.code == code, response.remark
         return response
 
@@ -59,7 +59,7 @@ class Caller:
         header = send_header(properties, topic=topic, queue_id=queue_id)
         return (await self.ask(header, body)).header(SendMessageResponse)
 
-    def pull(self, topic="orders", queue_id=0, *, offset=0, suspend_ms=0):
+    def pull(self, topic="orders", queue_id=0, *, offset=0, suspend_ms=0, sql=None):
         """Ask for messages; return the future of the response."""
         pull = PullMessage(
             consumer_group="c",
@@ -71,6 +71,8 @@ class Caller:
             commit_offset=0,
             suspend_ms=suspend_ms,
             subscription_version=0,
+            subscription=sql,
+            expression_type=None if sql is None else "SQL92",
         )
         return self.channel.call_soon(pull, timeout=20)
 

@@ -72,7 +72,7 @@ async def test_a_parked_pull_is_answered_when_the_broker_stops(config, clock, ca
             subscription="*",
             subscription_version=0,
         )
-        parked = caller.channel.call_soon(pull, timeout=5)
+        parked = caller.channel.call_soon(pull, timeout=30)
         await caller.ask(MaxOffset(topic="orders", queue_id=0))
         assert not parked.done()
     assert (await parked).code == 19

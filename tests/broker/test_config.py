@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.broker.config import FIXED, JAVA_NAMES, LIVE, BrokerConfig, from_java, java_properties, with_properties
+from pyromq.broker.config import BrokerConfig, from_java, java_properties, with_properties
+from pyromq.broker.limits import BrokerLimits
+from pyromq.broker.setting_names import FIXED, JAVA_NAMES, LIVE
 from pyromq.errors import UsageError
+from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.store.config import FlushMode, StoreConfig
 
 DATA = Path("data")
@@ -21,6 +24,8 @@ DATA = Path("data")
         ("name", "no blanks"),
         ("cluster", "x" * 116),
         ("namesrv", ("localhost",)),
+        ("namesrv", ("http://a:1",)),
+        ("namesrv", ("http://a/nsaddr", "http://b/nsaddr")),
         ("max_message_bytes", 1 << 30),
         ("advertised_host", "0.0.0.0"),
         ("advertised_host", "localhost"),
@@ -34,6 +39,8 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
 
 def test_every_java_name_leads_to_a_field():
     ours = {f.name for f in fields(BrokerConfig)} | {f"store.{f.name}" for f in fields(StoreConfig)}
+    ours |= {f"limits.{f.name}" for f in fields(BrokerLimits)}
+    ours |= {f"connection_limits.{f.name}" for f in fields(ConnectionLimits)}
     assert set(JAVA_NAMES.values()) <= ours
     assert set(JAVA_NAMES) >= LIVE | FIXED
 

@@ -73,7 +73,7 @@ class _Asking:
         self.channel = channel
 
     async def ask(self, header, body=b"", *, code=0):
-        response = await self.channel.call(header, body, timeout=5)
+        response = await self.channel.call(header, body, timeout=30)
         assert response.code == code, response.remark
         return response
 
@@ -88,8 +88,8 @@ async def started(folder, now_ms):
             channel = await connect(broker.address, Dispatcher(), SystemClock())
             for number in range(0, 60, 7):
                 query = QueryMessage(topic="orders", key=f"k{number}", max_count=32, begin_ms=0, end_ms=1 << 62)
-                await channel.call(query, timeout=5)
-            await channel.call(ListTimers(topic="orders", count=100, begin_ms=0, after=-1), timeout=5)
+                await channel.call(query, timeout=30)
+            await channel.call(ListTimers(topic="orders", count=100, begin_ms=0, after=-1), timeout=30)
             clock.jump(100_000)
             await clock.advance(3)
             found = Counter(body for queue_id in (0, 1) for body in pulled(broker.store, queue_id))

@@ -58,7 +58,7 @@ async def fill(folder, clock):
             asked += [send(number % 2, properties) for properties in sends(number)]
         asked.append(UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=9))
         for number, header in enumerate(asked):
-            assert (await channel.call(header, b"body %d" % number, timeout=5)).code == 0
+            assert (await channel.call(header, b"body %d" % number, timeout=30)).code == 0
         await clock.advance(11)
         await channel.close()
 
@@ -114,6 +114,7 @@ def hides_some(name, kind):
     return name.startswith("consumequeue") and kind == "garbage"  # its last entries tell where the queue ends
 
 
+@pytest.mark.slow  # a broker starts on many damaged folders
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_loses_nothing_or_refuses_and_names_a_file(sound, tmp_path, kind, caplog):
     folder, now_ms, expected = sound

@@ -48,7 +48,7 @@ class Asking:
 
     async def ask(self, header, body=b""):
         """Begin a request; its answer is to come."""
-        waiting = self.caller.channel.call_soon(header, body, timeout=5)
+        waiting = self.caller.channel.call_soon(header, body, timeout=30)
         for _ in range(2):  # the second round trip comes behind all that the first request has led to
             await self.caller.ask(MaxOffset(topic="orders", queue_id=0))
         return waiting
@@ -77,6 +77,7 @@ async def asking(synchronous, clock, caller_to, disk):
         caller = await caller_to(broker, Requester())
         await caller.create_topic("orders")
         yield Asking(broker, caller)
+        broker.store.flush_due()  # it would wait for whoever has no answer yet
 
 
 # -- what stores something
@@ -184,7 +185,7 @@ async def test_an_answer_waits_for_the_disk_which_then_has_what_it_says(asking, 
 
 
 async def test_a_burst_waits_for_the_disk_which_then_has_it(asking, disk, synchronous, clock):
-    burst = [asking.caller.channel.call_soon(send_header(), b"x", timeout=5) for _ in range(9)]
+    burst = [asking.caller.channel.call_soon(send_header(), b"x", timeout=30) for _ in range(9)]
     await asking.ask(send_header(), b"x")
     assert not any(each.done() for each in burst)
     asking.broker.store.flush_due()

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.headers import send_header
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
@@ -40,7 +41,7 @@ async def pass_days(clock, broker, days):
     for hours in [24] * (days - 1) + [1] * 24:
         clock.jump(3600 * hours)
         await clock.advance(11)
-        broker.store.wait_flushed(broker.store.max_log_offset).result(5)
+        broker.store.wait_flushed(broker.store.max_log_offset).result(PATIENCE_SECONDS)
         await broker.saved()
 
 

@@ -5,13 +5,17 @@ import logging
 from dataclasses import replace
 
 import pytest
+from tests.address_server import AddressSite
+from tests.waiting import PATIENCE_SECONDS, until
 
+from pyromq.broker import name_server_registration
 from pyromq.broker.broker import Broker
 from pyromq.clock import SystemClock
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
+from pyromq.net.address_server import REFRESH_SECONDS
 from pyromq.net.channel import connect
-from pyromq.remoting.bodies import TopicRoute, decode_body
+from pyromq.remoting.bodies import BrokerRegistration, TopicRoute, decode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import DeleteTopicName, PutKv, RouteOfTopic, SaveBrokerSettings
 
@@ -25,7 +29,7 @@ async def names(clock):
 async def ask(address, header):
     channel = await connect(address, Dispatcher(), SystemClock())
     try:
-        return await channel.call(header, timeout=5)
+        return await channel.call(header, timeout=30)
     finally:
         await channel.close()
 
@@ -37,13 +41,13 @@ async def route(names, topic):
 
 
 async def advance_until(clock, condition, *, seconds=5):
-    """Let time pass in small steps until the condition holds; sockets need turns of the loop, not only time."""
+    """Let time pass in small steps, and then no more, until the condition holds; sockets need turns of the loop."""
     for _ in range(seconds * 4):
         if condition():
             return
         await clock.advance(0.25)
         await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to pass")
+    await until(condition)
 
 
 async def test_a_started_broker_is_routable(config, clock, names):
@@ -113,8 +117,7 @@ async def test_registration_repeats_before_the_name_server_gives_up(config, cloc
     async with Broker(replace(config, namesrv=(names.address,)), clock):
         for _ in range(26):
             await clock.advance(5)
-            await asyncio.sleep(0.005)
-        assert await route(names, "TBW102") is not None
+            assert await route(names, "TBW102") is not None
 
 
 async def test_a_new_permission_shows_in_all_routes(config, clock, names, caller_to):
@@ -131,9 +134,10 @@ async def test_a_new_permission_shows_in_all_routes(config, clock, names, caller
 async def test_other_forms_of_registration_say_the_same(config, clock, names, caller_to, option):
     async with Broker(replace(config, namesrv=(names.address,), **option), clock) as broker:
         await (await caller_to(broker)).create_topic("orders", queues=3)
-        for _ in range(35):
-            await clock.advance(1)
-            await asyncio.sleep(0.002)
+        await clock.advance(35)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await route(names, "orders")) is None:
+                pass
         assert (await route(names, "orders")).queues[0].write_queues == 3
 
 
@@ -152,3 +156,63 @@ async def test_a_topic_deleted_at_the_name_server_only_comes_back(config, clock,
         await (await caller_to(broker)).create_topic("more")
         await advance_until(clock, lambda: broker.registering.registered)
         assert await route(names, "more") is not None
+
+
+async def test_a_table_is_written_for_name_servers_between_others_requests(config, clock, monkeypatch):
+    monkeypatch.setattr(name_server_registration, "PIECES_AT_ONCE", 2)
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with Broker(config, clock) as broker:
+        working = asyncio.ensure_future(others())
+        body = await broker.registering._whole_table()
+        working.cancel()
+        assert turns > 5
+        assert decode_body(BrokerRegistration, body).topics == broker.topics.table()
+
+
+# -- name servers that are looked up
+
+
+@pytest.fixture
+def site():
+    with AddressSite() as site:
+        yield site
+
+
+async def test_name_servers_are_looked_up_where_a_url_is_given(config, clock, names, site):
+    site.answer = names.address
+    async with Broker(replace(config, namesrv=(site.url,)), clock) as broker:
+        assert broker.registering.registered == [names.address]
+        assert await route(names, "TBW102") is not None
+
+
+async def test_a_broker_follows_what_the_address_server_says(config, clock, names, site):
+    async with NameServer(NameServerConfig(port=0), clock) as fixed, NameServer(NameServerConfig(port=0), clock) as new:
+        site.answer = names.address
+        async with Broker(replace(config, namesrv=(fixed.address, site.url)), clock) as broker:
+            assert set(broker.registering.registered) == {fixed.address, names.address}
+            site.answer = new.address
+
+            await clock.advance(REFRESH_SECONDS)
+
+            await advance_until(clock, lambda: set(broker.registering.registered) == {fixed.address, new.address})
+            assert await route(names, "TBW102") is None
+            assert await route(new, "TBW102") is not None
+
+
+async def test_a_broker_starts_without_the_address_server_and_asks_again(config, clock, names, site, caplog):
+    site.status = 500
+    async with Broker(replace(config, namesrv=(site.url,)), clock) as broker:
+        await clock.advance(10)
+        await advance_until(clock, lambda: len(site.asked) == 2)
+        assert broker.registering.registered == []
+        site.status, site.answer = 200, names.address
+        await clock.advance(10)
+        await advance_until(clock, lambda: broker.registering.registered == [names.address])
+    assert caplog.text.count(f"cannot be looked up: {site.url} answers 500") == 1

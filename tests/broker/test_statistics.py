@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.statistics import SAMPLE_SECONDS, SLICE_SECONDS, Statistics
 from pyromq.testing import FakeClock
 
 
@@ -35,9 +35,18 @@ async def test_a_minute_tells_sum_rate_and_average(statistics, clock):
     for _ in range(4):
         statistics.count_put("orders", 5, 1000)
     await sample(statistics, clock)
-    assert statistics.course("TOPIC_PUT_NUMS", "orders").minute == (20, 2.0, 5.0)
-    assert statistics.course("TOPIC_PUT_SIZE", "orders").minute == (4000, 400.0, 1000.0)
-    assert statistics.course("BROKER_PUT_NUMS", "cluster").minute.total == 20
+    assert statistics.course("TOPIC_PUT_NUMS", "orders").minute == (21, 1.05, 4.2)
+    assert statistics.course("TOPIC_PUT_SIZE", "orders").minute == (4100, 205.0, 820.0)
+    assert statistics.course("BROKER_PUT_NUMS", "cluster").minute.total == 21
+    await sample(statistics, clock, 7)
+    assert statistics.course("TOPIC_PUT_NUMS", "orders").minute == (0, 0.0, 0.0)
+
+
+async def test_the_first_messages_count_in_the_hour_and_the_day_at_once(statistics, clock):
+    statistics.count_put("orders", 7, 700)
+    await sample(statistics, clock)
+    course = statistics.course("TOPIC_PUT_NUMS", "orders")
+    assert (course.minute.total, course.hour.total, course.day.total) == (7, 7, 7)
 
 
 async def test_an_hour_is_seen_in_steps_of_ten_minutes(statistics, clock):
@@ -45,10 +54,10 @@ async def test_an_hour_is_seen_in_steps_of_ten_minutes(statistics, clock):
     await sample(statistics, clock)
     statistics.count_put("orders", 60, 60)
     await sample(statistics, clock, 59)
-    assert statistics.course("TOPIC_PUT_NUMS", "orders").hour.total == 0
+    assert statistics.course("TOPIC_PUT_NUMS", "orders").hour.total == 1
     await sample(statistics, clock)
-    assert statistics.course("TOPIC_PUT_NUMS", "orders").hour == (60, 0.1, 60.0)
-    assert statistics.course("TOPIC_PUT_NUMS", "orders").day.total == 0
+    assert statistics.course("TOPIC_PUT_NUMS", "orders").hour == (61, 61 / 1200, 30.5)
+    assert statistics.course("TOPIC_PUT_NUMS", "orders").day.total == 1
 
 
 async def test_gets_are_counted_by_topic_and_group(statistics, clock):
@@ -56,8 +65,8 @@ async def test_gets_are_counted_by_topic_and_group(statistics, clock):
     await sample(statistics, clock)
     statistics.count_get("g", "orders", 30, 300)
     await sample(statistics, clock)
-    assert statistics.course("GROUP_GET_NUMS", "orders@g").minute.total == 30
-    assert statistics.group_rate("orders", "g") == 3.0
+    assert statistics.course("GROUP_GET_NUMS", "orders@g").minute.total == 31
+    assert statistics.group_rate("orders", "g") == 1.55
     assert statistics.group_rate("orders", "nobody") == 0.0
 
 
@@ -100,3 +109,51 @@ async def test_a_deleted_group_is_forgotten(statistics, clock):
     await sample(statistics, clock)
     statistics.forget_group("g")
     assert statistics.course("GROUP_GET_NUMS", "orders@g") is None
+
+
+async def test_latency_is_that_of_all_gets_though_only_slow_ones_are_noted(statistics, clock):
+    for _ in range(9):
+        statistics.count_get("g", "orders", 1, 100)
+    await sample(statistics, clock)
+    statistics.count_get("g", "orders", 1, 100)
+    statistics.note_latency("g", "orders", 0.4)
+    statistics.note_latency("nobody", "orders", 0.4)
+    for _ in range(3):
+        statistics.count_get("g", "orders", 1, 100)
+    await sample(statistics, clock)
+    assert statistics.course("GROUP_GET_LATENCY", "orders@g").minute == (400, 40.0, 400 / 13)
+    assert statistics.course("GROUP_GET_LATENCY", "orders@nobody") is None
+
+
+async def test_latency_of_gets_that_never_waited_is_nothing(statistics, clock):
+    statistics.count_get("g", "orders", 1, 100)
+    await sample(statistics, clock)
+    assert statistics.course("GROUP_GET_LATENCY", "orders@g").minute.total == 0
+
+
+class Ticking(FakeClock):
+    """A clock on which every look takes half a slice."""
+
+    def monotonic(self):
+        self._move_to(self._seconds + SLICE_SECONDS / 2)
+        return super().monotonic()
+
+
+def test_very_many_counters_are_sampled_in_slices():
+    statistics = Statistics("cluster", Ticking())
+    for number in range(10):
+        statistics.count_put(f"topic-{number}", 1, 100)
+    steps = 1
+    while (wait := statistics.step()) == 0.0:
+        steps += 1
+    assert steps >= 4
+    assert SAMPLE_SECONDS - 1 < wait < SAMPLE_SECONDS
+    assert len(statistics._histories["puts", "topic-9"].minute) == 2  # and what was before: nothing
+
+
+def test_groups_beyond_those_that_are_counted_for_themselves_count_in_all(statistics, monkeypatch):
+    monkeypatch.setattr("pyromq.broker.statistics.MOST_GETS", 1)
+    statistics.count_get("one", "orders", 1, 10)
+    statistics.count_get("two", "orders", 2, 20)
+    assert statistics.gets_of("orders", "two") is None
+    assert (statistics.get_total.count, statistics.get_total.size) == (3, 30)

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
+from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.topics import Change, Topics, check_changeable, describe
-from pyromq.errors import BrokerError, IllegalName, TopicNotFound
+from pyromq.errors import BrokerError, IllegalName, LimitReached, TopicNotFound
 from pyromq.remoting.bodies import TopicConfig
 from pyromq.store.json_file import JsonFile
 from pyromq.testing import FakeClock
@@ -66,7 +68,8 @@ def test_automatic_creation_can_be_switched_off_while_running(topics, config):
 
 
 def test_changes_survive_a_restart(topics, config, clock, tmp_path):
-    topics.put(TopicConfig(name="orders", read_queues=3, write_queues=2, permission=4, order=True)).result(5)
+    saved = topics.put(TopicConfig(name="orders", read_queues=3, write_queues=2, permission=4, order=True))
+    saved.result(PATIENCE_SECONDS)
     again = Topics(config, JsonFile(tmp_path / "topics.json"), clock)
     again.load()
     assert again.find("orders") == topics.find("orders")
@@ -131,3 +134,18 @@ def test_the_trace_topic_and_closed_cluster_topics_are_options(config, clock, tm
     assert topics.find("DefaultCluster").permission == 1
     assert topics.find("broker-a").permission == 1
     assert topics.find("TBW102") is None
+
+
+def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_itself(topics, config):
+    config.limits = BrokerLimits(topics=len(topics) + 1, groups=1)
+    send_to(topics, "last")
+    with pytest.raises(LimitReached, match=r"topic\[more\] is not created, there are 9.*maxTopics raised, which is 9"):
+        send_to(topics, "more")
+    with pytest.raises(LimitReached):
+        topics.put(TopicConfig(name="more"))
+    topics.put(TopicConfig(name="last", read_queues=9))
+    topics.for_group_retry("%RETRY%g", 1)
+    topics.for_group_retry("%DLQ%g", 1)
+    with pytest.raises(LimitReached):
+        topics.for_group_retry("%RETRY%h", 1)
+    topics.for_group_retry("rmq_sys_half_runs", 1)

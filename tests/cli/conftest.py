@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout, sup
 from dataclasses import dataclass
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.cli.main import run
 from pyromq.testing import BlockingCluster
@@ -111,12 +112,12 @@ class Server:
     def stop(self, number=signal.SIGTERM):
         """Send a signal and return exit code and standard error."""
         self.process.send_signal(number)
-        return self.process.wait(10), self.process.stderr.read()
+        return self.process.wait(PATIENCE_SECONDS), self.process.stderr.read()
 
     def close(self):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_SECONDS)
         self.process.stdout.close()
         self.process.stderr.close()
 
@@ -147,7 +148,7 @@ def start_process():
     for process in processes:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 with suppress(BrokenPipeError):  # what was not written to the end
@@ -160,7 +161,7 @@ def call():
 
     def run_process(*arguments):
         process = start(*arguments)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
         return Outcome(process.returncode, out, err)
 
     return run_process

@@ -5,6 +5,7 @@ import sys
 import click
 import pytest
 from click.shell_completion import ShellComplete
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.cli.main import COMMANDS, pyromq, run
 
@@ -94,7 +95,7 @@ def test_completion_knows_commands_sub_commands_and_options():
     def words(arguments, incomplete):
         return [item.value for item in shell.get_completions(arguments, incomplete)]
 
-    assert words([], "co") == ["consume", "completion"]
+    assert words([], "co") == ["consume", "console", "context", "completion"]
     assert words(["topic"], "cr") == ["create"]
     assert "--ordering-key" in words(["send"], "--o")
 
@@ -109,7 +110,7 @@ def test_reader_that_goes_away_is_no_error(served):
 
     with process.stderr:
         assert process.stderr.read() == b""
-    assert process.wait(10) == 1
+    assert process.wait(PATIENCE_SECONDS) == 1
 
 
 @pytest.mark.parametrize("start", ["import pyromq.__main__ as m; m.main()", "from pyromq.cli.main import main; main()"])
@@ -124,3 +125,11 @@ def test_without_its_extra_the_command_says_which_to_install(start):
 def test_commands_are_all_clicks():
     context = click.Context(pyromq)
     assert all(isinstance(pyromq.get_command(context, name), click.Command) for name in COMMANDS)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_the_caller_closed_leads_to_nowhere(closed):
+    program = "from pyromq.cli.main import main; main()"
+    line = f'"$0" -c "{program}" completion bash {closed}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import click
 
-from pyromq.cli.render import local_time, show_record, show_rows
+from pyromq.cli.render import local_time, one_line, show_record, show_rows
 from pyromq.client.admin.topics import permission_text
+from pyromq.errors import TopicNotFound
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -43,6 +44,21 @@ def test_what_messages_hold_neither_breaks_a_table_nor_rules_the_terminal(capsys
     show_rows([{"key": "a\nb", "tag": "\x1b[2J"}, {"key": "日本", "tag": "é"}, {"key": "1234", "tag": "-"}], "table")
 
     assert capsys.readouterr().out.splitlines() == ["key   tag", "a\\nb  \\x1b[2J", "日本  é", "1234  -"]
+
+
+def test_what_a_terminal_obeys_is_escaped_in_names_and_in_json_too(capsys):
+    record = {"a\x1bb": "\x9b2J\u202ex\ud800\x7f\u00e9"}
+    show_record(record, "table")
+    assert capsys.readouterr().out == r"a\x1bb  \x9b2J\u202ex\ud800\x7f" + "\u00e9\n"
+    show_record(record, "json")
+    shown = capsys.readouterr().out
+    assert shown == '{\n  "a\\u001bb": "\\u009b2J\\u202ex\\ud800\\u007f\u00e9"\n}\n'
+    assert json.loads(shown) == record
+
+
+def test_an_error_of_a_hostile_server_is_one_harmless_line():
+    error = TopicNotFound("no\x1b[2J route\nSee http://rocketmq.apache.org/docs/faq/ for further details.")
+    assert one_line(error) == r"no\x1b[2J route; `pyromq topic list` shows what there is"
 
 
 def test_table_without_rows_says_so_beside_the_output(capsys):

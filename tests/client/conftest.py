@@ -1,18 +1,19 @@
 """A real cluster for client tests; also in a thread of its own, for the blocking clients."""
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from tests import waiting
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import Message
 from pyromq.net.channel import connect
 from pyromq.net.server import Server
-from pyromq.remoting.bodies import BrokerRegistration, encode_body
-from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import RegisterBroker
+from pyromq.remoting.bodies import BrokerRegistration, KeyValues, encode_body
+from pyromq.remoting.command import Reply
+from pyromq.remoting.dispatch import Dispatcher, answers
+from pyromq.remoting.headers import BrokerState, RegisterBroker
 from pyromq.testing import BlockingCluster
 from pyromq.testing.clock import FakeClock
 from pyromq.testing.cluster import Cluster
@@ -32,16 +33,24 @@ async def pair():
         yield cluster
 
 
+class JavaState:
+    """Some figures of a Java broker: none are ours."""
+
+    @answers(BrokerState)
+    def state(self, header, call):
+        return Reply(body=encode_body(KeyValues(table={"brokerVersionDesc": "V4_9_8"})))
+
+
 @pytest.fixture
 async def java_broker():
     """A registered broker that knows none of our own requests; yields the name server's address."""
-    server = Server(Dispatcher(), FakeClock(), host="127.0.0.1", port=0)
+    server = Server(Dispatcher(JavaState()), FakeClock(), host="127.0.0.1", port=0)
     await server.start()
     async with Cluster(brokers=0) as cluster:
         channel = await connect(cluster.namesrv, Dispatcher(), cluster.clock)
         address = f"127.0.0.1:{server.port}"
         registration = RegisterBroker(broker_name="java", broker_address=address, cluster="c", broker_id=0)
-        (await channel.call(registration, encode_body(BrokerRegistration()), timeout=5)).check()
+        (await channel.call(registration, encode_body(BrokerRegistration()), timeout=30)).check()
         yield cluster.namesrv
         await channel.close()
     await server.close()
@@ -74,12 +83,7 @@ async def new_seen():
 
 @pytest.fixture
 def until():
-    async def wait(condition, seconds=5.0):
-        async with asyncio.timeout(seconds):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    return wait
+    return waiting.until
 
 
 @pytest.fixture

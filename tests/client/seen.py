@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+from tests.waiting import PATIENCE_SECONDS
+
 
 class Seen:
     """A listener that keeps what it got, and lets a test wait for it."""
@@ -19,7 +21,7 @@ class Seen:
         self._loop.call_soon_threadsafe(self._more.set)
 
     async def wait(self, count):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.messages) < count:
                 self._more.clear()
                 await self._more.wait()

@@ -15,7 +15,10 @@ def test_a_producer_setting_out_of_range_is_named_with_its_value(field, value):
         ProducerConfig(**{field: value})
 
 
-@pytest.mark.parametrize(("field", "value"), [("pull_count", 0), ("long_poll_seconds", -1), ("buffered_messages", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("pull_count", 0), ("long_poll_seconds", -1), ("buffered_messages", 0), ("pull_interval_seconds", 66)],
+)
 def test_a_consumer_setting_out_of_range_is_named_with_its_value(field, value):
     with pytest.raises(UsageError, match=f"{field}={value} is out of range"):
         ConsumerConfig(**{field: value})

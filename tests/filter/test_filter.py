@@ -4,6 +4,7 @@ import pytest
 
 from pyromq.errors import BrokerError
 from pyromq.filter.filter import TAG_TYPES, filter_of
+from pyromq.filter.sql import parse_sql
 from pyromq.filter.tags import parse_tags
 
 
@@ -20,5 +21,13 @@ def test_pulls_of_the_same_expression_have_the_same_filter():
 
 
 def test_other_kinds_are_refused():
+    with pytest.raises(BrokerError, match=r"^The broker does not support consumer to filter message by CLASS$"):
+        filter_of("CLASS", "price > 5")
+
+
+def test_a_subscription_by_an_expression_is_decided_by_records():
+    wanted = filter_of("SQL92", "price > 5")
+    assert wanted is parse_sql("price > 5")
+    assert wanted.accepts_code is None
     with pytest.raises(BrokerError, match=r"^The broker does not support consumer to filter message by SQL92$"):
-        filter_of("SQL92", "price > 5")
+        filter_of("SQL92", "price > 5", by_properties=False)

@@ -12,6 +12,8 @@ from pyromq.record import decode
 class Wanted:
     accepts_code: Callable[[int], bool] | None = None
     accepts_record: Callable[[memoryview], bool] | None = None
+    codes: frozenset[int] | None = None
+    weight: int = 0
 
 
 def with_body(*bodies: bytes) -> Wanted:

@@ -68,12 +68,12 @@ async def recorded(folder):
 
 async def test_tables_are_those_of_the_genuine_broker(recorded):
     channel, expected = recorded
-    topics = json.loads((await channel.call(AllTopics(), timeout=5)).body)["topicConfigTable"]
+    topics = json.loads((await channel.call(AllTopics(), timeout=30)).body)["topicConfigTable"]
     without_names = {name: {k: v for k, v in topic.items() if k != "topicName"} for name, topic in topics.items()}
     assert without_names == expected["topicConfig"]
-    groups = json.loads((await channel.call(AllGroups(), timeout=5)).body)
+    groups = json.loads((await channel.call(AllGroups(), timeout=30)).body)
     assert groups["subscriptionGroupTable"] == expected["subscriptionGroup"]
-    offsets = json.loads((await channel.call(AllConsumerOffsets(), timeout=5)).body)
+    offsets = json.loads((await channel.call(AllConsumerOffsets(), timeout=30)).body)
     assert offsets["offsetTable"] == expected["consumerOffset"]
 
 
@@ -82,9 +82,9 @@ async def test_bounds_of_queues_are_those_of_the_genuine_broker(recorded):
     for name, bounds in expected["queues"].items():
         topic, queue_id = name.rsplit(" ", 1)
         queue = {"topic": topic, "queue_id": int(queue_id)}
-        begin = (await channel.call(MinOffset(**queue), timeout=5)).header(OffsetResponse).offset
-        end = (await channel.call(MaxOffset(**queue), timeout=5)).header(OffsetResponse).offset
-        earliest = (await channel.call(EarliestStoreTime(**queue), timeout=5)).header(EarliestStoreTimeResponse)
+        begin = (await channel.call(MinOffset(**queue), timeout=30)).header(OffsetResponse).offset
+        end = (await channel.call(MaxOffset(**queue), timeout=30)).header(OffsetResponse).offset
+        earliest = (await channel.call(EarliestStoreTime(**queue), timeout=30)).header(EarliestStoreTimeResponse)
         assert (begin, end, earliest.timestamp) == (bounds["min"], bounds["max"], bounds["earliestStoreTime"]), name
 
 
@@ -98,7 +98,7 @@ async def test_key_queries_give_the_same_messages_in_the_same_order(recorded):
             begin_ms=query["begin"],
             end_ms=query["end"],
         )
-        response = await channel.call(header, timeout=5)
+        response = await channel.call(header, timeout=30)
         found = [message.offset_message_id for message in decode_all(response.body)]
         assert found == query.get("offsetMsgIds", []), query["key"]
 
@@ -137,10 +137,10 @@ async def test_transactions_the_genuine_broker_left_open_are_decided_here(folder
         channel = await connect(broker.address, Dispatcher(asked), SystemClock())
         groups = [ProducerEntry(group=group) for group in ("GoldenTxGroup", "GoldenProducer2")]
         beat = HeartbeatBody(client_id="p", producers=groups)
-        (await channel.call(Heartbeat(), encode_body(beat), timeout=5)).check()
+        (await channel.call(Heartbeat(), encode_body(beat), timeout=30)).check()
         end = broker.store.max_offset("GoldenB", 2)
         await clock.advance(10)
-        (await channel.call(AllTopics(), timeout=5)).check()  # what was asked before has arrived
+        (await channel.call(AllTopics(), timeout=30)).check()  # what was asked before has arrived
         crashed = ["after-pending"] if broker.config.data.name.endswith("crashed") else []
         assert [message.keys for _, message in asked.checks] == [["tx-pending"], *([key] for key in crashed)]
         header, message = asked.checks[0]
@@ -153,7 +153,7 @@ async def test_transactions_the_genuine_broker_left_open_are_decided_here(folder
             message_id=header.message_id,
             from_check=True,
         )
-        (await channel.call(commit, timeout=5)).check()
+        (await channel.call(commit, timeout=30)).check()
         (entry,) = broker.store.entries("GoldenB", 2, end, 9)
         assert broker.store.message_at(entry.log_offset).keys == ["tx-pending"]
         await channel.close()

@@ -18,6 +18,7 @@ from pyromq.clock import SystemClock
 from pyromq.message import Property, StoredMessage, decode_properties, pack_address
 from pyromq.record import decode, encode
 from pyromq.store.config import StoreConfig
+from pyromq.store.index.key_index import searched
 from pyromq.store.message_store import MessageStore
 
 FOLDER = Path(__file__).parent / "store"
@@ -160,7 +161,9 @@ def test_every_queue_leads_to_its_records(golden: Golden) -> None:
 def test_queries_by_key_find_what_the_broker_found(golden: Golden) -> None:
     for query in golden.expected["keyQueries"]:
         golden.store.follow_index()
-        found = golden.store.find_by_key(query["topic"], query["key"], query["maxNum"], query["begin"], query["end"])
+        found = searched(
+            golden.store.search_by_key(query["topic"], query["key"], query["maxNum"], query["begin"], query["end"])
+        )
         told = [int(offset_id[-16:], 16) for offset_id in query["offsetMsgIds"]]
         assert found.log_offsets == sorted(told, reverse=True)
 

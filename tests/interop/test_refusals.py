@@ -95,7 +95,7 @@ AT_BROKER: list[Asked] = [
     ("queue 9", pull(queue_id=9), b""),
     ("queue -1", pull(queue_id=-1), b""),
     ("silent group", pull(sys_flag=0), b""),
-    ("SQL", pull(subscription="a > 1", expression_type="SQL92"), b""),
+    ("kind of filter", pull(subscription="a > 1", expression_type="X"), b""),
 ]
 BROKER = {"broker_name": "x", "broker_address": "10.9.9.9:1", "cluster": "x", "broker_id": 0}
 AT_NAME_SERVER: list[Asked] = [

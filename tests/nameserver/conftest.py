@@ -39,7 +39,7 @@ class Caller:
 
     async def ask(self, header, body=b"", *, code=0):
         """Ask and return the response, which must have the code."""
-        response = await self.channel.call(header, body, timeout=5)
+        response = await self.channel.call(header, body, timeout=30)
         assert response.code == code, response.remark
         return response
 

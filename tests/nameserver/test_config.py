@@ -4,6 +4,7 @@ import pytest
 
 from pyromq.errors import UsageError
 from pyromq.nameserver.config import BLACK_LIST, JAVA_NAMES, LIVE, NameServerConfig
+from pyromq.remoting.connection_limits import ConnectionLimits
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ def test_a_value_out_of_range_is_named(name, value):
 
 def test_every_java_name_is_a_field():
     fields = set(NameServerConfig.__dataclass_fields__)
+    fields |= {f"connection_limits.{name}" for name in ConnectionLimits.__dataclass_fields__}
     assert set(JAVA_NAMES.values()) <= fields
     assert JAVA_NAMES.keys() >= LIVE
     assert not LIVE & BLACK_LIST

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.errors import StoreCorrupt
+from pyromq.errors import LimitReached, StoreCorrupt
 from pyromq.nameserver.kv import KvTable
 from pyromq.store.json_file import JsonFile
 
@@ -16,7 +17,9 @@ def path(tmp_path):
 
 @pytest.fixture
 def kv(path):
-    return KvTable(JsonFile(path))
+    kv = KvTable(JsonFile(path))
+    yield kv
+    kv.close()
 
 
 def test_a_value_is_found_by_namespace_and_key(kv):
@@ -26,18 +29,18 @@ def test_a_value_is_found_by_namespace_and_key(kv):
     assert kv.namespace("other") is None
 
 
-def test_every_change_is_on_disk_at_once(kv, path):
-    kv.put("n", "k", "v")
-    kv.put("n", "k", "w")
-    kv.put("n", "gone", "x")
-    kv.delete("n", "gone")
+def test_a_change_is_on_disk_when_its_future_ends(kv, path):
+    for value in ("v", "w"):
+        kv.put("n", "k", value)
+    kv.put("n", "gone", "x").result(PATIENCE_SECONDS)
+    kv.delete("n", "gone").result(PATIENCE_SECONDS)
     again = KvTable(JsonFile(path))
     again.load()
     assert again.namespace("n") == {"k": "w"}
 
 
 def test_the_file_is_that_of_java(kv, path):
-    kv.put("ORDER_TOPIC_CONFIG", "t", "broker-a:4")
+    kv.put("ORDER_TOPIC_CONFIG", "t", "broker-a:4").result(PATIENCE_SECONDS)
     written = json.loads(path.read_bytes())
     assert len(written.pop("checksum")) == 8  # ours; Java passes over it
     assert written == {"configTable": {"ORDER_TOPIC_CONFIG": {"t": "broker-a:4"}}}
@@ -47,7 +50,7 @@ def test_the_file_is_that_of_java(kv, path):
 
 
 def test_deleting_what_is_not_there_changes_nothing(kv, path):
-    kv.delete("n", "k")
+    assert kv.delete("n", "k") is None
     assert not path.exists()
 
 
@@ -70,3 +73,23 @@ def test_without_a_file_settings_live_in_memory():
     kv.load()
     kv.put("n", "k", "v")
     assert kv.find("n", "k") == "v"
+
+
+def test_values_have_room_for_so_many_bytes():
+    kv = KvTable(None, most_bytes=500)
+    kv.put("n", "k", "v" * 200)
+    with pytest.raises(LimitReached, match="maxKvConfigBytes raised, which is 500"):
+        kv.put("n", "other", "v" * 100)
+    kv.put("n", "k", "v" * 10)
+    kv.put("n", "other", "v" * 100)
+    kv.delete("n", "other")
+    kv.put("n", "k", "v" * 390)
+
+
+def test_what_was_stored_counts_after_a_restart(kv, path):
+    kv.put("n", "k", "v" * 200).result(PATIENCE_SECONDS)
+    again = KvTable(JsonFile(path), most_bytes=400)
+    again.load()
+    with pytest.raises(LimitReached):
+        again.put("n", "other", "v" * 100)
+    again.close()

@@ -1,5 +1,6 @@
 """What brokers are answered that register, say goodbye, or ask for their version."""
 
+import asyncio
 import zlib
 
 import pytest
@@ -11,6 +12,7 @@ from pyromq.remoting.headers import (
     QueryDataVersion,
     RegisterBroker,
     RouteOfTopic,
+    TopicNames,
     UnregisterBroker,
 )
 
@@ -88,3 +90,21 @@ async def test_a_broker_may_ask_whether_its_version_is_known(broker):
     assert b'"counter":1' in response.body
     assert (await broker.ask(QueryDataVersion(**MASTER), other)).fields == {"changed": "true"}
     await broker.ask(QueryDataVersion(**MASTER), b"", code=1)
+
+
+async def test_a_long_registration_is_taken_in_while_others_are_served(broker, client):
+    topics = [f"topic-{number}" for number in range(3_000)]
+    await broker.register(announcement(*topics))
+    (queues,) = (await client.route("topic-2999")).queues
+    assert (queues.broker_name, queues.read_queues) == ("a", 16)
+    assert sorted((await client.body(TopicNames())).topics) == sorted(topics)
+
+
+async def test_of_two_registrations_that_come_together_the_later_one_counts(broker, client):
+    old = [TopicConfig(name=f"topic-{number}", read_queues=1) for number in range(3_000)]
+    first = asyncio.ensure_future(broker.register(announcement(*old)))
+    await asyncio.sleep(0)
+    await broker.register(announcement(TopicConfig(name="topic-0", read_queues=2), version=2))
+    await first
+    (queues,) = (await client.route("topic-0")).queues
+    assert queues.read_queues == 2

@@ -40,8 +40,8 @@ async def test_binary_headers_are_answered_with_binary_headers(name_server, brok
     channel = await connect(
         name_server.address, Dispatcher(), SystemClock(), connections=ConnectionConfig(serialization=BINARY)
     )
-    assert (await channel.call(RouteOfTopic(topic="t"), timeout=5)).code == 0
-    assert (await channel.call(RouteOfTopic(topic="größe"), timeout=5)).remark == NO_ROUTE.format("größe")
+    assert (await channel.call(RouteOfTopic(topic="t"), timeout=30)).code == 0
+    assert (await channel.call(RouteOfTopic(topic="größe"), timeout=30)).remark == NO_ROUTE.format("größe")
     await channel.close()
 
 

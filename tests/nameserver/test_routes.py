@@ -2,6 +2,8 @@
 
 import pytest
 
+from pyromq.errors import BrokerError, LimitReached
+from pyromq.nameserver import routes
 from pyromq.nameserver.routes import BrokerIdentity, RouteTable
 from pyromq.remoting.bodies import BrokerRegistration, DataVersion, TopicConfig, TopicConfigTable
 
@@ -31,6 +33,18 @@ def register(table, broker, *topics, version=1, now=0, connection=None, ha_addre
         connection=connection,
         ha_address=ha_address,
     )
+
+
+def names(found):
+    return [name for name in found if name is not None]
+
+
+def counted(steps):
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
 
 
 def addresses(table, topic):
@@ -106,12 +120,12 @@ def test_with_its_last_address_everything_of_a_broker_goes(table):
     table.unregister(MASTER)
     assert addresses(table, "t") == {"b": {0: OTHER.address}}
     assert table.route("u") is None
-    assert table.topics() == ["t"]
+    assert names(table.topics()) == ["t"]
     assert table.cluster_table().clusters == {"c": ["b"]}
     table.unregister(OTHER)
     assert table.cluster_table().clusters == {}
     assert table.cluster_table().brokers == {}
-    assert table.topics() == []
+    assert names(table.topics()) == []
 
 
 def test_a_goodbye_of_somebody_unknown_changes_nothing(table):
@@ -199,18 +213,18 @@ def test_filter_servers_are_told_with_the_route_until_they_are_gone(table):
 def test_write_permission_is_wiped_until_the_broker_announces_a_change(table):
     register(table, MASTER, "t", TopicConfig(name="u", permission=4))
     register(table, OTHER, "t")
-    assert table.wipe_write_permission("a") == 2
+    assert counted(table.wipe_write_permission("a")) == 2
     assert [queues.permission for queues in table.route("t").queues] == [4, 6]
     register(table, MASTER, "t")
     assert table.route("t").queues[0].permission == 4
     register(table, MASTER, "t", version=2)
     assert sorted(queues.permission for queues in table.route("t").queues) == [6, 6]
-    assert table.wipe_write_permission("nobody") == 0
+    assert counted(table.wipe_write_permission("nobody")) == 0
 
 
 def test_adding_write_permission_lets_everything_be_read_and_written(table):
     register(table, MASTER, TopicConfig(name="t", permission=7), TopicConfig(name="u", permission=0))
-    assert table.add_write_permission("a") == 2
+    assert counted(table.add_write_permission("a")) == 2
     assert [table.route(topic).queues[0].permission for topic in ("t", "u")] == [6, 6]
 
 
@@ -225,16 +239,16 @@ def test_a_topic_is_forgotten_everywhere_or_in_one_cluster(table):
     table.delete_topic("u", None)
     table.delete_topic("nothing", "c")
     table.delete_topic("nothing", "nowhere")
-    assert table.topics() == []
+    assert names(table.topics()) == []
 
 
 def test_topics_are_listed_by_cluster_and_by_flag(table):
     register(table, MASTER, TopicConfig(name="t", sys_flag=1), TopicConfig(name="u", sys_flag=2))
     register(table, BrokerIdentity("d", "x", 0, "10.1.0.1:10911"), "v")
-    assert table.topics() == ["t", "u", "v"]
-    assert table.topics(lambda queues: queues.sys_flag == 1) == ["t"]
-    assert table.topics_of("c") == ["t", "u"]
-    assert table.topics_of("nowhere") == []
+    assert names(table.topics()) == ["t", "u", "v"]
+    assert names(table.topics(lambda queues: queues.sys_flag == 1)) == ["t"]
+    assert names(table.topics_of("c")) == ["t", "u"]
+    assert names(table.topics_of("nowhere")) == []
 
 
 def test_the_names_of_clusters_and_brokers_are_topics_of_the_system(table):
@@ -242,3 +256,69 @@ def test_the_names_of_clusters_and_brokers_are_topics_of_the_system(table):
     register(table, MASTER)
     register(table, OTHER)
     assert table.system_topics() == (["c", "a", "b"], MASTER.address)
+
+
+def many(prefix, count):
+    return [f"{prefix}-{number}" for number in range(count)]
+
+
+def test_a_connection_gets_half_of_the_topics_that_others_leave():
+    table = RouteTable(most_topics=100)
+    register(table, MASTER, *many("t", 40), connection="one")
+    register(table, MASTER, *many("t", 50), connection="one", version=2)
+    with pytest.raises(LimitReached, match=r"broker a is not registered, it has 51 topics.*maxRegisteredTopics raised"):
+        register(table, MASTER, *many("t", 51), connection="one", version=3)
+    with pytest.raises(LimitReached):
+        register(table, BrokerIdentity("c", "x", 0, "10.0.0.9:1"), *many("u", 1), connection="one")
+    register(table, OTHER, *many("t", 25), connection="other")
+    with pytest.raises(LimitReached):
+        register(table, OTHER, *many("t", 26), connection="other", version=2)
+    register(table, MASTER, *many("t", 50), connection="one", version=4)  # what is there goes on
+    table.connection_closed("one")
+    register(table, OTHER, *many("t", 50), connection="other", version=3)
+
+
+def test_a_connection_gets_half_of_the_brokers_that_others_leave():
+    table = RouteTable(most_brokers=4)
+    register(table, MASTER, "t", connection="one")
+    register(table, SLAVE, "t", connection="one")
+    with pytest.raises(LimitReached, match="maxRegisteredBrokers raised, which is 4"):
+        register(table, OTHER, "t", connection="one")
+    register(table, OTHER, "t", connection="other")
+    register(table, MASTER, "t", "u", connection="one", version=2)
+
+
+@pytest.mark.parametrize("where", ["name", "topic", "filter server", "filter servers"])
+def test_names_too_long_to_be_kept_are_refused(table, where):
+    long = "x" * 256
+    servers = {"filter server": [long], "filter servers": ["h:1"] * 17}.get(where, [])
+    broker = BrokerIdentity("c", long if where == "name" else "a", 0, "10.0.0.1:1")
+    with pytest.raises(BrokerError) as refused:
+        register(table, broker, long if where == "topic" else "t", filter_servers=servers)
+    assert len(str(refused.value)) < 200
+    assert not table.addresses()
+
+
+def test_who_has_left_with_many_topics_is_forgotten_by_steps_and_told_to_nobody(table, monkeypatch):
+    monkeypatch.setattr(routes, "AT_ONCE", 3)
+    register(table, MASTER, *many("t", 8), connection="one")
+    register(table, OTHER, "t-7", connection="other")
+    table.connection_closed("one")
+    assert table.is_leaving
+    assert table.route("t-0") is None
+    assert addresses(table, "t-7") == {"b": {0: OTHER.address}}
+    steps = 0
+    while table.is_leaving:
+        table.forget_some()
+        steps += 1
+    assert steps == 2
+    assert names(table.topics()) == ["t-7"]
+
+
+def test_who_comes_back_while_his_topics_leave_has_all_of_them(table, monkeypatch):
+    monkeypatch.setattr(routes, "AT_ONCE", 3)
+    register(table, MASTER, *many("t", 8), connection="one")
+    table.connection_closed("one")
+    register(table, MASTER, *many("t", 8), connection="two")
+    assert not table.is_leaving
+    assert all(addresses(table, topic) == {"a": {0: MASTER.address}} for topic in many("t", 8))

@@ -26,6 +26,9 @@ async def test_settings_are_listed_in_javas_names(name_server, client):
         (b"configStorePath=/x", 16, "Can not update config in black list."),
         (b"configBlackList=", 16, "Can not update config in black list."),
         (b"listenPort=1\norderMessageEnable=true", 1, "listenPort: cannot change while the name server runs"),
+        (b"orderMessageEnable=true\\nlistenPort\\=1", 1, r"orderMessageEnable is 'true\nlistenPort=1'; write true"),
+        (b"orderMessageEnable=1", 1, "orderMessageEnable is '1'; write true or false"),
+        (b"x" * 70_000, 1, "the settings have 70000 bytes"),
         (b"orderMessageEnable=\xff", 1, "the settings are not UTF-8"),
     ],
 )
@@ -38,7 +41,7 @@ async def test_settings_that_may_not_change_change_nothing(name_server, client, 
 async def test_a_changed_setting_outlasts_a_restart(config):
     async with NameServer(config) as server:
         channel = await connect(server.address, Dispatcher(), SystemClock())
-        (await channel.call(SaveNamesrvSettings(), b"orderMessageEnable=true\n", timeout=5)).check()
+        (await channel.call(SaveNamesrvSettings(), b"orderMessageEnable=true\n", timeout=30)).check()
         await channel.close()
     async with NameServer(config) as again:
         assert again.config.order_message_enabled

@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import Future
 
 import pytest
+from tests import waiting
 
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
@@ -39,16 +40,9 @@ class Offsets:
         return Reply(body=bytes(LARGE))
 
 
-async def wait_until(condition):
-    """Let sockets and threads do their work until the condition holds."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 @pytest.fixture
 def until():
-    return wait_until
+    return waiting.until
 
 
 @pytest.fixture
@@ -67,8 +61,8 @@ async def serve(clock):
     """Start servers: `await serve(offsets)`."""
     servers = []
 
-    async def start(*answerers, port=0):
-        server = Server(Dispatcher(*answerers), clock, port=port)
+    async def start(*answerers, **options):
+        server = Server(Dispatcher(*answerers), clock, **options)
         await server.start()
         servers.append(server)
         return server

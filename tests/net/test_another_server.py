@@ -5,9 +5,10 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import AsyncProducer, Message, NoNameServer, ProducerConfig
-from pyromq.client.admin.diagnosis import diagnose
+from pyromq.client.admin.doctor.diagnosis import diagnose
 from pyromq.clock import SystemClock
 from pyromq.errors import AnotherServer, ConnectionLost
 from pyromq.net.channel import connect
@@ -70,26 +71,26 @@ async def test_a_call_fails_with_what_is_there(saying, answer, text):
     address = await saying(answer)
     channel = await connect(address, Dispatcher(), SystemClock())
     with pytest.raises(AnotherServer, match=f"{address} {text}"):
-        await channel.call(Cluster(), timeout=5)
+        await channel.call(Cluster(), timeout=30)
     with pytest.raises(AnotherServer, match=text):
-        await channel.call(Cluster(), timeout=5)
+        await channel.call(Cluster(), timeout=30)
     await channel.close()
 
 
 async def test_who_speaks_first_is_told_too(saying):
     channel = await connect(await saying(b"SSH-2.0-OpenSSH_9.2\r\n", first=True), Dispatcher(), SystemClock())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not channel.closed:
             await asyncio.sleep(0.001)
     with pytest.raises(AnotherServer, match=r"answers .SSH-2\.0-OpenSSH_9\.2."):
-        await channel.call(Cluster(), timeout=5)
+        await channel.call(Cluster(), timeout=30)
     await channel.close()
 
 
 async def test_bytes_that_say_nothing_are_no_other_server(saying):
     channel = await connect(await saying(b"\xff\xff\xff\xff\x00\x00"), Dispatcher(), SystemClock())
     with pytest.raises(ConnectionLost) as raised:
-        await channel.call(Cluster(), timeout=5)
+        await channel.call(Cluster(), timeout=30)
     assert type(raised.value) is ConnectionLost
     await channel.close()
 

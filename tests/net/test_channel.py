@@ -8,9 +8,11 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.clock import SystemClock
 from pyromq.errors import ConnectionLost, DeadlineExceeded, Unavailable
+from pyromq.net import channel as channel_module
 from pyromq.net.channel import connect
 from pyromq.net.connection import HIGH_WATER_BYTES
 from pyromq.net.connection_config import ConnectionConfig
@@ -94,7 +96,7 @@ async def test_an_address_that_is_none_is_named(address):
 
 
 async def test_a_channel_knows_both_its_ends(server, channel):
-    await channel.call(maximum(1), timeout=5)
+    await channel.call(maximum(1), timeout=30)
     (exchange,) = server.exchanges
     assert channel.address == f"127.0.0.1:{server.port}"
     host, port = channel.local_address
@@ -105,19 +107,19 @@ async def test_a_channel_knows_both_its_ends(server, channel):
 
 
 async def test_a_call_is_answered(channel):
-    assert number(await channel.call(maximum(5), timeout=5)) == 5
+    assert number(await channel.call(maximum(5), timeout=30)) == 5
 
 
 async def test_a_channel_may_write_binary_headers(dial, server):
     channel = await dial(server, connections=ConnectionConfig(serialization=BINARY))
-    assert number(await channel.call(maximum(5), timeout=5)) == 5
+    assert number(await channel.call(maximum(5), timeout=30)) == 5
 
 
 async def test_calls_of_one_turn_share_a_write(channel, monkeypatch):
     writes = []
     write = channel._connection._transport.write
     monkeypatch.setattr(channel._connection._transport, "write", lambda data: (writes.append(len(data)), write(data)))
-    calls = [channel.call_soon(maximum(n), timeout=5) for n in range(20)]
+    calls = [channel.call_soon(maximum(n), timeout=30) for n in range(20)]
     assert [number(response) for response in await asyncio.gather(*calls)] == list(range(20))
     assert len(writes) == 1
 
@@ -130,12 +132,12 @@ async def test_asking_at_once_writes_before_it_returns(channel, monkeypatch):
     channel.ask_at_once(maximum(3), timeout=5, answered=results.set_result)
     assert len(writes) == 1
     assert number(await results) == 3
-    assert number(await channel.call(maximum(4), timeout=5)) == 4  # and the next is flushed as ever
+    assert number(await channel.call(maximum(4), timeout=30)) == 4  # and the next is flushed as ever
 
 
 async def test_a_slow_answer_is_overtaken(channel, offsets, until):
-    slow = channel.call_soon(minimum(), timeout=5)
-    assert number(await channel.call(maximum(2), timeout=5)) == 2
+    slow = channel.call_soon(minimum(), timeout=30)
+    assert number(await channel.call(maximum(2), timeout=30)) == 2
     assert not slow.done()
     offsets.waiting[0].set_result(Reply(OffsetResponse(offset=1)))
     assert number(await slow) == 1
@@ -145,22 +147,22 @@ async def test_a_call_fails_at_its_deadline_and_the_next_one_works(server, chann
     with pytest.raises(DeadlineExceeded) as raised:
         await channel.call(minimum(), timeout=0.05)
     assert str(raised.value) == f"127.0.0.1:{server.port} did not answer request 31 within 0.05 s"
-    assert number(await channel.call(maximum(2), timeout=5)) == 2
+    assert number(await channel.call(maximum(2), timeout=30)) == 2
 
 
 async def test_a_cancelled_call_does_not_mind_its_answer(channel, offsets, until):
-    call = channel.call_soon(minimum(), timeout=5)
+    call = channel.call_soon(minimum(), timeout=30)
     await until(lambda: offsets.waiting)
     call.cancel()
     offsets.waiting[0].set_result(Reply())
-    assert number(await channel.call(maximum(2), timeout=5)) == 2
+    assert number(await channel.call(maximum(2), timeout=30)) == 2
 
 
 # -- a peer that does not read
 
 
 async def test_a_call_to_who_does_not_read_fails_at_its_deadline(stuck):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(DeadlineExceeded, match=f"{stuck.address} did not take request 30 within 0.05 s"):
             await stuck.call(maximum(1), timeout=0.05)
 
@@ -172,20 +174,21 @@ async def test_who_waits_to_write_goes_on_when_the_peer_reads(stuck, deaf_server
     (writer,), (reader,) = deaf_server.writers, deaf_server.readers
     writer.transport.resume_reading()
     await reader.readexactly(HIGH_WATER_BYTES * 2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await waiting
 
 
 async def test_who_waits_to_write_goes_on_when_the_connection_breaks(stuck, deaf_server):
-    calls = [asyncio.ensure_future(stuck.call(maximum(1), timeout=5)) for _ in range(2)]
+    calls = [asyncio.ensure_future(stuck.call(maximum(1), timeout=30)) for _ in range(2)]
     await asyncio.sleep(0)
     deaf_server.writers[0].transport.abort()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(result) for result in results] == [ConnectionLost] * 2
 
 
-async def test_closing_does_not_wait_for_who_does_not_read(stuck):
-    async with asyncio.timeout(5):
+async def test_closing_does_not_wait_for_who_does_not_read(stuck, monkeypatch):
+    monkeypatch.setattr(channel_module, "WRITE_SECONDS", 0.05)
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await stuck.close()
     assert stuck.closed
 
@@ -200,7 +203,7 @@ async def test_the_servers_requests_are_answered(server, dial):
             return Reply(remark=header.consumer_group)
 
     channel = await dial(server, Changes())
-    await channel.call(maximum(1), timeout=5)
+    await channel.call(maximum(1), timeout=30)
     (exchange,) = server.exchanges
     answer = asyncio.get_running_loop().create_future()
     exchange.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
@@ -217,7 +220,7 @@ async def test_an_answer_for_the_server_may_come_from_a_thread(server, dial, unt
             return futures[-1]
 
     channel = await dial(server, Changes())
-    await channel.call(maximum(1), timeout=5)
+    await channel.call(maximum(1), timeout=30)
     (exchange,) = server.exchanges
     answer = asyncio.get_running_loop().create_future()
     exchange.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
@@ -260,7 +263,7 @@ def test_an_answer_after_the_loops_end_is_lost_quietly(caplog):
 
 
 async def test_a_broken_connection_fails_what_waits(server, channel, offsets, until):
-    calls = [channel.call_soon(minimum(), timeout=5) for _ in range(3)]
+    calls = [channel.call_soon(minimum(), timeout=30) for _ in range(3)]
     await until(lambda: len(offsets.waiting) == 3)
     server.cut()
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -271,7 +274,7 @@ async def test_a_broken_connection_fails_what_waits(server, channel, offsets, un
 async def test_a_call_after_the_end_fails_at_once(channel):
     await channel.close()
     with pytest.raises(ConnectionLost):
-        await channel.call(maximum(1), timeout=5)
+        await channel.call(maximum(1), timeout=30)
     channel.notify(maximum(1))
 
 
@@ -297,7 +300,7 @@ async def test_bytes_that_are_no_frame_close_the_connection(caplog):
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         channel = await connect(address, Dispatcher(), SystemClock())
         with pytest.raises(ConnectionLost):
-            await channel.call(maximum(1), timeout=5)
+            await channel.call(maximum(1), timeout=30)
         await channel.close()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert address in caplog.text

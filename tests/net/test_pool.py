@@ -41,7 +41,7 @@ async def test_a_connection_is_opened_when_first_needed_and_kept(pool, address):
 async def test_those_who_ask_together_share_one(pool, server, address, until):
     channels = await asyncio.gather(*(pool.channel(address) for _ in range(10)))
     assert len(set(channels)) == 1
-    await channels[0].call(question(), timeout=5)
+    await channels[0].call(question(), timeout=30)
     assert len(server.exchanges) == 1
 
 
@@ -54,16 +54,16 @@ async def test_each_address_has_its_own(pool, serve, offsets, address):
 
 async def test_a_broken_connection_is_replaced(pool, server, address):
     channel = await pool.channel(address)
-    call = channel.call_soon(question(), timeout=5)
+    call = channel.call_soon(question(), timeout=30)
     await call
     server.cut()
     with pytest.raises(ConnectionLost):
-        await channel.call(question(), timeout=5)
+        await channel.call(question(), timeout=30)
     assert pool.open_channel(address) is None
     assert pool.channels() == {}
     again = await pool.channel(address)
     assert again is not channel
-    assert (await again.call(question(), timeout=5)).code == 0
+    assert (await again.call(question(), timeout=30)).code == 0
 
 
 async def test_a_server_that_comes_back_is_reached_again(pool, serve, offsets, server, address, until):
@@ -73,7 +73,7 @@ async def test_a_server_that_comes_back_is_reached_again(pool, serve, offsets, s
     with pytest.raises(Unavailable, match=f"{address} refuses connections"):
         await pool.channel(address)
     await serve(offsets, port=server.port)
-    assert (await (await pool.channel(address)).call(question(), timeout=5)).code == 0
+    assert (await (await pool.channel(address)).call(question(), timeout=30)).code == 0
 
 
 async def test_who_fails_to_connect_does_not_keep_others_from_trying(pool, serve, offsets):
@@ -128,6 +128,6 @@ async def test_those_who_wait_for_the_unreachable_fail_together(pool, monkeypatc
                 caller = callers.enter_context(socket.socket())
                 caller.setblocking(False)
                 caller.connect_ex(("127.0.0.1", full.getsockname()[1]))
-            async with asyncio.timeout(0.3 * 3):
-                results = await asyncio.gather(*(pool.channel(address) for _ in range(5)), return_exceptions=True)
+            results = await asyncio.gather(*(pool.channel(address) for _ in range(5)), return_exceptions=True)
+    assert len(set(map(id, results))) == 1
     assert [str(result) for result in results] == [f"{address} cannot be reached within 0.3 s"] * 5

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.config import StoreConfig
+from pyromq.store.index.key_index import searched
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking
 from pyromq.store.offline.stopped_store import Cure
@@ -71,7 +73,7 @@ def test_clean_stop_leaves_no_segment_made_ahead(tmp_path: Path) -> None:
             each.stored_body = bytes(15_000)
             store.append(each)
         assert store._log._room._next is not None
-        store._log._room._next.result(timeout=5)  # made by the helper's thread
+        store._log._room._next.result(timeout=PATIENCE_SECONDS)  # made by the helper's thread
         ahead = len(list((tmp_path / "commitlog").iterdir()))
         copy = crashed_copy(tmp_path, tmp_path.with_name(f"{tmp_path.name}-copy"))
     assert ahead == 2
@@ -113,7 +115,7 @@ def test_killed_process_leaves_all_its_messages(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert len(bodies(store, 0)) == len(bodies(store, 1)) == 50
         store.follow_index()
-        assert store.find_by_key(TOPIC, "k99", 1, 0, 1 << 62).log_offsets
+        assert searched(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 62)).log_offsets
 
 
 def damaged(segment: Path, position: int, kind: str) -> None:
@@ -338,7 +340,7 @@ def test_without_its_log_a_store_does_not_drop_its_queues(tmp_path: Path) -> Non
     with opened(tmp_path) as store:
         assert store.topics() == []
         store.follow_index()
-        assert store.find_by_key(TOPIC, "k1", 1, 0, 1 << 62).log_offsets == []
+        assert searched(store.search_by_key(TOPIC, "k1", 1, 0, 1 << 62)).log_offsets == []
     goes_on(tmp_path)
 
 
@@ -405,7 +407,7 @@ def test_empty_index_file_of_an_interrupted_start_is_made_again(tmp_path: Path) 
     (tmp_path / "abort").touch()
     with opened(tmp_path) as store:
         store.follow_index()
-        assert len(store.find_by_key(TOPIC, "k4", 9, 0, 1 << 62).log_offsets) == 1
+        assert len(searched(store.search_by_key(TOPIC, "k4", 9, 0, 1 << 62)).log_offsets) == 1
     goes_on(tmp_path)
 
 

@@ -138,10 +138,10 @@ def test_a_frame_of_the_greatest_size_is_taken(exchange):
 def test_a_frame_that_is_cut_waits_for_the_rest(exchange):
     for end in (1, 7, 8, len(GOOD) - 1):
         exchange.receive(GOOD[:end])
-        assert exchange.unfinished == end
+        assert exchange.splitter.unfinished == end
         exchange.receive(GOOD[end:])
         assert answered(exchange) == [GOOD_ANSWER]
-        assert exchange.unfinished == 0
+        assert exchange.splitter.unfinished == 0
 
 
 # -- requests that are answered with what is wrong

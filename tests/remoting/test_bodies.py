@@ -1,6 +1,7 @@
 """The declared bodies: texts as upstream writes them, defaults, and the compressed registration."""
 
 import struct
+import time
 import zlib
 
 import msgspec
@@ -47,9 +48,10 @@ from pyromq.remoting.bodies import (
     decode_body,
     decompress_registration,
     encode_body,
+    registration,
 )
 from pyromq.remoting.bodies.body import Body
-from pyromq.remoting.bodies.registration import MAX_REGISTRATION_BYTES
+from pyromq.remoting.bodies.registration import MAX_REGISTRATION_BYTES, read_plain
 
 QUEUE = MessageQueue("t", "b", 0)
 MQ = '{"brokerName":"b","queueId":0,"topic":"t"}'
@@ -218,7 +220,7 @@ def test_topic_attributes_of_rocketmq_5_are_read_over():
 def test_registration_that_unfolds_to_gigabytes_is_cut_off():
     servers = struct.pack(">i", MAX_REGISTRATION_BYTES) + b"[]" + b" " * (MAX_REGISTRATION_BYTES - 2)
     bomb = zlib.compress(sized(b"{}") + struct.pack(">i", 0) + servers, 1)
-    with pytest.raises(ProtocolError, match="bytes at"):
+    with pytest.raises(ProtocolError, match="it unfolds to more than 16777216 bytes"):
         decompress_registration(bomb)
 
 
@@ -231,3 +233,60 @@ def test_changed_registration_gives_a_value_or_a_protocol_error(data):
             decompress_registration(raw)
         except ProtocolError:
             pass
+
+
+def read_by_steps(reading):
+    while True:
+        try:
+            next(reading)
+        except StopIteration as done:
+            return done.value
+
+
+@pytest.fixture
+def always_long(monkeypatch):
+    """Every registration is read topic by topic, but for a short rest."""
+    monkeypatch.setattr(registration, "SHORT_BYTES", 400)
+
+
+LONG = BrokerRegistration(
+    filter_servers=["h:1"],
+    topics=TopicConfigTable(
+        data_version=DataVersion(counter=3, timestamp=4),
+        topics={name: TopicConfig(name=name, read_queues=3) for name in ("t", "%RETRY%g", '"{}', "last")},
+    ),
+)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_long_registration_reads_as_a_short_one(always_long, indent):
+    raw = encode_body(LONG)
+    if indent is not None:
+        raw = msgspec.json.format(raw, indent=indent)
+    assert read_by_steps(read_plain(raw)) == LONG
+
+
+def test_a_long_registration_of_rocketmq_5_is_read(always_long):
+    raw = encode_body(LONG).replace(b'"order":false', b'"attributes":{"+cleanup.policy":"DELETE"},"order":false')
+    assert read_by_steps(read_plain(raw)) == LONG
+
+
+@given(st.data())
+def test_a_changed_long_registration_gives_a_value_or_a_protocol_error(data):
+    raw = bytearray(encode_body(LONG) + b" " * 1000)
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    before, registration.SHORT_BYTES = registration.SHORT_BYTES, 400
+    try:
+        read_by_steps(read_plain(bytes(raw)))
+    except ProtocolError:
+        pass
+    finally:
+        registration.SHORT_BYTES = before
+
+
+@pytest.mark.parametrize("filling", [b" ", b"a", b'"', b"{", b'"t":{}', b'"t":{"a":"b', b"\\"])
+def test_what_is_no_registration_is_refused_at_once(filling):
+    began = time.process_time()
+    with pytest.raises(ProtocolError):
+        read_by_steps(read_plain(b'{"topicConfigSerializeWrapper":{"topicConfigTable":{' + filling * 300_000 + b"}}}"))
+    assert time.process_time() - began < 0.5

@@ -182,7 +182,7 @@ def test_an_answer_nobody_waits_for_or_that_comes_twice_is_dropped():
 
 def test_numbers_of_calls_stay_positive_beyond_the_last_int():
     pair = Pair(Offsets())
-    pair.client.exchange._opaque = 0x7FFFFFFE  # a long life has gone by
+    pair.client.exchange.opaque = 0x7FFFFFFE  # a long life has gone by
     for number in range(3):
         pair.client.ask(maximum(number))
     opaques = [decode_request(*frame).opaque for frame in FrameSplitter().split(pair.client.output())]
@@ -223,10 +223,13 @@ def test_a_one_way_request_that_fails_is_not_answered():
     assert pair.server.output() == b""
 
 
-def test_asking_wakes_the_writer_and_answering_at_once_does_not():
+def test_asking_wakes_the_writer_once_and_answering_at_once_does_not():
     pair = Pair(Offsets())
     pair.client.ask(maximum(1))
     pair.client.exchange.notify(maximum(1))
+    assert pair.client.wakes == 1
+    pair.carry()
+    pair.client.ask(maximum(1))
     assert pair.client.wakes == 2
     pair.carry()
     assert pair.server.wakes == 0
@@ -428,7 +431,7 @@ def test_a_client_that_does_not_know_the_question_says_so():
 def test_the_end_fails_what_waits_and_tells_those_who_asked():
     pair = Pair()
     told = []
-    pair.client.exchange.on_close.append(told.append)
+    pair.client.exchange.on_close += (told.append,)
     for number in range(2):
         pair.client.ask(maximum(number))
     pair.client.exchange.close("a spade")

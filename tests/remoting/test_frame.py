@@ -1,6 +1,7 @@
 """Frames: any bytes in any pieces come out as they went in, and no piece is kept longer than needed."""
 
 import struct
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -31,6 +32,20 @@ def test_frames_come_back_from_any_pieces_in_order(frames, data):
         found += splitter.split(stream[start:end])
     assert found == frames
     assert splitter.unfinished == 0
+
+
+@given(st.lists(st.integers(1, 30_000), max_size=20), st.sampled_from([0, 7, 5000]))
+def test_large_frames_come_back_from_small_and_large_pieces(sizes, header_size):
+    """They are kept in different ways."""
+    frames = [(JSON, bytes(range(256)) * 30, b"body" * 10_000), (BINARY, b"h" * header_size, b"x" * 50_000)]
+    stream = joined(frames)
+    cuts = [cut for cut in accumulate(sizes) if cut < len(stream)]
+    splitter = FrameSplitter()
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += splitter.split(stream[start:end])
+        assert splitter.unfinished == end - len(joined(found))
+    assert found == frames
 
 
 @given(FRAMES)
@@ -83,3 +98,43 @@ def test_frames_before_a_broken_one_are_given_then_the_splitter_is_broken():
     assert splitter.broken
     with pytest.raises(ProtocolError):
         splitter.split(b"")
+
+
+# -- frames that are not taken
+
+
+@given(FRAMES, st.integers(0, 40), st.data())
+def test_frames_that_are_not_admitted_are_passed_over_in_any_pieces(frames, header_bytes, data):
+    def admit(serialization, header, size):
+        asked.append((serialization, header, size))
+        return serialization % 2 == 0
+
+    frames = [frame for frame in frames if len(frame[1]) <= header_bytes]
+    stream = joined(frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    asked, found = [], []
+    splitter = FrameSplitter(header_bytes=header_bytes, admit=admit)
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += splitter.split(stream[start:end])
+    sizes = [8 + len(header) + len(body) for _, header, body in frames]
+    large = [size > header_bytes for size in sizes]
+    assert asked == [(*frame[:2], size) for frame, size, is_large in zip(frames, sizes, large, strict=True) if is_large]
+    assert found == [frame for frame, is_large in zip(frames, large, strict=True) if not is_large or frame[0] % 2 == 0]
+    assert not splitter.is_within_frame
+
+
+def test_nothing_is_kept_of_a_frame_that_is_not_admitted():
+    splitter = FrameSplitter(header_bytes=100, admit=lambda *_: False)
+    stream = joined([(JSON, b"head", bytes(50_000)), (JSON, b"next", b"")])
+    found = []
+    for start in range(0, len(stream), 1000):
+        assert splitter.unfinished == 0
+        assert splitter.is_within_frame == (0 < start < 50_012)
+        found += splitter.split(stream[start : start + 1000])
+    assert found == [(JSON, b"next", b"")]
+
+
+def test_a_header_beyond_its_limit_is_refused_by_the_words_alone():
+    splitter = FrameSplitter(header_bytes=100, admit=lambda *_: True)
+    with pytest.raises(FrameTooLarge, match="header of 101 bytes; the limit is 100"):
+        splitter.split(frame_words(JSON, 101, 0))

@@ -110,6 +110,7 @@ class Reading:
     """Refuses whom it does not find signed."""
 
     reads_fields = True
+    is_compiled = False
 
     def judge(self, calls):
         wanted = [f"queueId+topic:{len(call.body)}" for call in calls]

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from pyromq.errors import ProtocolError
 from pyromq.message import MessageQueue
-from pyromq.remoting.json_quirks import decode_body, encode_body, parse
+from pyromq.remoting.bodies.body import Body
+from pyromq.remoting.json_quirks import body_pieces, decode_body, encode_body
+from pyromq.remoting.tolerant_json import parse
 
 
 class Sample(msgspec.Struct, rename="camel"):
@@ -26,6 +28,7 @@ class Sample(msgspec.Struct, rename="camel"):
 
 
 QUEUE = MessageQueue("t", "b", 1)
+MANY = 1_000_000  # more than the stack of any Python holds; from 3.14 on that is some 100,000
 
 READS = [
     ('{"number":7}', Sample(number=7)),
@@ -64,13 +67,18 @@ def test_reads_what_java_writes_or_accepts(text, sample):
     [
         ('{"a":{"x":1},"b":{"$ref":"$.a"}}', {"x": 1}),
         ('{"a":[0,{"x":1}],"b":{"$ref":"$.a[1]"}}', {"x": 1}),
-        ('{"x":1,"b":{"$ref":"@"}}', {"x": 1, "b": {"$ref": "@"}}),
-        ('{"b":{"$ref":"$"}}', {"b": {"$ref": "$"}}),
-        ('{"b":{"$ref":".."}}', {"b": {"$ref": ".."}}),
+        ('{"a":{"c":{"x":1}},"d":{"e":{"$ref":"$.a.c"}},"b":{"$ref":"$.d"}}', {"e": {"x": 1}}),
+        ('{"a":{"x":1},"b":{"$ref":"$.a"},"b":{"x":2}}', {"x": 2}),
     ],
 )
 def test_references_become_what_they_refer_to(text, meaning):
     assert parse(text.encode())["b"] == meaning
+
+
+@pytest.mark.parametrize("reference", ["@", "$", ".."])
+def test_an_object_may_hold_itself(reference):
+    root = parse(b'{"x":1,"b":{"$ref":"%b"}}' % reference.encode())
+    assert root["b"] is root
 
 
 def test_reference_to_the_parent_means_what_holds_the_holder():
@@ -97,7 +105,7 @@ def test_refusal_names_the_position():
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\xff", b'{"aText":"\xff"}', b"[" * 100_000, b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
+    "raw", [b"\xff", b'{"aText":"\xff"}', b"[" * MANY, b'{"x":' + b"[" * MANY + b"]" * MANY + b"}"]
 )
 def test_refuses_bad_text_and_endless_nesting(raw):
     with pytest.raises(ProtocolError):
@@ -135,6 +143,69 @@ samples = st.builds(
 @given(samples)
 def test_what_we_write_we_read(sample):
     assert decode_body(Sample, encode_body(sample)) == sample
+
+
+def _plainly(value):
+    """The same text, member by member: what msgspec writes at once must be no other."""
+    if isinstance(value, msgspec.Struct):
+        members = sorted((f.encode_name, getattr(value, f.name)) for f in msgspec.structs.fields(value))
+        value = {name: member for name, member in members if member is not None}
+    if isinstance(value, MessageQueue):
+        return _plainly({"brokerName": value.broker_name, "queueId": value.queue_id, "topic": value.topic})
+    if isinstance(value, dict):
+        keys = [_plainly(key) if isinstance(key, MessageQueue) else _plainly(str(key)) for key in value]
+        members = zip(keys, value.values(), strict=True)
+        return "{" + ",".join(f"{key}:{_plainly(member)}" for key, member in members) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_plainly, value)) + "]"
+    return msgspec.json.encode(value).decode()
+
+
+class Flat(Body):
+    """Nothing here may be absent, and the names are in no order."""
+
+    zeta: str = ""
+    a_number: int = 0
+    rate: float = 0.0
+    flags: list[bool] = msgspec.field(default_factory=list)
+
+
+class Nested(Body):
+    """What is written at once, beside and within what is not."""
+
+    flats: dict[str, Flat]
+    numbers: dict[str, dict[int, int]]
+    sample: Sample
+
+
+flats = st.builds(
+    Flat,
+    zeta=texts,
+    a_number=numbers,
+    rate=st.floats(allow_nan=False, allow_infinity=False),
+    flags=st.lists(st.booleans()),
+)
+nested = st.builds(
+    Nested,
+    flats=st.dictionaries(texts, flats),
+    numbers=st.dictionaries(texts, st.dictionaries(numbers, numbers)),
+    sample=samples,
+)
+
+
+@given(nested)
+def test_what_is_written_at_once_is_what_is_written_bit_by_bit(body):
+    assert encode_body(body).decode() == _plainly(body)
+    assert encode_body(body.sample).decode() == _plainly(body.sample)
+
+
+def test_no_piece_of_a_large_body_is_large():
+    body = Nested(
+        flats={str(number): Flat() for number in range(1000)},
+        numbers={},
+        sample=Sample(by_queue={MessageQueue("t", "b", number): 0 for number in range(1000)}),
+    )
+    assert max(map(len, body_pieces(body))) < 100
 
 
 @given(samples, st.data())

@@ -1,5 +1,8 @@
 """Settings as text, in the format of Java's properties."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from pyromq.remoting.properties import parse_properties, write_properties
 
 
@@ -28,3 +31,24 @@ def test_written_settings_are_read_back():
 
 def test_escaped_pairs_of_surrogates_are_one_character_and_halves_are_none():
     assert parse_properties("a=\\ud83d\\ude00\nb=\\ud83dx") == {"a": "😀", "b": "\ufffdx"}
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\\\n\r\t\f =:#!uné\x00\u2028"), max_size=30)
+
+
+@given(st.dictionaries(texts, texts, max_size=4))
+def test_whatever_is_written_is_read_back(settings):
+    text = write_properties(settings)
+    assert parse_properties(text) == settings
+    assert text.isascii()
+    assert text.count("\n") == len(settings)
+
+
+@given(st.text(st.sampled_from("\\\n\r\t\f =:#!u0041x"), max_size=40))
+def test_whatever_is_read_is_written_so_that_it_is_read_again(text):
+    settings = parse_properties(text)
+    assert parse_properties(write_properties(settings)) == settings
+
+
+def test_many_lines_that_go_on_are_read_in_one_go():
+    assert parse_properties("a=" + "x\\\n" * 200_000) == {"a": "x" * 200_000}

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from threading import Thread
 
 from tests.processes import Program, free_port
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import PullConsumer
 from pyromq.clock import SystemClock
@@ -32,7 +33,7 @@ def cluster_in_thread(brokers=1):
     thread = Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        yield ready.result(10)
+        yield ready.result(PATIENCE_SECONDS)
     finally:
         loop.call_soon_threadsafe(stopping.result().set)
         thread.join()

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from pyromq import Message, Producer, PullConsumer
+from pyromq.client.admin.messages.dead_letters import DeadLetter
 
 pytestmark = pytest.mark.spark
 
@@ -90,6 +91,17 @@ def test_json_bodies(kitchen):
     assert [bytes(row.body) for row in kitchen.names["unreadable"].collect()] == [b"no json"]
     (large,) = kitchen.seen("large-orders")
     assert (json.loads(large.body), large.keys, large.tags) == ({"id": 1, "customer": "ann"}, ["1"], "large")
+
+
+def test_typed_bodies(kitchen, namesrv):
+    kitchen.send("payments", {"id": 1, "amount": 2}, {"id": 2, "amount": 0.5}, {"id": "three"}, keys="k", tags="t")
+    kitchen.cook("Typed bodies")
+    assert [tuple(row) for row in kitchen.names["sums"].collect()] == [("EUR", 2.5)]
+    (message,) = kitchen.seen("%DLQ%billing")
+    letter = DeadLetter("billing", message)
+    assert (message.body, message.keys, message.tags) == (b'{"id": "three"}', ["k"], "t")
+    assert letter.reason == "the body is no Payment: Expected `int`, got `str` - at `$.id`"
+    assert letter.original_topic == "payments"
 
 
 def test_a_backfill_counts_once(kitchen):

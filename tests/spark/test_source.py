@@ -81,6 +81,10 @@ def test_only_messages_with_the_tag_are_read(namesrv, topic):
     assert bodies(reader_of(namesrv, tagFilter="five")) == list(range(0, COUNT, 5))
 
 
+def test_only_messages_of_which_the_expression_is_true_are_read(namesrv, topic):
+    assert bodies(reader_of(namesrv, sqlFilter="TAGS = 'five'")) == list(range(0, COUNT, 5))
+
+
 def test_a_range_of_offsets_is_read_to_the_message(namesrv, topic):
     start, end = (json.dumps({TOPIC: {"broker-a": {str(n): at for n in range(4)}}}) for at in (10, 20))
     assert bodies(reader_of(namesrv, startingOffsets=start, endingOffsets=end)) == list(range(40, 80))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreNotWritable
+from pyromq.store import flusher
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.testing import SimulatedDisk
@@ -21,7 +24,7 @@ def test_waiters_are_told_when_their_message_is_on_disk(tmp_path: Path) -> None:
     with opened(tmp_path, flush=FlushMode.SYNC, flush_interval_ms=3_600_000) as store:
         ends = [each.log_offset + each.size for each in fill(store, 60)]
         for end, flushed in [(end, store.wait_flushed(end)) for end in ends]:
-            assert flushed.result(timeout=5)
+            assert flushed.result(timeout=PATIENCE_SECONDS)
             assert store.flushed_to >= end
 
 
@@ -62,7 +65,7 @@ def test_broken_disk_ends_appends_and_close_says_so(tmp_path: Path, monkeypatch:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fdatasync", broken)
-    assert store.wait_flushed(store.max_log_offset).result(timeout=5) is False
+    assert store.wait_flushed(store.max_log_offset).result(timeout=PATIENCE_SECONDS) is False
     with pytest.raises(StoreNotWritable, match="Input/output error"):
         store.append(message())
     monkeypatch.undo()  # a second try would succeed, without the pages lost in the first
@@ -128,3 +131,42 @@ def test_who_waits_is_told_between_two_of_many_queues() -> None:
     assert len(flushes) > 100
     assert confirmed[0] < 25
     store.close()
+
+
+def test_much_of_the_log_is_handed_to_the_disk_before_it_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "MUCH_BYTES", 4_000)
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), **{**SMALL, "segment_bytes": 1 << 16})  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    asked: list[str] = []
+    disk.refuse = lambda kind, path: asked.append(kind) if path.parent.name == "commitlog" else None
+
+    def flushed(size: int) -> list[str]:
+        store.append(message(PADDING="x" * size))
+        asked.clear()
+        store._flusher.flush_log()
+        return [kind for kind in asked if kind in ("write_out", "sync")]
+
+    assert flushed(4_000) == ["write_out", "sync"]
+    assert flushed(10) == ["sync"]
+    store.append(message())
+    store.wait_flushed(store.max_log_offset)
+    assert flushed(4_000) == ["sync"]  # somebody waits
+    store.close()
+
+
+def test_a_disk_that_refuses_what_it_is_handed_ends_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "MUCH_BYTES", 100)
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), **SMALL)  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    store.append(message())
+    disk.refuse = lambda kind, path: errno.EIO if kind == "write_out" else None
+    store._flusher._log_flushed_at = -3_600.0
+    assert not store._flusher.turn()
+    with pytest.raises(StoreNotWritable, match="see to it and restart"):
+        store.append(message())
+    with pytest.raises(StoreNotWritable, match="Input/output error"):
+        store.close()

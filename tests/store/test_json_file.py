@@ -101,13 +101,13 @@ def test_who_saves_later_is_told_when_it_cannot_be_done(tmp_path: Path) -> None:
     file = JsonFile(tmp_path / "topics.json")
     file.path.mkdir()  # it cannot be read, which is no matter of writing
     lost: list[bool] = []
-    save = file.saving(b"{1}", failed=lambda: lost.append(True))
+    save = file.saving(lambda: b"{1}", failed=lambda: lost.append(True))
     assert lost == []
     with pytest.raises(StoreError):
         save()
     assert lost == [True]
     file.path.rmdir()
-    file.saving(b"{2}", failed=lambda: lost.append(True))()
+    file.saving(lambda: b"{2}", failed=lambda: lost.append(True))()
     assert (file.load(), lost) == (b"{2}", [True])
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
-from pyromq.store.message_store import ReadStatus
+from pyromq.store.config import StoreConfig
+from pyromq.store.disk import LocalDisk
+from pyromq.store.message_store import MessageStore, ReadStatus
 from pyromq.store.queue import queue_table
 
-from .making import ADDRESS, NOON_MS, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
+from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
 
 
 def test_append_fills_in_place_and_time(tmp_path: Path) -> None:
@@ -111,7 +115,7 @@ def test_entry_of_a_delayed_message_says_when_it_is_due(tmp_path: Path, level: s
 def test_listener_hears_of_each_message_once_it_can_be_read(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         heard = []
-        store.on_append = lambda sent, code: heard.append((sent.body, code, store.max_offset(TOPIC, 0)))
+        store.listen(lambda sent, code: heard.append((sent.body, code, store.max_offset(TOPIC, 0))))
         store.append(message(1, TAGS="TagA"))
         store.append_batch([message(2), message(3)])
         assert heard == [(b"body 1", 2598919, 1), (b"body 2", 0, 2), (b"body 3", 0, 3)]
@@ -201,13 +205,49 @@ def test_deleted_topic_begins_anew_and_stays_deleted(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, 10)
         store.append(message(topic="other"))
-        store.delete_topic(TOPIC)
+        deleted = store.delete_topic(TOPIC)
         assert store.topics() == ["other"]
+        deleted.result(PATIENCE_SECONDS)
         assert not (tmp_path / "consumequeue" / TOPIC).exists()
     with opened(tmp_path) as store:
         assert store.topics() == ["other"]
         store.append(message(7))
         assert bodies(store) == [b"body 7"]
+
+
+class SlowRemoval(LocalDisk):
+    """A disk that removes folders when it is told to."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+
+    def remove_folder(self, folder: Path) -> None:
+        self.goes_on.wait(PATIENCE_SECONDS)
+        super().remove_folder(folder)
+
+
+def test_while_the_files_of_a_deleted_topic_go_others_are_stored_and_it_is_not(tmp_path: Path) -> None:
+    disk = SlowRemoval()
+    store = MessageStore(StoreConfig(tmp_path, **SMALL), StoppedClock(), store_address=ADDRESS, disk=disk)
+    try:
+        store.open()
+        store.append(message(topic="gone"))
+        deleted = store.delete_topic("gone")
+        assert store.max_offset("gone", 0) == 0
+        store.append(message(7))
+        assert bodies(store) == [b"body 7"]
+        with pytest.raises(StoreNotWritable, match="topic gone is being deleted"):
+            store.append(message(topic="gone"))
+        assert not deleted.done()
+        disk.goes_on.set()
+        deleted.result(PATIENCE_SECONDS)
+        store.append(again := message(topic="gone"))
+        assert again.queue_offset == 0
+    finally:
+        disk.goes_on.set()
+        store.close()
+    with opened(tmp_path) as store:
+        assert store.max_offset("gone", 0) == 1
 
 
 def test_offset_by_time_is_the_first_of_that_time_or_the_nearer_neighbour(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import NotRunning, UsageError
 from pyromq.message import Message
@@ -16,7 +17,7 @@ def test_messages_go_round_between_blocking_clients():
         consumer = cluster.push_consumer()
         consumer.subscribe("orders", lambda messages: done.set())
         cluster.producer().send(Message("orders", b"1"))
-        assert done.wait(10)
+        assert done.wait(PATIENCE_SECONDS)
 
 
 def test_brokers_stop_and_start_as_told(tmp_path):

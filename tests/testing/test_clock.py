@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.testing import FakeClock
 
@@ -69,7 +70,7 @@ async def test_who_lies_down_meanwhile_is_woken_too(clock, sleepers):
 
 async def test_no_time_is_a_turn_of_the_loop(clock):
     for seconds in (0, -1):
-        await asyncio.wait_for(clock.sleep(seconds), 5)
+        await asyncio.wait_for(clock.sleep(seconds), PATIENCE_SECONDS)
 
 
 async def test_who_is_cancelled_is_not_woken(clock, sleepers):

@@ -6,6 +6,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.clock import SystemClock
 from pyromq.errors import ConnectionLost, DeadlineExceeded, Unavailable
@@ -13,7 +14,9 @@ from pyromq.message import Message
 from pyromq.net.channel import connect
 from pyromq.net.server import Server
 from pyromq.remoting.command import Reply
+from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher, answers
+from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.remoting.headers import MaxOffset, OffsetResponse
 from pyromq.testing import Cluster, FakeClock, Link
 
@@ -37,7 +40,7 @@ def offsets():
 
 @pytest.fixture
 async def server(offsets):
-    server = Server(Dispatcher(offsets), FakeClock())
+    server = Server(Dispatcher(offsets), FakeClock(), limits=ConnectionLimits(request_bytes=MAX_FRAME_BYTES))
     await server.start()
     yield server
     await server.close(drain_seconds=0)
@@ -73,15 +76,9 @@ def question(number=1):
     return MaxOffset(topic="t", queue_id=number)
 
 
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_bytes_go_both_ways_unchanged(link, channel):
     body = bytes(range(256)) * 4096
-    response = await channel.call(question(7), body, timeout=5)
+    response = await channel.call(question(7), body, timeout=30)
     assert response.header(OffsetResponse).offset == 7
     assert response.body == body
     assert link.connections == 1
@@ -90,9 +87,9 @@ async def test_bytes_go_both_ways_unchanged(link, channel):
 
 
 async def test_a_paused_link_holds_and_loses_nothing(link, channel, offsets):
-    await channel.call(question(0), timeout=5)
+    await channel.call(question(0), timeout=30)
     link.pause()
-    calls = [channel.call_soon(question(number), timeout=5) for number in (1, 2)]
+    calls = [channel.call_soon(question(number), timeout=30) for number in (1, 2)]
     with pytest.raises(DeadlineExceeded):
         await channel.call(question(3), timeout=0.05)
     assert offsets.asked == [0]
@@ -104,7 +101,7 @@ async def test_a_paused_link_holds_and_loses_nothing(link, channel, offsets):
 
 async def test_an_answer_can_be_held_when_the_work_is_done(link, channel, offsets):
     link.answers.pause()
-    call = channel.call_soon(question(1), timeout=5)
+    call = channel.call_soon(question(1), timeout=30)
     await until(lambda: offsets.asked == [1])
     assert not call.done()
     link.answers.resume()
@@ -114,7 +111,7 @@ async def test_an_answer_can_be_held_when_the_work_is_done(link, channel, offset
 async def test_a_slow_link_delays_each_way_by_its_own_time(link, channel, link_clock, offsets):
     link.requests.delay_seconds = 2
     link.answers.delay_seconds = 3
-    call = channel.call_soon(question(1), timeout=5)
+    call = channel.call_soon(question(1), timeout=30)
     await until(lambda: link_clock._sleepers)
     await link_clock.advance(2)
     await until(lambda: offsets.asked == [1])
@@ -128,13 +125,13 @@ async def test_a_link_on_its_own_clock_is_as_slow_as_it_says(server):
     async with Link(f"127.0.0.1:{server.port}") as link, dialled(link.address) as channel:
         link.answers.delay_seconds = 0.05
         begin = time.monotonic()
-        await channel.call(question(1), timeout=5)
+        await channel.call(question(1), timeout=30)
         assert time.monotonic() - begin >= 0.05
 
 
 async def test_a_cut_breaks_both_sides_and_the_next_connection_works(link, channel, server):
     link.answers.pause()
-    call = channel.call_soon(question(1), timeout=5)
+    call = channel.call_soon(question(1), timeout=30)
     await until(lambda: server.exchanges)
     link.cut()
     link.answers.resume()
@@ -142,13 +139,13 @@ async def test_a_cut_breaks_both_sides_and_the_next_connection_works(link, chann
         await call
     await until(lambda: not server.exchanges)
     async with dialled(link.address) as again:
-        assert (await again.call(question(2), timeout=5)).code == 0
+        assert (await again.call(question(2), timeout=30)).code == 0
 
 
 async def test_a_paused_link_can_be_cut_and_closed(link, channel):
-    await channel.call(question(1), timeout=5)
+    await channel.call(question(1), timeout=30)
     link.pause()
-    call = channel.call_soon(question(2), timeout=5)
+    call = channel.call_soon(question(2), timeout=30)
     await asyncio.sleep(0)
     link.cut()
     with pytest.raises(ConnectionLost):
@@ -157,7 +154,7 @@ async def test_a_paused_link_can_be_cut_and_closed(link, channel):
 
 
 async def test_a_closed_link_refuses_until_it_opens_again_at_its_address(link, channel):
-    await channel.call(question(1), timeout=5)
+    await channel.call(question(1), timeout=30)
     address = link.address
     await link.close()
     await until(lambda: channel.closed)
@@ -166,15 +163,15 @@ async def test_a_closed_link_refuses_until_it_opens_again_at_its_address(link, c
     await link.open()
     assert link.address == address
     async with dialled(address) as again:
-        assert (await again.call(question(2), timeout=5)).code == 0
+        assert (await again.call(question(2), timeout=30)).code == 0
 
 
 async def test_an_end_at_either_side_reaches_the_other(link, channel, server):
-    await channel.call(question(1), timeout=5)
+    await channel.call(question(1), timeout=30)
     server.cut()
     await until(lambda: channel.closed)
     async with dialled(link.address) as again:
-        await again.call(question(2), timeout=5)
+        await again.call(question(2), timeout=30)
     await until(lambda: not server.exchanges and not link.connections)
 
 
@@ -188,7 +185,7 @@ async def test_a_server_that_is_not_there_ends_the_connection(link, server):
     await server.close(drain_seconds=0)
     async with dialled(link.address) as channel:
         with pytest.raises(ConnectionLost):
-            await channel.call(question(1), timeout=5)
+            await channel.call(question(1), timeout=30)
 
 
 # -- before the brokers of a cluster
@@ -238,7 +235,7 @@ async def ended(client):
     """Whether the other side has ended a connection."""
     client.setblocking(False)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await asyncio.get_running_loop().sock_recv(client, 1) == b""
     except ConnectionResetError:
         return True

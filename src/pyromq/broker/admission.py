@@ -6,7 +6,6 @@ import random
 from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.confirmation import R, when_saved
 from pyromq.broker.topics import Topics, describe
 from pyromq.errors import BrokerError, NoPermission, TopicNotFound
 from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic
@@ -14,6 +13,7 @@ from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.codes import UNIT, UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import SendHalfRun, SendMessage, SendReplyMessage
+from pyromq.store.table_file import R, when_saved
 
 
 class Admission:

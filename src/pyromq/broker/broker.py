@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pyromq.broker.admin.audit_log import audit_log
 from pyromq.broker.admin.part import administration
@@ -18,6 +17,7 @@ from pyromq.broker.delays.part import delay_levels, timers
 from pyromq.broker.log_cleaning import LogCleaning
 from pyromq.broker.members.part import members
 from pyromq.broker.part import Part, Save, Step, periodic
+from pyromq.broker.permissions.part import permissions
 from pyromq.broker.producing.part import producing
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import SAMPLE_SECONDS
@@ -25,6 +25,7 @@ from pyromq.broker.tables import built_in, consumer_groups, consumer_offsets, to
 from pyromq.broker.transactions.part import transactions
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.net.alarm import Alarm
 from pyromq.net.server import Server
@@ -32,8 +33,12 @@ from pyromq.net.tasks import Tasks
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.store.disk import LOCAL_DISK, Disk
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pyromq.broker.metrics.broker_metrics import BrokerMetrics
 
+logger = logger_of(__name__)
+
+VIP_CHANNEL = -2  # where it listens, seen from the broker's port. Source: RocketMQ 4.9.8, BrokerController.initialize
 DRAIN_SECONDS = 2.0  # running requests get this long to end
 STORE_TICK_SECONDS = 1.0
 
@@ -49,13 +54,19 @@ def _parts(state: SharedState) -> list[Part]:
         batch_transactions(state),
         timers(state),
         built_in(state),
-        Part(steps=[periodic(SAMPLE_SECONDS, state.statistics.sample), periodic(STORE_TICK_SECONDS, state.store.tick)]),
-        Part(steps=[Step(state.indexing.step, state.indexing.alarm)]),
+        Part(
+            steps=[
+                Step(state.statistics.step, first_after=SAMPLE_SECONDS),
+                periodic(STORE_TICK_SECONDS, state.store.tick),
+            ]
+        ),
+        Part(steps=[Step(each.step, each.alarm) for each in (state.indexing, state.long_answers)]),
         producing(state),
         consuming(state, _soon),
         members(state),
         administration(state),
         audit_log(state),
+        permissions(state),
     ]
     expiring = LogCleaning(state.store, [part.log_needed_from for part in parts if part.log_needed_from is not None])
     return [
@@ -73,24 +84,35 @@ class Broker:
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK) -> None:
-        state = SharedState(config, clock or SystemClock(), disk)
+        state = SharedState(config, clock or SystemClock(), disk, _soon)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
         self.topics, self.groups, self.offsets = state.topics, state.groups, state.offsets
         self.connections, self.registering = state.connections, state.registering
         self.delay_levels, self.timers = state.delay_levels, state.timers
         self.half_messages, self.batches = state.half_messages, state.batches
+        self._state = state
         self._clock = state.clock
+        self._long_answers = state.long_answers
         self._parts = _parts(state)
         self._tasks = Tasks()
         self._saving: dict[Part, asyncio.Future[None]] = {}
         connections = self.config.connections
         hooks = (*connections.hooks, *(hook for part in self._parts for hook in part.hooks))
         self._server = Server(
-            Dispatcher(*(answerer for part in self._parts for answerer in part.answerers)),
+            Dispatcher(
+                *(answerer for part in self._parts for answerer in part.answerers),
+                guard=next((part.guard for part in self._parts if part.guard is not None), None),
+                refusals=state.refusals,
+            ),
             self._clock,
+            limits=self.config.limits_of_connections,
             host=self.config.host,
             port=self.config.port,
+            beside=VIP_CHANNEL if self.config.vip_channel else 0,
             connections=replace(connections, hooks=hooks),
+            tls=self.config.tls,
+            express=[express for part in self._parts for express in part.express],
+            busy_poll_us=self.config.busy_poll_us,
         )
 
     @property
@@ -102,7 +124,14 @@ class Broker:
         """What clients connect to: `host:port`."""
         return self.config.advertised_address
 
+    def metrics(self) -> BrokerMetrics:
+        """Return what a `MetricsEndpoint` tells of this broker."""
+        from pyromq.broker.metrics.broker_metrics import BrokerMetrics  # a start without metrics does not pay for them
+
+        return BrokerMetrics(self._state, self._server.exchanges)
+
     async def __aenter__(self) -> Self:
+        self._long_answers.run_soon = asyncio.get_running_loop().call_soon_threadsafe
         try:
             self.store.open()
             for part in self._parts:

@@ -10,14 +10,23 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
+from pyromq.broker.setting_names import JAVA_NAMES, LIVE, called
 from pyromq.errors import UsageError
-from pyromq.names import MAX_TOPIC_LENGTH, check_topic
+from pyromq.excerpt import excerpt
+from pyromq.names import MAX_TOPIC_LENGTH, REPLY_SUFFIX, check_topic
+from pyromq.net.address_server import is_url, parse_addresses
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.tls.server import ServerTlsConfig
+from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
+from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.remoting.properties import parse_number
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.queue.consume_queue import ENTRY_BYTES
+
+C = TypeVar("C")
 
 
 @dataclass(slots=True)
@@ -29,54 +38,71 @@ class BrokerConfig:
     """
 
     data: Path  # everything the broker keeps lies below this folder
-    name: str = "broker-a"
-    cluster: str = "DefaultCluster"
+    name: str = "broker-a"  # by which routes and clients know it: its own in the cluster, for good
+    cluster: str = "DefaultCluster"  # brokers of one are listed together
     broker_id: int = 0  # 0 is the master; others are its replicas
     host: str = "127.0.0.1"  # where to listen; loopback, because there is no access control by default
     advertised_host: str | None = None  # the IP address clients are told to connect to; None: `host`
     port: int = 10911  # 0: any free one
-    namesrv: tuple[str, ...] = ()  # `host:port` of every name server to register at
-    connections: ConnectionConfig = PLAIN  # TLS and hooks around calls, of its port and to name servers
+    # Listen on `port` - 2 as well, for clients that send there. Off, unlike upstream, which always listens there: no
+    # client does so by itself, and a port that nobody uses is one more to guard, and in the way of the next broker.
+    vip_channel: bool = False
+    # `host:port` of every name server to register at; one may be a URL instead, where others are looked up.
+    namesrv: tuple[str, ...] = ()
+    tls: ServerTlsConfig | None = None  # of its port; None: plain
+    connections: ConnectionConfig = PLAIN  # hooks around calls of its port; TLS and signatures towards name servers
     permission: int = 6  # 4 read, 2 write: without write the routes show no queue to send to
-    auto_create_topic: bool = True
-    auto_create_group: bool = True
+    auto_create_topic: bool = True  # the first message to an unknown topic makes it; off, a misspelled name is an error
+    auto_create_group: bool = True  # the same for groups of consumers
     default_topic_queues: int = 8  # of the template topic: the most an automatically created topic gets
     cluster_topic: bool = True  # the topic named as the cluster may be read and written
     broker_topic: bool = True  # the topic named as the broker may be read and written
     notify_members: bool = True  # tell a group's members when one comes or goes
     refuse_different_subscriptions: bool = False  # no new member that subscribes unlike every present one; ours
-    register_interval_ms: int = 30_000
-    register_timeout_ms: int = 6_000
+    register_interval_ms: int = 30_000  # how often name servers hear that it is there
+    register_timeout_ms: int = 6_000  # how long a name server may take to answer that
     force_register: bool = True  # False: ask name servers whether they know our topics before sending them
-    compressed_register: bool = False
+    compressed_register: bool = False  # for very many topics: saves network, takes processor
     offsets_interval_ms: int = 5_000  # consumer offsets a crash may lose
-    max_message_bytes: int = 4 << 20
-    long_polling: bool = True
+    max_message_bytes: int = 4 << 20  # of a body; producers have a limit of their own
+    long_polling: bool = True  # a pull that finds nothing waits for a message
     short_polling_ms: int = 1_000  # how long a pull is held when long polling is off
-    region: str = "DefaultRegion"
+    busy_poll_us: int = 0  # how long to ask for more requests before sleeping; takes more of a core; ours
+    region: str = "DefaultRegion"  # a property of each message, for traces
+    permissions: bool = False  # ask accounts for signatures and rights
+    permissions_path: Path | None = None  # folder of plain_acl.yml and acl/; None: config below `data`; ours
     audit_log: bool = False  # note what administrators ask for in a file below `data`; ours
     trace_topic: bool = False  # create the topic that message traces go to
     timer_max_delay_seconds: int = 30 * 86_400  # how far away the delivery of a message may be
     recall: bool = True  # messages that wait may be cancelled; upstream's default is false
+    property_filter: bool = True  # SQL92 expressions are served; upstream's default is false
     store_replies: bool = True  # replies to requests are stored, too
-    reject_transactions: bool = False
+    reject_transactions: bool = False  # refuse half messages and batch transactions
     transaction_timeout_ms: int = 6_000  # a half message must be undecided for longer before its producer is asked
-    transaction_check_interval_ms: int = 60_000
+    transaction_check_interval_ms: int = 60_000  # how often undecided half messages are looked at
     transaction_check_max: int = 15  # checks after which an undecided half message is given up
     half_run_timeout_ms: int = 6 * 3_600_000  # a batch transaction without news for so long is rolled back; ours
     ledger_ms: int = 72 * 3_600_000  # decisions on batch transactions are known for so long; the log must be, too; ours
     store: StoreConfig | None = None  # None: defaults below `data`
-    config_file: Path | None = None  # where request 25 keeps its changes; None: config/broker.properties below `data`
+    limits: BrokerLimits = DEFAULT_LIMITS  # of what may wait, be kept and be told at once
+    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # of what connections may make it keep and do
 
     def __post_init__(self) -> None:
         self.data = Path(self.data)
         self.namesrv = tuple(self.namesrv)
         self._check_names()
+        if len(self.region) > 255 or not self.region.isprintable():  # a property of each message
+            where = f"broker setting {called('region')} is '{excerpt(self.region)}'"
+            raise UsageError(f"{where}; write up to 255 printable characters")
         self._check_addresses()
         for field, (least, most) in _RANGES.items():
             value = getattr(self, field)
             if not isinstance(value, int) or not least <= value <= most:
-                raise UsageError(f"broker setting {_called(field)} is {value!r}; it must be {least} to {most}")
+                raise UsageError(f"broker setting {called(field)} is {value!r}; it must be {least} to {most}")
+
+        if self.vip_channel and 0 < self.port <= 2:
+            where = f"broker setting {called('port')} is {self.port}"
+            raise UsageError(f"{where}; with {called('vip_channel')} it must be 3 to 65535: that is two ports below")
 
     def _check_names(self) -> None:
         for field in ("name", "cluster"):
@@ -85,9 +111,9 @@ class BrokerConfig:
                 check_topic(value)  # each broker serves topics of these names
             except UsageError as error:
                 text = str(error).replace("topic", "name")
-                raise UsageError(f"broker setting {_called(field)} is {value!r}: {text}") from error
-        if len(self.cluster) > MAX_TOPIC_LENGTH - len("_REPLY_TOPIC"):
-            raise UsageError(f"broker setting {_called('cluster')} is {self.cluster!r}: longer than 115 characters")
+                raise UsageError(f"broker setting {called(field)} is {value!r}: {text}") from error
+        if len(self.cluster) > MAX_TOPIC_LENGTH - len(REPLY_SUFFIX):
+            raise UsageError(f"broker setting {called('cluster')} is {self.cluster!r}: longer than 115 characters")
 
     def _check_addresses(self) -> None:
         host = self.advertised_host or self.host
@@ -96,14 +122,19 @@ class BrokerConfig:
         except ValueError:  # records and message ids hold the address in binary form
             unusable = True
         if unusable:
-            name = _called("advertised_host" if self.advertised_host else "host")
+            name = called("advertised_host" if self.advertised_host else "host")
             raise UsageError(
                 f"broker setting {name} is {host!r}; it must be the IP address by which clients reach this machine"
             )
         for address in self.namesrv:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise UsageError(f"broker setting {_called('namesrv')} names {address!r}; write HOST:PORT")
+            try:
+                fits = parse_addresses(address) == [address]
+            except UsageError:
+                fits = False
+            if not fits:
+                raise UsageError(f"broker setting {called('namesrv')} names {address!r}; write HOST:PORT, or a URL")
+        if len(urls := [address for address in self.namesrv if is_url(address)]) > 1:
+            raise UsageError(f"broker setting {called('namesrv')} names {' and '.join(urls)}; give one URL at most")
 
     @property
     def advertised_ip(self) -> str:
@@ -117,8 +148,23 @@ class BrokerConfig:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
+    def permissions_folder(self) -> Path:
+        """Where the files of accounts lie."""
+        return self.permissions_path or self.data / "config"
+
+    @property
     def store_config(self) -> StoreConfig:
         return self.store or StoreConfig(self.data, max_message_bytes=self.max_message_bytes)
+
+    @property
+    def limits_of_connections(self) -> ConnectionLimits:
+        """The limits, with that of requests with messages: a message, and a header of the most it may have."""
+        limits = self.connection_limits
+        return replace(limits, message_request_bytes=min(MAX_FRAME_BYTES, self.max_message_bytes + limits.header_bytes))
+
+    def component(self, name: str) -> Any:
+        """Return the settings that the names of properties call so; ours for an empty name."""
+        return self.store_config if name == "store" else getattr(self, name) if name else self
 
     def change(self, other: BrokerConfig) -> None:
         """Take over the values of `other` for the fields that may change while the broker runs."""
@@ -136,6 +182,7 @@ _RANGES = {
     "offsets_interval_ms": (100, 3_600_000),
     "max_message_bytes": (1 << 10, 15 << 20),  # a frame has at most 16 MiB
     "short_polling_ms": (1, 60_000),
+    "busy_poll_us": (0, 500),  # longer would keep timers waiting
     "timer_max_delay_seconds": (1, 366 * 86_400),
     "transaction_timeout_ms": (0, 86_400_000),
     "transaction_check_interval_ms": (10, 86_400_000),
@@ -144,107 +191,12 @@ _RANGES = {
     "ledger_ms": (60_000, 366 * 86_400_000),
 }
 
-# RocketMQ's property name -> our field; `store.` before those of StoreConfig. `bindAddress` is RocketMQ 5's,
-# `refuseDifferentSubscriptions` and `bulkTransfer...` are ours: who finds the latter may ask for large pulls.
-# `retentionBytes` is ours; the two diskSpace...Ratio are system properties upstream, as parts of 1.
-JAVA_NAMES: dict[str, str] = {
-    "storePathRootDir": "data",
-    "brokerName": "name",
-    "brokerClusterName": "cluster",
-    "brokerId": "broker_id",
-    "bindAddress": "host",
-    "brokerIP1": "advertised_host",
-    "listenPort": "port",
-    "namesrvAddr": "namesrv",
-    "brokerPermission": "permission",
-    "autoCreateTopicEnable": "auto_create_topic",
-    "autoCreateSubscriptionGroup": "auto_create_group",
-    "defaultTopicQueueNums": "default_topic_queues",
-    "clusterTopicEnable": "cluster_topic",
-    "brokerTopicEnable": "broker_topic",
-    "notifyConsumerIdsChangedEnable": "notify_members",
-    "refuseDifferentSubscriptions": "refuse_different_subscriptions",
-    "registerNameServerPeriod": "register_interval_ms",
-    "registerBrokerTimeoutMills": "register_timeout_ms",
-    "forceRegister": "force_register",
-    "compressedRegister": "compressed_register",
-    "flushConsumerOffsetInterval": "offsets_interval_ms",
-    "maxMessageSize": "max_message_bytes",
-    "longPollingEnable": "long_polling",
-    "shortPollingTimeMills": "short_polling_ms",
-    "regionId": "region",
-    "auditLogEnable": "audit_log",
-    "traceTopicEnable": "trace_topic",
-    "timerMaxDelaySec": "timer_max_delay_seconds",
-    "recallMessageEnable": "recall",
-    "storeReplyMessageEnable": "store_replies",
-    "rejectTransactionMessage": "reject_transactions",
-    "transactionTimeOut": "transaction_timeout_ms",
-    "transactionCheckInterval": "transaction_check_interval_ms",
-    "transactionCheckMax": "transaction_check_max",
-    "batchTransactionTimeOut": "half_run_timeout_ms",
-    "batchTransactionLedgerTime": "ledger_ms",
-    "storePathCommitLog": "store.commit_log_path",
-    "mappedFileSizeCommitLog": "store.segment_bytes",
-    "mappedFileSizeConsumeQueue": "store.consume_queue_entries",
-    "maxHashSlotNum": "store.index_slots",
-    "maxIndexNum": "store.index_entries",
-    "messageIndexEnable": "store.index_enabled",
-    "flushDiskType": "store.flush",
-    "flushIntervalCommitLog": "store.flush_interval_ms",
-    "flushCommitLogLeastPages": "store.flush_least_pages",
-    "flushCommitLogThoroughInterval": "store.flush_thorough_interval_ms",
-    "syncFlushTimeout": "store.sync_flush_timeout_ms",
-    "checkCRCOnRecover": "store.check_crc_on_recover",
-    "messageDelayLevel": "store.delay_levels_ms",
-    "fileReservedTime": "store.reserved_hours",
-    "deleteWhen": "store.expire_hours",
-    "retentionBytes": "store.retained_bytes",
-    "cleanResourceInterval": "store.expire_interval_ms",
-    "diskMaxUsedSpaceRatio": "store.disk_expire_percent",
-    "diskSpaceCleanForciblyRatio": "store.disk_force_percent",
-    "diskSpaceWarningLevelRatio": "store.disk_refuse_percent",
-    "cleanFileForciblyEnable": "store.force_expire",
-    "bulkTransferBytes": "store.bulk_transfer_bytes",
-    "bulkTransferCount": "store.bulk_transfer_count",
+_COMPONENTS: dict[str, type] = {
+    "": BrokerConfig,
+    "store": StoreConfig,
+    "limits": BrokerLimits,
+    "connection_limits": ConnectionLimits,
 }
-
-# Request 25 changes these at once; `FIXED` not at all; the rest from the next start on.
-LIVE = frozenset(
-    {
-        "brokerPermission",
-        "autoCreateTopicEnable",
-        "autoCreateSubscriptionGroup",
-        "defaultTopicQueueNums",
-        "refuseDifferentSubscriptions",
-        "notifyConsumerIdsChangedEnable",
-        "longPollingEnable",
-        "shortPollingTimeMills",
-        "timerMaxDelaySec",
-        "recallMessageEnable",
-        "storeReplyMessageEnable",
-        "rejectTransactionMessage",
-        "transactionTimeOut",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-        "batchTransactionTimeOut",
-        "batchTransactionLedgerTime",
-    }
-)
-FIXED = frozenset(
-    {
-        "storePathRootDir",
-        "storePathCommitLog",
-        "brokerName",
-        "brokerClusterName",
-        "brokerId",
-        "bindAddress",
-        "brokerIP1",
-        "listenPort",
-        "namesrvAddr",
-    }
-)
-
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -254,56 +206,49 @@ def from_java(properties: Mapping[str, str], *, data: Path) -> dict[str, Any]:
     `data` is where the store lies unless the properties say otherwise. Raises `UsageError` naming the property and
     the value that does not fit.
     """
-    own, of_store = _fields(properties)
-    if of_store:
-        own["store"] = _store(partial(StoreConfig, own.get("data", data)), of_store)
+    own, parts = _fields(properties)
+    for name, values in parts.items():
+        make = partial(StoreConfig, own.get("data", data)) if name == "store" else _COMPONENTS[name]
+        own[name] = _made(make, values, name)
     return own
 
 
 def with_properties(config: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
     """Return a copy of `config` changed by RocketMQ properties. Raises `UsageError` as `from_java` does."""
-    own, of_store = _fields(properties)
-    if of_store:
-        own["store"] = _store(partial(replace, config.store_config), of_store)
+    own, parts = _fields(properties)
+    for name, values in parts.items():
+        own[name] = _made(partial(replace, config.component(name)), values, name)
     return replace(config, **own)
 
 
-def _store(make: Callable[..., StoreConfig], of_store: Mapping[str, Any]) -> StoreConfig:
-    """Make the store's settings; what does not fit is told by RocketMQ's name, too."""
+def _made(make: Callable[..., C], values: Mapping[str, Any], component: str) -> C:
+    """Make a component's settings; what does not fit is told by RocketMQ's name, too."""
     try:
-        return make(**of_store)
+        return make(**values)
     except UsageError as error:
         field, _, rest = str(error).partition(" ")
-        raise UsageError(f"broker setting {_called(field, 'store')} {rest}") from error
+        raise UsageError(f"broker setting {called(field, component)} {rest}") from error
 
 
-def _called(field: str, component: str = "") -> str:
-    """Return a field's name as properties spell it, with ours beside it; ours alone where they have none."""
-    path = f"{component}.{field}" if component else field
-    name = next((name for name, each in JAVA_NAMES.items() if each == path), None)
-    return field if name is None else f"{name} ({field})"
-
-
-def _fields(properties: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of `BrokerConfig` and those of `StoreConfig` that the properties name."""
-    own: dict[str, Any] = {}
-    of_store: dict[str, Any] = {}
+def _fields(properties: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the fields of `BrokerConfig` that the properties name, and by component those of its components."""
+    named: dict[str, dict[str, Any]] = {}
     for name, text in properties.items():
         component, _, field = JAVA_NAMES.get(name, "").rpartition(".")
         if field:
-            (of_store if component else own)[field] = _parse(name, text.strip())
-    if of_store and "max_message_bytes" in own:
-        of_store["max_message_bytes"] = own["max_message_bytes"]
-    return own, of_store
+            named.setdefault(component, {})[field] = _parse(name, text.strip())
+    own = named.pop("", {})
+    if "store" in named and "max_message_bytes" in own:
+        named["store"]["max_message_bytes"] = own["max_message_bytes"]
+    return own, named
 
 
 def java_properties(config: BrokerConfig) -> dict[str, str]:
     """Return every setting under RocketMQ's name, sorted: what request 26 answers and a properties file holds."""
-    store = config.store_config
     texts = {}
     for name, path in JAVA_NAMES.items():
         component, _, field = path.rpartition(".")
-        value = getattr(store if component else config, field)
+        value = getattr(config.component(component), field)
         if value is not None:
             texts[name] = _WRITERS.get(name, _text)(value)
     texts["brokerIP1"] = config.advertised_host or config.host
@@ -336,7 +281,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
 def _parse(name: str, text: str) -> object:
     """Read the text of one property as the type of its field."""
     component, _, field = JAVA_NAMES[name].rpartition(".")
-    annotation = next(str(f.type) for f in fields(StoreConfig if component else BrokerConfig) if f.name == field)
+    annotation = next(str(f.type) for f in fields(_COMPONENTS[component]) if f.name == field)
     try:
         if name in _PARSERS:
             return _PARSERS[name](text)

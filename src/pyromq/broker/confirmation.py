@@ -1,22 +1,21 @@
 """When an answer may say "done": once what it speaks of is as safe as the broker promises.
 
 Today that is: flushed, where flushing is synchronous. Everything that stores for a client waits here, so there is one
-count of what waits, and one rule when that is too much. Some answers also wait for a table to be written.
+count of what waits, and one rule when that is too much. Some answers also wait for a table (`store/table_file.py`).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
 
+from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
+from pyromq.broker.waiting import Waiting
 from pyromq.clock import Clock
 from pyromq.errors import ResponseCode, SystemBusy
 from pyromq.remoting.command import Answered, FilledReply, Reply
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
-
-R = TypeVar("R")
 
 MAX_UNCONFIRMED = 10_000  # answers that wait for the disk; upstream's send queue has this length
 STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
@@ -25,22 +24,30 @@ STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of 
 class Confirmation:
     """What clients were not told yet. `is_needed`: whether answers wait at all."""
 
-    def __init__(self, store: MessageStore, clock: Clock) -> None:
+    def __init__(self, store: MessageStore, clock: Clock, limits: BrokerLimits = DEFAULT_LIMITS) -> None:
         self.is_needed = store.config.flush is FlushMode.SYNC
         self._store = store
         self._clock = clock
-        self._waiting: set[Future[Answered]] = set()  # this thread adds, mostly the flusher's takes out
+        self.waiting = Waiting(clock)
+        self._limits = limits
         self._last_progress = 0.0
         self._end = -1  # of the log, when it was last asked about
         self._safe: Future[bool] = Future()
 
     def refuse_if_overloaded(self) -> None:
         """Raise `SystemBusy` if too much waits, or nothing has been confirmed for too long. Asked before storing."""
-        waiting = len(self._waiting)
+        waiting = len(self.waiting)
         if waiting >= MAX_UNCONFIRMED:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         if waiting and self._clock.monotonic() - self._last_progress > STUCK_SECONDS:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+        if waiting and self._limits.fast_failure:
+            waited_ms = int(self.waiting.oldest_seconds * 1000)
+            if waited_ms >= self._limits.send_wait_ms:
+                raise SystemBusy(
+                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                    f"period in queue: {waited_ms}ms, size of queue: {waiting}"
+                )
 
     def wait(self, end: int) -> Future[bool]:
         """Resolve to True once the log before `end` is safe, to False if that takes too long; in any thread.
@@ -68,13 +75,12 @@ class Confirmation:
             answered.set_result(reply)
             return
 
-        if not self._waiting:
+        if not self.waiting:
             self._last_progress = self._clock.monotonic()
-        self._waiting.add(answered)
+        self.waiting.add(answered)
         self.wait(self._store.max_log_offset).add_done_callback(partial(self._confirm, reply, answered))
 
     def _confirm(self, reply: Answered, answered: Future[Answered], safe: Future[bool]) -> None:
-        self._waiting.discard(answered)
         self._last_progress = self._clock.monotonic()
         answered.set_result(reply if safe.result() else _unconfirmed(reply))
 
@@ -84,25 +90,3 @@ def _unconfirmed(reply: Answered) -> Reply:
     answer = reply.template.reply(reply) if isinstance(reply, FilledReply) else reply
     answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
     return answer
-
-
-def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
-    """Return an answer that leaves when a table is written as well; the error where it cannot be."""
-    answered: Future[R] = Future()
-    if isinstance(reply, Future):
-        reply.add_done_callback(lambda ready: complete_when_saved(saved, ready.result(), answered))
-    else:
-        complete_when_saved(saved, reply, answered)
-    return answered
-
-
-def complete_when_saved(saved: Future[None], reply: R, answered: Future[R]) -> None:
-    """Complete an answer that others wait for already, as `when_saved` does."""
-
-    def done(saved: Future[None]) -> None:
-        if (error := saved.exception()) is not None:
-            answered.set_exception(error)
-        else:
-            answered.set_result(reply)
-
-    saved.add_done_callback(done)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
 from pyromq.clock import Clock
 from pyromq.errors import MQError
 from pyromq.net.alarm import Alarm
-from pyromq.remoting.command import Reply
 from pyromq.store.message_store import MessageStore
 
-STEP_SECONDS = 0.001  # of work between two turns of the loop: everybody waits as long
-QUERY_STEP_SECONDS = 0.005  # the same while a query waits
-PAUSE_SECONDS = 0.005  # while there is a backlog, and nobody waits for it
+STEP_SECONDS = 0.0005  # of work between two turns of the loop: everybody waits as long, also while a query waits
+PAUSE_SECONDS = 0.0025  # while there is a backlog, and nobody waits for it
+BULK_BYTES = 64 << 10  # stored between two steps: who stores so much shall have the processor
+BULK_PAUSE_SECONDS = 0.01
+FAR_BYTES = 1 << 30  # of the log: further behind, the index has a third of the processor until it is not any more
+FAR_PAUSE_SECONDS = 0.001
 IDLE_SECONDS = 0.5
 
 
 class _Query(NamedTuple):
     log_end: int  # when it was asked
-    find: Callable[[], Reply]
-    answered: Future[Reply]
+    indexed: Future[None]
 
 
 class Indexing:
@@ -32,36 +32,35 @@ class Indexing:
         self.alarm = Alarm(clock)
         self._store = store
         self._queries: deque[_Query] = deque()
+        self._log_end = 0  # at the last step
 
-    def when_indexed(self, find: Callable[[], Reply]) -> Reply | Future[Reply]:
-        """Return what `find` returns once all that is in the log now is indexed; its errors are the answer, too.
+    def when_indexed(self) -> Future[None] | None:
+        """Return what ends when all that is in the log now is indexed, in the loop's thread; None where that is so.
 
-        Also `StoreNotWritable` where the disk has no room for the index.
+        Its exception is `StoreNotWritable` where the disk has no room for the index.
         """
         if not self._queries and not self._store.index_behind:
-            return find()
-        query = _Query(self._store.max_log_offset, find, Future())
+            return None
+        query = _Query(self._store.max_log_offset, Future())
         self._queries.append(query)
         self.alarm.ring_within(0)
-        return query.answered
+        return query.indexed
 
     def step(self) -> float:
         """Index a slice, answer one query at most; return in how many seconds to go on."""
         if not self._queries:
             done = not self._store.index_behind or self._store.index_step(STEP_SECONDS)
-            return IDLE_SECONDS if done else PAUSE_SECONDS
+            before, self._log_end = self._log_end, self._store.max_log_offset
+            if done:
+                return IDLE_SECONDS
+            if self._store.index_behind > FAR_BYTES:
+                return FAR_PAUSE_SECONDS
+            return BULK_PAUSE_SECONDS if self._log_end - before > BULK_BYTES else PAUSE_SECONDS
         try:
-            self._store.follow_index(QUERY_STEP_SECONDS)
+            self._store.follow_index(STEP_SECONDS)
         except MQError as error:
-            self._queries.popleft().answered.set_exception(error)
+            self._queries.popleft().indexed.set_exception(error)
             return 0
         if self._queries[0].log_end <= self._store.max_log_offset - self._store.index_behind:
-            _answer(self._queries.popleft())
+            self._queries.popleft().indexed.set_result(None)
         return 0
-
-
-def _answer(query: _Query) -> None:
-    try:
-        query.answered.set_result(query.find())
-    except MQError as error:
-        query.answered.set_exception(error)

@@ -5,16 +5,16 @@ What waits in the log to be delivered or decided stays, whatever the disk says.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from pyromq.errors import UsageError
+from pyromq.logs import logger_of
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse
 from pyromq.store.message_store import MessageStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 STEP_SECONDS = 0.005  # of the loop's time, after which others get their turn
 PAUSE_SECONDS = 0.02

@@ -6,7 +6,6 @@ Each name server is served for itself, so that one that is down delays nothing. 
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,14 +14,18 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.topics import Change, Topics
 from pyromq.clock import Clock
 from pyromq.errors import MQError
+from pyromq.logs import logger_of
+from pyromq.net.address_server import REFRESH_SECONDS, AddressServer, is_url
 from pyromq.net.channel import Channel, connect
 from pyromq.net.tasks import Tasks
 from pyromq.remoting.bodies import (
+    ANSWER,
     BrokerRegistration,
     DataVersion,
     KeyValues,
     TopicConfig,
     TopicConfigTable,
+    body_pieces,
     compress_registration,
     decode_body,
     encode_body,
@@ -37,11 +40,13 @@ from pyromq.remoting.headers import (
     UnregisterBroker,
 )
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LOOK_SECONDS = 1.0  # how soon a lost name server, or one that missed a change, is tried again
 FIRST_SECONDS = 2.0  # the most a start waits for name servers; what is not reached by then follows later
 LEAVE_SECONDS = 3.0
+LOOK_UP_AGAIN_SECONDS = 10.0  # after an address server did not say where name servers are
+PIECES_AT_ONCE = 500  # of a registration, between two turns of the loop: some 500 us
 
 _READ_WRITE = Permission.READ | Permission.WRITE
 
@@ -54,6 +59,7 @@ class _NameServer:
         self.channel: Channel | None = None
         self.version: DataVersion | None = None  # of our topics, as it has them; None: it does not know us
         self.registered_at = 0.0  # monotonic seconds
+        self.keeping: asyncio.Task[None] | None = None  # who looks after it
         self.fault: str | None = ""  # why it cannot be used; None: it can; "": not tried yet
 
     @property
@@ -69,7 +75,11 @@ class NameServerRegistration:
         self._topics = topics
         self._clock = clock
         self._tasks = Tasks()
-        self._name_servers = [_NameServer(address) for address in dict.fromkeys(config.namesrv)]
+        fixed = [address for address in config.namesrv if not is_url(address)]
+        self._name_servers = [_NameServer(address) for address in dict.fromkeys(fixed)]
+        self._fixed = frozenset(fixed)
+        self._address_servers = [AddressServer(address) for address in config.namesrv if is_url(address)]  # one at most
+        self._look_up_failed = False
         self._body: tuple[tuple[DataVersion, int], bytes] | None = None
         topics.on_change = self.announce_one_way
 
@@ -84,10 +94,16 @@ class NameServerRegistration:
         return {name_server.address: name_server.version for name_server in self._name_servers}
 
     async def start(self) -> None:
-        """Register everywhere; returns when each name server has answered or failed, after 2 s at the latest."""
-        first = [asyncio.get_running_loop().create_future() for _ in self._name_servers]
-        for name_server, tried in zip(self._name_servers, first, strict=True):
-            self._tasks.start(self._keep(name_server, tried), name=f"register at {name_server.address}")
+        """Register everywhere; returns when each name server has answered or failed, after 2 s at the latest.
+
+        Where they have to be looked up, that comes first, and takes 3 s more at most.
+        """
+        first = [self._begin(name_server) for name_server in self._name_servers]
+        for address_server in self._address_servers:
+            first += await self._look_up(address_server)
+            self._tasks.start(
+                self._keep_looking_up(address_server), name=f"look up name servers at {address_server.url}"
+            )
         if first:
             await asyncio.wait(first, timeout=FIRST_SECONDS)
 
@@ -135,6 +151,45 @@ class NameServerRegistration:
     def _known(self) -> Iterator[_NameServer]:
         return (name_server for name_server in self._name_servers if name_server.knows_us)
 
+    def _begin(self, name_server: _NameServer) -> asyncio.Future[None]:
+        """Look after a name server from now on; the future ends with the first try."""
+        tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = self._keep(name_server, tried)
+        name_server.keeping = self._tasks.start(work, name=f"register at {name_server.address}")
+        return tried
+
+    async def _keep_looking_up(self, address_server: AddressServer) -> None:
+        while True:
+            await self._clock.sleep(LOOK_UP_AGAIN_SECONDS if self._look_up_failed else REFRESH_SECONDS)
+            await self._look_up(address_server)
+
+    async def _look_up(self, address_server: AddressServer) -> list[asyncio.Future[None]]:
+        """Register at name servers that are new, leave those that are gone; return the first tries of the new ones.
+
+        Where the address server does not say, all stays as it was. Source: BrokerController.initialize,
+        fetchNamesrvAddrByAddressServer.
+        """
+        try:
+            wanted = [*self._fixed, *await address_server.look_up()]
+        except MQError as error:
+            if not self._look_up_failed:
+                logger.warning("%s", error)
+            self._look_up_failed = True
+            return []
+        self._look_up_failed = False
+        gone = [name_server for name_server in self._name_servers if name_server.address not in wanted]
+        known = {name_server.address for name_server in self._name_servers}
+        new = [_NameServer(address) for address in dict.fromkeys(wanted) if address not in known]
+        self._name_servers = [each for each in self._name_servers if each not in gone] + new
+        for name_server in gone:
+            logger.info(
+                "name server %s is not used any more: %s does not name it", name_server.address, address_server.url
+            )
+            if name_server.keeping is not None:
+                name_server.keeping.cancel()
+            await self._leave(name_server)
+        return [self._begin(name_server) for name_server in new]
+
     async def _keep(self, name_server: _NameServer, tried: asyncio.Future[None]) -> None:
         while True:
             await self._look_after(name_server)
@@ -173,14 +228,14 @@ class NameServerRegistration:
             name_server.version = version
             name_server.registered_at = self._clock.monotonic()
             return
-        body = self._whole_table()
+        body = await self._whole_table()
         timeout = self._config.register_timeout_ms / 1000
         response = (await channel.call(self._header(body), body, timeout=timeout)).check()
         name_server.version = version
         name_server.registered_at = self._clock.monotonic()
         first = next(self._known())
         if response.body and first is name_server:  # one name server decides, lest two that differ take turns
-            self._topics.order(frozenset(decode_body(KeyValues, response.body).table))
+            self._topics.order(frozenset(decode_body(KeyValues, response.body, ANSWER).table))
 
     async def _is_outdated(self, channel: Channel, version: DataVersion) -> bool:
         """Ask whether the name server has other topics of ours than we have; asking counts as a sign of life."""
@@ -194,14 +249,24 @@ class NameServerRegistration:
         response = (await channel.call(header, encode_body(version), timeout=timeout)).check()
         return response.header(QueryDataVersionResponse).changed
 
-    def _whole_table(self) -> bytes:
-        """All topics, encoded once for each version of the table."""
+    async def _whole_table(self) -> bytes:
+        """All topics, encoded once for each version of the table, between others' requests."""
         state = self._topics.version, self._config.permission
         if self._body is None or self._body[0] != state:
-            self._body = state, self._encode(list(self._topics))
+            registration = self._registration(list(self._topics))
+            if self._config.compressed_register:
+                body = await asyncio.get_running_loop().run_in_executor(None, compress_registration, registration)
+            else:
+                body = await _encoded(registration)
+            self._body = state, body
+            return body
         return self._body[1]
 
     def _encode(self, topics: list[TopicConfig]) -> bytes:
+        registration = self._registration(topics)
+        return compress_registration(registration) if self._config.compressed_register else encode_body(registration)
+
+    def _registration(self, topics: list[TopicConfig]) -> BrokerRegistration:
         permission = self._config.permission
         if permission & _READ_WRITE != _READ_WRITE:  # the broker's own limit shows in the routes of all its topics
             topics = [
@@ -214,8 +279,7 @@ class NameServerRegistration:
                 for topic in topics
             ]
         table = TopicConfigTable(data_version=self._topics.version, topics={topic.name: topic for topic in topics})
-        registration = BrokerRegistration(topics=table)
-        return compress_registration(registration) if self._config.compressed_register else encode_body(registration)
+        return BrokerRegistration(topics=table)
 
     def _header(self, body: bytes) -> RegisterBroker:
         config = self._config
@@ -244,3 +308,12 @@ class NameServerRegistration:
         except MQError as error:
             logger.warning("not unregistered at name server %s: %s", name_server.address, error)
         await channel.close()
+
+
+async def _encoded(registration: BrokerRegistration) -> bytes:
+    parts = []
+    for number, piece in enumerate(body_pieces(registration), 1):
+        parts.append(piece)
+        if number % PIECES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return "".join(parts).encode()

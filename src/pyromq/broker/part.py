@@ -15,9 +15,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from typing import TYPE_CHECKING
 
 from pyromq.net.alarm import Alarm
+from pyromq.remoting.guard import Guard
 from pyromq.remoting.hooks import RemotingHook
+
+if TYPE_CHECKING:
+    from pyromq.speedups.express import Express
 
 Save = Callable[[], None]
 
@@ -63,6 +68,8 @@ class Part:
     """
 
     answerers: Sequence[object] = ()  # with methods marked by `@answers`
+    express: Sequence[Express] = ()  # answer hot requests before those, as they would; where compiled parts are active
+    guard: Guard | None = None  # asked before requests are answered; at most one part has one
     hooks: Sequence[RemotingHook] = ()  # told of the calls at the broker's port
     steps: Sequence[Step] = ()
     load: Callable[[], None] = _nothing

@@ -11,6 +11,7 @@ messages, puts them, and says "done" as `confirmation` lets it. A message that i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delays.timer_records import Ticket
@@ -19,7 +20,11 @@ from pyromq.errors import MessageRefused, MQError, StoreError
 from pyromq.message import TIMER_PROPERTIES, Property, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from pyromq.record import MAX_PROPERTIES_SIZE
+from pyromq.store.batch_appends import Shape, Stored
 from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from pyromq.speedups.batches import Members
 
 # A property text without any of these asks for nothing.
 DELAY = Property.DELAY + "\x01"
@@ -139,6 +144,28 @@ class PutMessage:
         if messages:
             first, last = messages[0], messages[-1]
             self._count_put(last.topic, len(messages), last.log_offset + last.size - first.log_offset)
+
+    def put_members(
+        self, members: Members, shape: Shape, *, first: int = 0, count: int, room_behind: int = 0
+    ) -> Stored | None:
+        """Append `count` members of a batch from `first` on, as `put_batch` appends messages made of them.
+
+        None, nothing stored, where that has to do it. So many bytes more fit behind them into the same segment.
+        """
+        try:
+            stored = self._store.batch_appends.append(
+                *(members, shape),
+                first=first,
+                count=count,
+                store_address=self._store.store_address,
+                room_behind=room_behind,
+            )
+        except StoreError:
+            self._statistics.count_put_failed(count)
+            raise
+        if stored is not None:
+            self._count_put(shape.topic, count, stored.size)
+        return stored
 
     def put_record(self, record: StoredMessage) -> None:
         """Append what is not counted: a note that the broker writes for itself, or what is no message yet."""

@@ -12,7 +12,9 @@ from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.consuming.cold_pulls import ColdPulls
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.long_polls import LongPolls
 from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.delays.timer_delivery import TimerDelivery
@@ -26,33 +28,41 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.clock import Clock
 from pyromq.message import pack_address
+from pyromq.net.long_answers import LongAnswers
+from pyromq.permissions.permissions import Permissions
+from pyromq.remoting.refusals import Refusals
 from pyromq.store.disk import Disk
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
+from pyromq.store.table_file import RunSoon, at_once
 
 
 class SharedState:
     """What one broker knows. Nothing is read from the disk before the parts load, but for settings."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk, run_soon: RunSoon = at_once) -> None:
         folder = config.data / "config"
         self.clock = clock
-        self.settings = JsonFile(config.config_file or folder / "broker.properties", disk)
-        # With a file of its own, whoever started the broker has read it; a copy, since the settings change here.
-        self.config = replace(config) if config.config_file else load_changes(replace(config), self.settings)
+        self.settings = JsonFile(folder / "broker.properties", disk)
+        self.config = load_changes(replace(config), self.settings)  # a copy, since the settings change here
         address = pack_address("127.0.0.1", 0)
         self.store = store = MessageStore(self.config.store_config, clock, store_address=address, disk=disk)
-        self.topics = topics = Topics(self.config, JsonFile(folder / "topics.json", disk), clock)
-        self.groups = ConsumerGroups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock)
-        self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk))
+        self.topics = topics = Topics(self.config, JsonFile(folder / "topics.json", disk), clock, run_soon)
+        self.groups = ConsumerGroups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock, run_soon)
+        self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk), most=self.config.limits.offsets)
+        self.refusals = Refusals(clock)
+        self.permissions = Permissions()
         self.connections = Connections(self.config, clock)
+        self.long_polls = LongPolls(clock, store.record_at, most=self.config.limits.waiting_pulls)
         self.statistics = statistics = Statistics(self.config.cluster, clock)
-        self.queue_locks = QueueLocks(clock)
+        self.queue_locks = QueueLocks(clock, most=self.config.limits.queue_locks)
         self.indexing = Indexing(store, clock)
+        self.long_answers = LongAnswers(clock)
+        self.cold_reads = ColdPulls(store, clock)
         self.registering = NameServerRegistration(self.config, topics, clock)
         self.put_message = put_message = PutMessage(store, statistics, self.config)
         self.admission = Admission(topics, self.config)
-        self.confirmation = Confirmation(store, clock)
+        self.confirmation = Confirmation(store, clock, self.config.limits)
         self.delay_levels = DelayLevels(
             store,
             put_message,

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from pyromq import speedups
 from pyromq.clock import Clock
 
 SAMPLE_SECONDS = 10.0
+SLICE_SECONDS = 0.001  # of it between two turns of the loop
+MOST_GETS = 100_000  # topics by group that are counted for themselves; about two kilobytes each, when a day old
 MINUTE_SAMPLES = 7  # 10 s apart
 HOUR_SAMPLES = 7  # 10 min apart
 DAY_SAMPLES = 25  # an hour apart
@@ -24,17 +27,21 @@ SAMPLES_PER_HOUR_SAMPLE = 60
 SAMPLES_PER_DAY_SAMPLE = 360
 
 
-class Counter(msgspec.Struct, gc=False):
-    """What has been counted since the start: how often, how many messages, how many bytes."""
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.records import Counter
+else:
 
-    times: int = 0
-    count: int = 0
-    size: int = 0
+    class Counter(msgspec.Struct, gc=False):
+        """What has been counted since the start: how often, how many messages, how many bytes."""
 
-    def add(self, count: int, size: int, *, times: int = 1) -> None:
-        self.times += times
-        self.count += count
-        self.size += size
+        times: int = 0
+        count: int = 0
+        size: int = 0
+
+        def add(self, count: int, size: int, *, times: int = 1) -> None:
+            self.times += times
+            self.count += count
+            self.size += size
 
 
 class Sample(NamedTuple):
@@ -63,7 +70,7 @@ class Course(NamedTuple):
 
 
 class _History:
-    """The samples of one counter."""
+    """The samples of one counter. Each course begins with nothing, one step before its first sample, as upstream."""
 
     def __init__(self) -> None:
         self.minute: deque[Sample] = deque(maxlen=MINUTE_SAMPLES)
@@ -72,11 +79,16 @@ class _History:
 
     def sample(self, counter: Counter, at_ms: int, number: int) -> None:
         sample = Sample(at_ms, counter.times, counter.count, counter.size)
-        self.minute.append(sample)
-        if number % SAMPLES_PER_HOUR_SAMPLE == 0:
-            self.hour.append(sample)
-        if number % SAMPLES_PER_DAY_SAMPLE == 0:
-            self.day.append(sample)
+        for course, samples in (
+            (self.minute, 1),
+            (self.hour, SAMPLES_PER_HOUR_SAMPLE),
+            (self.day, SAMPLES_PER_DAY_SAMPLE),
+        ):
+            if not course:
+                course.append(Sample(at_ms - int(samples * SAMPLE_SECONDS * 1000), 0, 0, 0))
+                course.append(sample)
+            elif number % samples == 0:
+                course.append(sample)
 
     def course(self, field: int) -> Course:
         return Course(_span(self.minute, field), _span(self.hour, field), _span(self.day, field))
@@ -90,6 +102,11 @@ def _span(samples: deque[Sample], field: int) -> Span:
     seconds = (last.at_ms - first.at_ms) / 1000
     times = last.times - first.times
     return Span(total, total / seconds if seconds else 0.0, total / times if times else 0.0)
+
+
+def _per_get(milliseconds: Span, gets: Span) -> Span:
+    times = gets.total / gets.per_event if gets.per_event else 0.0
+    return milliseconds._replace(per_event=milliseconds.total / times if times else 0.0)
 
 
 _COUNT, _SIZE = 2, 3  # positions in Sample
@@ -125,12 +142,16 @@ class Statistics:
         self._tables: dict[str, dict[str, Counter]] = {
             "puts": self._puts,
             "gets": {},
+            "latencies": {},
             "send_backs": {},
             "broker_puts": {cluster: self._put_total},
             "broker_gets": {cluster: self.get_total},
         }
+        self._latencies: deque[tuple[str, int]] = deque(maxlen=100_000)  # by `topic@group`, until the next sample
         self._histories: dict[tuple[str, str], _History] = {}
         self._samples_taken = 0
+        self._sampled: Iterator[None] | None = None  # while it goes on
+        self._next_sample = 0.0
         self._totals: deque[_Totals] = deque([self._now()], maxlen=62)  # a little more than 600 s
         self._day = _day_of(self.started_ms)
 
@@ -142,6 +163,26 @@ class Statistics:
         counter.times += 1
         counter.count += count
         counter.size += size
+
+    def puts_of(self, topic: str) -> Counter | None:
+        """Return what counts a topic's puts; None before the first."""
+        return self._puts.get(topic)
+
+    def gets_of(self, topic: str, group: str) -> Counter | None:
+        """Return what counts a group's reads of a topic; None before the first."""
+        return self._gets.get((topic, group))
+
+    def puts_by_topic(self) -> list[tuple[str, Counter]]:
+        return list(self._puts.items())
+
+    def gets_by_group(self) -> list[tuple[tuple[str, str], Counter]]:
+        """Return by topic and group what counts the group's reads."""
+        return list(self._gets.items())
+
+    def send_backs_by_group(self) -> list[tuple[tuple[str, str], Counter]]:
+        """Return by topic and group what counts messages that consumers sent back."""
+        split = ((key.rpartition("@"), counter) for key, counter in list(self._tables["send_backs"].items()))
+        return [((topic, group), counter) for (topic, _, group), counter in split]
 
     @property
     def put_total(self) -> Counter:
@@ -157,6 +198,9 @@ class Statistics:
         """Messages were read by one pull. Called for every pull that finds something."""
         counter = self._gets.get((topic, group))
         if counter is None:
+            if len(self._gets) >= MOST_GETS:
+                self.get_total.add(count, size)
+                return
             counter = self._gets[topic, group] = self._tables["gets"][f"{topic}@{group}"] = Counter()
         counter.times += 1
         counter.count += count
@@ -174,21 +218,48 @@ class Statistics:
         """Messages were not stored, since the store takes none."""
         self.failed_puts += count
 
+    def note_latency(self, group: str, topic: str, seconds: float) -> None:
+        """A pull was answered after so long, having waited for the disk; the others take no ms. In any thread."""
+        self._latencies.append((f"{topic}@{group}", int(seconds * 1000)))
+
     def count_send_back(self, topic: str, group: str) -> None:
         self._tables["send_backs"].setdefault(f"{topic}@{group}", Counter()).add(1, 0)
 
     def sample(self) -> None:
         """Note all counters; at midnight also the day's totals."""
+        for _ in self._sampling():
+            pass
+
+    def step(self) -> float:
+        """Sample in slices; return in how many seconds to go on."""
+        if self._sampled is None:
+            self._sampled, self._next_sample = self._sampling(), self._clock.monotonic() + SAMPLE_SECONDS
+        end = self._clock.monotonic() + SLICE_SECONDS
+        for _ in self._sampled:
+            if self._clock.monotonic() >= end:
+                return 0.0
+        self._sampled = None
+        return max(0.0, self._next_sample - self._clock.monotonic())
+
+    def _sampling(self) -> Iterator[None]:
         now = self._clock.now_ms()
+        while self._latencies:
+            key, ms = self._latencies.popleft()
+            if key not in self._tables["gets"]:
+                continue  # deleted meanwhile
+            self._tables["latencies"].setdefault(key, Counter()).add(ms, 0)
         puts = self.put_total.count
+        self._totals.append(self._now())
         for table, counters in self._tables.items():
-            for key, counter in counters.items():
+            for key, counter in list(counters.items()):
+                if counters.get(key) is not counter:
+                    continue  # deleted meanwhile
                 history = self._histories.get((table, key))
                 if history is None:
                     history = self._histories[table, key] = _History()
                 history.sample(counter, now, self._samples_taken)
+                yield None
         self._samples_taken += 1
-        self._totals.append(self._now())
         if (day := _day_of(now)) != self._day:
             self._day = day
             self.puts_until = {"yesterday": self.puts_until["today"], "today": puts}
@@ -196,10 +267,19 @@ class Statistics:
 
     def course(self, name: str, key: str) -> Course | None:
         """Return a statistic by upstream's name and key; None if nothing was ever counted under it."""
+        if name == "GROUP_GET_LATENCY":
+            return self._latency(key)
         table, field = _TABLES.get(name, ("", 0))
         if key not in self._tables.get(table, {}):
             return None
         return self._histories.get((table, key), _History()).course(field)
+
+    def _latency(self, key: str) -> Course | None:
+        """Milliseconds until pulls that found something were answered, per pull."""
+        if (gets := self.course("GROUP_GET_NUMS", key)) is None:
+            return None
+        slow = self._histories.get(("latencies", key), _History()).course(_COUNT)
+        return Course(*(_per_get(*spans) for spans in zip(slow, gets, strict=True)))
 
     def group_rate(self, topic: str, group: str) -> float:
         """Messages a second that the group read from the topic during the last minute."""
@@ -224,14 +304,16 @@ class Statistics:
             self._forgotten_puts.add(puts.count, puts.size, times=puts.times)
         for counted_topic, group in [key for key in self._gets if key[0] == topic]:
             del self._gets[counted_topic, group]
-            self._tables["gets"].pop(f"{topic}@{group}", None)
+            for table in ("gets", "latencies"):
+                self._tables[table].pop(f"{topic}@{group}", None)
         self._drop_histories(key for key in self._histories if key[1] == topic or key[1].startswith(f"{topic}@"))
 
     def forget_group(self, group: str) -> None:
         """Drop what is known of a deleted group; totals stay."""
         for topic, counted_group in [key for key in self._gets if key[1] == group]:
             del self._gets[topic, counted_group]
-            self._tables["gets"].pop(f"{topic}@{group}", None)
+            for table in ("gets", "latencies"):
+                self._tables[table].pop(f"{topic}@{group}", None)
         self._drop_histories(key for key in self._histories if key[1].endswith(f"@{group}"))
 
     def _drop_histories(self, keys: Iterable[tuple[str, str]]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from pyromq.broker.part import Part
 from pyromq.broker.shared_state import SharedState
 from pyromq.errors import StoreNotWritable
+from pyromq.logs import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 def consumer_offsets(state: SharedState) -> Part:

@@ -6,7 +6,6 @@ Source: RocketMQ 4.9.8, TopicConfigManager.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from enum import Enum, auto
@@ -16,13 +15,17 @@ import msgspec
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
-from pyromq.errors import BrokerError, TopicNotFound
+from pyromq.errors import BrokerError, LimitReached, TopicNotFound
+from pyromq.logs import logger_of
 from pyromq.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
+    DEAD_LETTER_PREFIX,
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
     OP_TOPIC,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     TRACE_TOPIC,
@@ -30,14 +33,15 @@ from pyromq.names import (
     check_topic,
     is_system_topic,
 )
-from pyromq.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, decode_body
+from pyromq.remoting.bodies import FILE, DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import TableFile
+from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."  # upstream ends several texts with it
+MAX_QUEUES = 65_536  # of a topic at one broker; guards against a mistyped number, upstream has no limit
 DELAY_QUEUES = 18  # one per default delay level
 
 _READ_WRITE = Permission.READ | Permission.WRITE
@@ -54,19 +58,26 @@ class Topics:
     """The table topic -> settings. Each change gets a new data version.
 
     A thread writes what is created or changed: `unsaved` has the topics that are not on disk as they are here, and
-    `saved` says when they are. What is deleted is off the disk when the call returns.
+    `saved` says when they are, also of those that were deleted. Names that are `leaving` cannot be created yet.
     """
 
-    def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        file: JsonFile,
+        clock: Clock,
+        run_soon: RunSoon = at_once,
+    ) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: Callable[[TopicConfig, Change], None] = lambda topic, change: None
         self._config = config
         self._file = file
-        self._saving = TableFile(file, _encoded)
+        self._saving = TableFile(file, _encoded, run_soon)
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
+        self.leaving: set[str] = set()  # whoever deletes takes the name out when all of the topic is gone
         # Called for every send: the bare look-up.
         self.find: Callable[[str], TopicConfig | None] = self._table.get
 
@@ -78,7 +89,7 @@ class Topics:
 
     def load(self) -> None:
         """Read the table from disk, over the built-in topics. Raises `StoreCorrupt` naming the file."""
-        stored = self._file.read(partial(decode_body, TopicConfigTable))
+        stored = self._file.read(partial(decode_body, TopicConfigTable, bounds=FILE))
         if stored is not None:
             self._table.update(stored.topics)
             self.version = stored.data_version
@@ -106,24 +117,37 @@ class Topics:
     def put(self, topic: TopicConfig, change: Change = Change.ASKED) -> Future[None]:
         """Create the topic or replace its settings: at once here; on disk when the future ends, not raising."""
         name = topic.name
+        if name not in self._table:
+            self._check_room(topic)
         self._table[name] = topic
         self._renew()
         saved = self._save(name)
         self.on_change(topic, change)
         return saved
 
+    def _check_room(self, topic: TopicConfig) -> None:
+        """Raise `LimitReached` where there are too many topics. Groups have more room for their own."""
+        most, of_groups = self._config.limits.topics, 2 * self._config.limits.groups
+        is_own = topic.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        if len(self._table) >= most + of_groups * is_own and not self.is_system(topic.name):
+            text = f"topic[{topic.name}] is not created, there are {len(self._table)}"
+            raise LimitReached("maxTopics", most, f"{text}; delete some")
+
     def saved(self, name: str) -> Future[None] | None:
         """Return when a topic is on disk; None where it is. What the disk has refused is tried again."""
         saved = self.unsaved.get(name)
         return self._save(name) if saved is not None and saved.done() else saved
 
-    def delete(self, name: str) -> bool:
-        """Forget the topic; False if there was none."""
-        if self._table.pop(name, None) is None:
-            return False
-        self._renew()
-        self.persist()
-        return True
+    def delete(self, name: str, *, after: Callable[[], None] | None = None) -> Future[None] | None:
+        """Forget the topic: at once here; on disk when the future ends, not raising, and `after` has been called.
+
+        None if there was none, and nothing is to be called. `after` runs in a thread and may raise `StoreError`.
+        """
+        if self._table.pop(name, None) is not None:
+            self._renew()
+        elif after is None:
+            return self.saved(name)
+        return self._save(name, after=after)
 
     def for_send(
         self, name: str, *, default_topic: str, asked_queues: int, peer_address: str, sys_flag: int = 0
@@ -134,6 +158,7 @@ class Topics:
         """
         if (topic := self._table.get(name)) is not None:
             return topic
+        self._refuse_leaving(name)
         pattern = self._table.get(default_topic)
         if pattern is None or not self._may_inherit(pattern):
             raise TopicNotFound(f"topic[{name}] not exist, apply first please!{FAQ}")
@@ -151,6 +176,10 @@ class Topics:
         logger.info("topic %s created with %d queues for %s", name, queues, peer_address)
         return topic
 
+    def _refuse_leaving(self, name: str) -> None:
+        if name in self.leaving:
+            raise TopicNotFound(f"topic[{name}] is being deleted, try again in a moment")
+
     def _may_inherit(self, pattern: TopicConfig) -> bool:
         if pattern.name == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
             return False
@@ -167,6 +196,7 @@ class Topics:
         """Return a group's retry or dead-letter topic; creates it with that many queues when absent."""
         if (topic := self._table.get(name)) is not None:
             return topic
+        self._refuse_leaving(name)
         topic = TopicConfig(
             name=name,
             read_queues=queue_count,
@@ -188,13 +218,13 @@ class Topics:
     def touch(self) -> None:
         """Give the table a new version, so that name servers read it again: the broker's permission changed."""
         self._renew()
-        self._saving.save(self.table(), order=self.version.counter)
+        self._saving.save(self.table, order=self.version.counter)
 
     def _renew(self) -> None:
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
 
-    def _save(self, name: str) -> Future[None]:
-        saved = self.unsaved[name] = self._saving.save(self.table(), order=self.version.counter)
+    def _save(self, name: str, *, after: Callable[[], None] | None = None) -> Future[None]:
+        saved = self.unsaved[name] = self._saving.save(self.table, order=self.version.counter, after=after)
         saved.add_done_callback(partial(self._note_saved, name))
         return saved
 
@@ -207,7 +237,7 @@ class Topics:
 
 
 def _encoded(table: TopicConfigTable) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    return formatted(TopicConfigTable(data_version=table.data_version), table.topics)
 
 
 def check_changeable(topics: Topics, name: str) -> None:
@@ -244,7 +274,7 @@ def _built_in(config: BrokerConfig) -> Iterator[TopicConfig]:
     yield _topic(SCHEDULE_TOPIC, DELAY_QUEUES)
     if config.trace_topic:
         yield _topic(TRACE_TOPIC, 1)
-    yield _topic(f"{config.cluster}_REPLY_TOPIC", 1)
+    yield _topic(config.cluster + REPLY_SUFFIX, 1)
 
 
 def _topic(name: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:

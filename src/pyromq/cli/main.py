@@ -8,42 +8,45 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 try:
     import click
 except ImportError:  # installed without the extra
     sys.exit("pyromq: the command line needs its extra: pip install 'pyromq[cli]'")
 
+from pyromq.cli.cluster_names import proposals
+from pyromq.cli.connecting import connection_options, use
+from pyromq.cli.contexts import CONTEXT, variables_in_use
 from pyromq.cli.render import one_line
 from pyromq.errors import MQError
 
-# name -> (module:attribute, one line of help); modules are imported only when their command runs.
+# name -> (module in commands/:attribute, one line of help); modules are imported only when their command runs.
 COMMANDS = {
-    "serve": ("pyromq.cli.commands.serve:serve", "Run a name server and a broker, or one of them."),
-    "send": ("pyromq.cli.commands.send:send", "Send messages: one, the lines of standard input, or a file."),
-    "consume": ("pyromq.cli.commands.consume:consume", "Print a topic from the beginning, a time or an offset on."),
-    "topic": ("pyromq.cli.commands.topics:topic", "Create, alter, delete, list and inspect topics."),
-    "group": ("pyromq.cli.commands.groups:group", "Create, alter, delete, list and inspect consumer groups."),
-    "cluster": ("pyromq.cli.commands.clusters:cluster", "Show brokers, their state and settings."),
-    "offset": ("pyromq.cli.commands.offsets:offset", "Show, set and reset offsets."),
-    "message": ("pyromq.cli.commands.messages:message", "Find messages by id or key."),
-    "dlq": ("pyromq.cli.commands.dlq:dlq", "List, show and send again messages that a group could not consume."),
-    "delay": ("pyromq.cli.commands.delays:delay", "List, count and cancel messages that wait for their time."),
-    "transaction": (
-        "pyromq.cli.commands.transactions:transaction",
-        "List, show and decide half messages nobody decided on.",
-    ),
-    "spark": (
-        "pyromq.cli.commands.spark:spark",
-        "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror.",
-    ),
-    "store": ("pyromq.cli.commands.store:store", "Check, dump and repair a stopped broker's folder; expire messages."),
-    "doctor": ("pyromq.cli.commands.doctor:doctor", "Find out why sending or consuming does not work."),
-    "bench": ("pyromq.cli.commands.bench:bench", "Measure sending and pulling."),
-    "completion": ("pyromq.cli.commands.completion:completion", "Print the completion script of a shell."),
+    "serve": ("serve:serve", "Run a name server and a broker, or one of them."),
+    "send": ("messages.send:send", "Send messages: one, the lines of standard input, or a file."),
+    "consume": ("messages.consume:consume", "Print a topic from the beginning, a time or an offset on."),
+    "topic": ("topics:topic", "Create, alter, delete, list and inspect topics."),
+    "group": ("groups:group", "Create, alter, delete, list and inspect consumer groups."),
+    "member": ("members:member", "Ask the members of groups: state, offsets, consume a message."),
+    "cluster": ("clusters:cluster", "Show brokers, their state and settings."),
+    "offset": ("offsets:offset", "Show, set and reset offsets."),
+    "message": ("messages.messages:message", "Find messages by id or key."),
+    "dlq": ("messages.dlq:dlq", "List, show and send again messages that a group could not consume."),
+    "delay": ("messages.delays:delay", "List, count and cancel messages that wait for their time."),
+    "transaction": ("messages.transactions:transaction", "List, show and decide half messages nobody decided on."),
+    "spark": ("spark:spark", "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror."),
+    "acl": ("acl:acl", "List, set, delete and check accounts of brokers with permissions."),
+    "store": ("store:store", "Check, dump and repair a stopped broker's folder; expire messages."),
+    "export": ("exports:export", "Write settings, topics and groups, or figures as JSON."),
+    "console": ("console:console", "Show the cluster in a browser: topics, messages, groups, dead letters."),
+    "doctor": ("doctor:doctor", "Find out why sending or consuming does not work."),
+    "bench": ("messages.bench:bench", "Measure sending and pulling."),
+    "context": ("contexts:context", "Name clusters, and choose the one that commands go to."),
+    "completion": ("completion:completion", "Print the completion script of a shell."),
 }
 
 
@@ -55,11 +58,17 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            if not ctx.resilient_parsing and (alike := get_close_matches(cmd_name, COMMANDS)):
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean {' or '.join(map(repr, alike))}?")
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        command = getattr(import_module(f"pyromq.cli.commands.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with proposals(ctx):
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -73,16 +82,21 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="pyromq", message="pyromq %(version)s (protocol of RocketMQ 4.9.8)")
+@connection_options(hidden=False)
+@click.option("--context", envvar=CONTEXT, metavar="NAME", help="The cluster to go to; see `pyromq context`.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere.")
-def pyromq(debug: bool) -> None:
+@click.pass_context
+def pyromq(ctx: click.Context, context: str | None, debug: bool) -> None:
     """RocketMQ in one pip install.
 
     Start with `pyromq serve`, then `pyromq send orders hello` and `pyromq consume orders --from beginning`.
     """
+    use(ctx, variables_in_use(context))
 
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    _open_missing_streams()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -111,6 +125,14 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(f"error: {one_line(error)}", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _open_missing_streams() -> None:
+    """Lead what the caller closed (`>&-`) to nowhere: Python has None there, and a socket would take its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - as long as the process
 
 
 def _check_text(arguments: Sequence[str]) -> None:

@@ -8,27 +8,31 @@ is worse than a refused start.
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyromq.broker.config import JAVA_NAMES as BROKER_NAMES
 from pyromq.broker.config import from_java
+from pyromq.broker.setting_names import JAVA_NAMES as BROKER_NAMES
+from pyromq.cli.tls_settings import CLIENT_NAMES, SERVER_NAMES
 from pyromq.errors import UsageError
+from pyromq.logs import logger_of
 from pyromq.nameserver.config import JAVA_NAMES as NAME_SERVER_NAMES
+from pyromq.remoting.connection_limits import CONNECTION_LIMIT_NAMES, ConnectionLimits
 from pyromq.remoting.properties import parse_number, parse_properties
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
+
+# Of the port for metrics: settings of the process, whatever it serves.
+METRICS_NAMES = frozenset({"metricsPort", "metricsHost", "metricsSeriesLimit"})
 
 # What a user relies on when it is set so; to pass over these would be a silent breach.
 _REFUSED = {
     ("brokerRole", "slave"): "this broker cannot be a replica",
     ("brokerRole", "sync_master"): "this broker does not replicate; write ASYNC_MASTER",
-    ("aclEnable", "true"): "this broker checks no access keys",
     ("enableDLegerCommitLog", "true"): "this broker does not replicate its log",
     ("slaveReadEnable", "true"): "there are no replicas to read from",
-    ("useTLS", "true"): "it would be served without encryption all the same",
+    ("useTLS", "true"): "a name server connects to nobody; tls.server.mode says what its port takes",
     ("enableLmq", "true"): "this broker has no light message queues",
     ("enableMultiDispatch", "true"): "this broker puts a message into one queue",
     ("enableConsumeQueueExt", "true"): "this broker does not read extended queues",
@@ -39,7 +43,7 @@ _REFUSED_NAMES = {"readOnlyCommitLogStorePaths": "this broker has one folder for
 # NamesrvConfig, less those that mean something here.
 _WITHOUT_MEANING = frozenset(
     """
-    accessMessageInMemoryMaxRatio aclEnable adminBrokerThreadPoolNums autoDeleteUnusedStats
+    accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums autoDeleteUnusedStats
     bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerIP2 brokerRole channelNotActiveInterval
     clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManageThreadPoolNums
@@ -72,7 +76,7 @@ _WITHOUT_MEANING = frozenset(
     serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads slaveReadEnable slaveTimeout
     startAcceptSendRequestTimeStamp storePathDLedgerCommitLog storeReplyMessageEnable traceOn
     transactionCheckInterval transactionCheckMax transactionTimeOut transferMsgByHeap transientStorePoolEnable
-    transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
+    transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage
     waitTimeMillsInHeartbeatQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
     warmMapedFileEnable writeBufferHighWaterMark writeBufferLowWaterMark
     """.split()  # noqa: SIM905  one name a line would be as long as the rest of the package
@@ -92,7 +96,7 @@ def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) 
 
     Raises `UsageError` naming the file and the setting that is unknown, refused or has no such value.
     """
-    _check(properties, {*BROKER_NAMES, *NAME_SERVER_NAMES}, source)
+    _check(properties, {*BROKER_NAMES, *NAME_SERVER_NAMES, *SERVER_NAMES, *CLIENT_NAMES, *METRICS_NAMES}, source)
     try:
         return from_java(properties, data=data)
     except UsageError as error:
@@ -101,22 +105,30 @@ def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) 
 
 def name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
     """Return the fields of `NameServerConfig` that a name server's file sets. Raises `UsageError` as for a broker's."""
-    _check(properties, NAME_SERVER_NAMES, source)
-    return {
-        NAME_SERVER_NAMES[name]: _value(name, properties[name], source)
-        for name in NAME_SERVER_NAMES & properties.keys()
-    }
+    _check(properties, NAME_SERVER_NAMES.keys() | SERVER_NAMES | METRICS_NAMES, source)
+    settings: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for name in NAME_SERVER_NAMES & properties.keys():
+        component, _, field = NAME_SERVER_NAMES[name].rpartition(".")
+        (limits if component else settings)[field] = _value(name, properties[name], source)
+    if limits:
+        try:
+            settings["connection_limits"] = ConnectionLimits(**limits)
+        except UsageError as error:
+            raise UsageError(f"{source}: name server setting {error}") from error
+    return settings
 
 
 def shared_name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
     """Return what a broker's file says about the name server beside it: all but where to listen."""
-    own = NAME_SERVER_NAMES.keys() - BROKER_NAMES.keys()
+    own = (NAME_SERVER_NAMES.keys() - BROKER_NAMES.keys()) | CONNECTION_LIMIT_NAMES.keys()
     return name_server_settings({name: properties[name] for name in own & properties.keys()}, source=source)
 
 
 def _check(properties: Mapping[str, str], known: Collection[str], source: Path) -> None:
     for name, value in properties.items():
-        if reason := _REFUSED.get((name, value.strip().lower())) or (value.strip() and _REFUSED_NAMES.get(name)):
+        reason = _REFUSED.get((name, value.strip().lower())) or (value.strip() and _REFUSED_NAMES.get(name))
+        if reason and name not in known:
             raise UsageError(f"{source}: {name}={value} is not possible: {reason}")
         if name not in known and name not in _WITHOUT_MEANING:
             near = difflib.get_close_matches(name, known, n=1)
@@ -130,7 +142,7 @@ def _check(properties: Mapping[str, str], known: Collection[str], source: Path) 
 
 def _value(name: str, text: str, source: Path) -> int | bool | str | Path:
     text = text.strip()
-    if name == "kvConfigPath":
+    if name in ("kvConfigPath", "namesrvAclPath"):
         if not text:
             raise UsageError(f"{source}: {name} is {text!r}: write a path")
         return Path(text)

@@ -6,6 +6,7 @@ Values are text, numbers, truth values, times, lists, dicts, and None for what i
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -16,6 +17,11 @@ from unicodedata import combining, east_asian_width
 import click
 
 from pyromq.errors import GroupNotFound, TopicNotFound
+from pyromq.excerpt import escaped
+
+# What a terminal obeys beyond ASCII's controls, text of the other direction, and halves of characters.
+_RAW_CONTROL = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_FAQ = re.compile(r"\s*See https?://\S+ for further details\.?")  # Java's servers, and ours as they, add it
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,20 +35,6 @@ def output_option(command: F) -> F:
         default="table",
         show_default=True,
         help="How to print data.",
-    )(command)
-
-
-def namesrv_option(command: F) -> F:
-    """Add `--namesrv HOST:PORT[;HOST:PORT]`, also read from NAMESRV_ADDR as Java clients do."""
-    return click.option(
-        "-n",
-        "--namesrv",
-        envvar="NAMESRV_ADDR",
-        default="127.0.0.1:9876",
-        show_default=True,
-        show_envvar=True,
-        metavar="HOST:PORT;...",
-        help="Name servers.",
     )(command)
 
 
@@ -63,12 +55,13 @@ def show_record(record: Mapping[str, Any], output: str) -> None:
         return
     width = max(map(len, record), default=0)
     for name, value in record.items():
-        click.echo(f"{name:<{width}}  {_text(value)}")
+        click.echo(f"{escaped(name):<{width}}  {_text(value)}")
 
 
 def as_json(value: object, indent: int | None = None) -> str:
     """Return JSON text; times are ISO 8601 with their offset from UTC."""
-    return json.dumps(value, indent=indent, ensure_ascii=False, default=_iso)
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_iso)
+    return _RAW_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)  # json escapes those below U+0020
 
 
 def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -104,13 +97,6 @@ def _width(text: str) -> int:
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
-def _printable(text: str) -> str:
-    """Messages come from anybody: line ends would break a table, and a terminal obeys what follows an escape."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
 def _text(value: object) -> str:
     if value is None or value in ([], {}, ""):
         return "-"
@@ -122,7 +108,7 @@ def _text(value: object) -> str:
         return ", ".join(f"{_text(name)}={_text(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
-    return _printable(str(value))
+    return escaped(str(value))
 
 
 def _iso(value: object) -> str:
@@ -137,7 +123,7 @@ def local_time(ms: int) -> datetime | None:
 
 def one_line(error: Exception) -> str:
     """Return the text on one line, without the address of a page that Java's servers add to some answers."""
-    text = " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("See http"))
+    text = escaped(_FAQ.sub("", " ".join(line.strip() for line in str(error).splitlines())))
     for kind, place in ((TopicNotFound, "topic"), (GroupNotFound, "group")):
         if isinstance(error, kind):
             return f"{text}; `pyromq {place} list` shows what there is"

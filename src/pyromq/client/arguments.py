@@ -122,7 +122,7 @@ def _kind(hint: Any) -> Kind | None:
         return _table(_kind(inner[0]), _kind(inner[1]))
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return _several(_kind(inner[0]))
-    if isinstance(hint, type) and hint is not object and not getattr(hint, "_is_protocol", False):
+    if isinstance(hint, type) and hint not in (object, Any) and not getattr(hint, "_is_protocol", False):
         return Kind(f"a {hint.__name__}", lambda value: isinstance(value, hint))
     return None
 

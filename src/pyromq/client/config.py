@@ -8,11 +8,20 @@ from enum import Enum
 from pathlib import Path
 
 from pyromq.client.arguments import check_fields
-from pyromq.client.hooks import ConsumeMessageHook, EndTransactionHook, SendMessageHook, check_hooks
+from pyromq.client.hooks import (
+    CheckForbiddenHook,
+    ConsumeMessageHook,
+    EndTransactionHook,
+    FilterMessageHook,
+    SendMessageHook,
+    check_hooks,
+)
+from pyromq.client.offset_store import OffsetStore, check_offset_store
+from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import ResponseCode, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
-from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.connection_config import ConnectionConfig
 
 # Given a group, one of its members, the queues and the members, both sorted: the queues that this member gets.
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
@@ -49,15 +58,26 @@ class ProducerConfig:
     template_topic: str = AUTO_CREATE_TOPIC  # whose route an unknown topic is created by
     new_topic_queues: int = 4  # queues asked for, for a topic created by its first message
     max_in_flight: int = 10_000  # messages handed over and not yet answered; bounds memory
-    heartbeat_seconds: float = 30.0
-    route_refresh_seconds: float = 30.0
-    instance: str | None = None  # part of the client id; clients of one share connections; None: one of its own
-    connections: ConnectionConfig = PLAIN  # TLS, hooks around calls, signatures
-    hooks: tuple[SendMessageHook | EndTransactionHook, ...] = ()  # told of sends and ends of transactions
+    # Bytes of bodies handed over and not yet answered from which on sending waits, as at `max_in_flight`; None: none.
+    max_pending_bytes: int | None = None
+    # How long a small message may wait for others of its queue, to go with them in one batch; 0: each goes at once.
+    linger_seconds: float = 0.0
+    batch_bytes: int = 32 << 10  # then such a batch goes without waiting longer. Source: RocketMQ 5, ProduceAccumulator
+    heartbeat_seconds: float = 30.0  # how often brokers hear that it is there; they forget it after 120 s
+    route_refresh_seconds: float = 30.0  # how often it asks name servers for changed routes
+    # Part of the client id; clients of one share connections, and it has one producer of a group. None: one of its own.
+    instance: str | None = None
+    vip_channel: bool = False  # send to the brokers' ports - 2, which brokers have open that are told to, Java's always
+    # TLS, account, hooks around calls; None: as the environment says, see docs/security.md.
+    connections: ConnectionConfig | None = None
+    # Whose topics and groups are meant, see docs/clients.md. None: as PYROMQ_NAMESPACE says; "": none.
+    namespace: str | None = None
+    # Told of sends and ends of transactions; asked whether a message may be sent.
+    hooks: tuple[SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_hooks(self.hooks, SendMessageHook, EndTransactionHook)
+        check_hooks(self.hooks, SendMessageHook, EndTransactionHook, CheckForbiddenHook)
         _check("timeout", self.timeout, 0.001, 3600)
         _check("retries", self.retries, 0, 100)
         _check("compress_from_bytes", self.compress_from_bytes, 1, 1 << 31)
@@ -65,6 +85,9 @@ class ProducerConfig:
         _check("max_message_bytes", self.max_message_bytes, 1, 16 << 20)
         _check("delay_levels", self.delay_levels, 1, 1000)
         _check("new_topic_queues", self.new_topic_queues, 1, 65536)
+        _check("max_pending_bytes", 1 if self.max_pending_bytes is None else self.max_pending_bytes, 1, 1 << 40)
+        _check("linger_seconds", self.linger_seconds, 0.0, 30.0)
+        _check("batch_bytes", self.batch_bytes, 1, 16 << 20)
         _check("max_in_flight", self.max_in_flight, 1, 1_000_000)
         _check("heartbeat_seconds", self.heartbeat_seconds, 0.01, 3600)
         _check("route_refresh_seconds", self.route_refresh_seconds, 0.01, 3600)
@@ -102,33 +125,47 @@ class ConsumerConfig:
     # None is what Java's clients do: the end, but of a young queue the beginning, see `ConsumeFrom`.
     consume_from: ConsumeFrom | None = None
     consume_from_ms: int = 0  # with ConsumeFrom.TIME: ms since 1970
-    pull_count: int = 32  # messages asked for at once; brokers give at most 32 by default
+    pull_count: int = 256  # messages asked for at once, of 512 KiB at most; Java's brokers give 32 by default
     long_poll_seconds: float = 15.0  # how long the broker may hold a pull until a message comes
     buffered_messages: int = 1000  # fetched ahead per queue before pulling pauses
     buffered_bytes: int = 16 << 20  # same, in bytes of stored bodies
     # Commit what earlier polls handed out, and at close. Off, an orderly listener commits by returning `Ack.COMMIT`.
     auto_commit: bool = True
-    auto_commit_seconds: float = 5.0
+    auto_commit_seconds: float = 5.0  # how often, at least: what a crash brings again
     retry_seconds: float = 1.0  # pause after a failed pull
-    # Compare pulled bodies with their checksums: brokers send them as they find them on their disks. Costs 0.25 us a
-    # message of 128 B, 0.4 us of 1 KiB: 4 to 10 % of the time of a consumer that does nothing else.
+    # Compare pulled bodies with their checksums: brokers send them as they find them on their disks. Costs 0.03 us a
+    # message of 1 KiB, in plain Python 0.4 us: 1 to 10 % of the time of a consumer that does nothing else.
     verify_checksums: bool = True
     damaged: Damaged = Damaged.SKIP  # what becomes of messages that fail this, or cannot be read
-    heartbeat_seconds: float = 30.0
-    route_refresh_seconds: float = 30.0
-    # Part of the client id; clients of one share connections. None: one of its own, but "DEFAULT" where `broadcast`.
+    # How much a compressed body may unfold to: a megabyte can become a gigabyte. 16 MiB is the most that a producer of
+    # ours can be allowed to send; Java's may send more where `maxMessageSize` says so.
+    max_body_bytes: int = MAX_BODY_BYTES
+    # Hand out messages whose body cannot be unpacked (`StoredMessage.body_error`) as well. Off, they are made dead
+    # letters of the group, with the reason; of a broadcast consumer, which has none, they are told and passed over.
+    # To know that, bodies are unpacked ahead, in another thread; those beyond 1 MiB of a pull once more when asked for.
+    deliver_undecodable: bool = False
+    heartbeat_seconds: float = 30.0  # how often brokers hear that it is there; they forget it after 120 s
+    route_refresh_seconds: float = 30.0  # how often it asks name servers for changed routes
+    # Part of the client id; clients of one share connections, and it has one consumer of a group. None: one of its own,
+    # but "DEFAULT" where `broadcast`.
     instance: str | None = None
-    connections: ConnectionConfig = PLAIN  # TLS, hooks around calls, signatures
-    hooks: tuple[ConsumeMessageHook, ...] = ()  # told of what is consumed
+    # TLS, account, hooks around calls; None: as the environment says, see docs/security.md.
+    connections: ConnectionConfig | None = None
+    # Whose topics and groups are meant, see docs/clients.md. None: as PYROMQ_NAMESPACE says; "": none.
+    namespace: str | None = None
+    hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()  # told of what is consumed
+    # Keeps the group's offsets, see docs/clients.md. None: the brokers do, where `broadcast` files.
+    offset_store: OffsetStore | None = None
 
     orderly: bool = False  # each queue's messages one after the other, in order, by one member at a time
     broadcast: bool = False  # every member gets every message; offsets are kept in files, failures are not repeated
     batch: int = 1  # messages that a listener gets at once, at most
     concurrency: int = 20  # listener calls at once: threads for plain functions, tasks for async ones
     strategy: Strategy | None = None  # how the group's members share queues; None: averaging
+    pull_interval_seconds: float = 0.0  # pause after a pull that found messages; bounds what a slow machine fetches
     buffered_span: int = 2000  # distance of the first and the last message in flight in a queue
     topic_buffered_messages: int | None = None  # of all queues of a topic together
-    topic_buffered_bytes: int | None = None
+    topic_buffered_bytes: int | None = None  # same, in bytes of stored bodies
     # Then the message is a dead letter. None: as the group's settings say (16), for ever where order is kept.
     max_retries: int | None = None
     local_retry_seconds: float = 5.0  # when a message could not be sent back for its retry
@@ -141,12 +178,15 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_hooks(self.hooks, ConsumeMessageHook)
+        check_hooks(self.hooks, ConsumeMessageHook, FilterMessageHook)
+        if self.offset_store is not None:
+            check_offset_store(self.offset_store)
         _check("timeout", self.timeout, 0.001, 3600)
         _check("pull_count", self.pull_count, 1, MAX_PULL_COUNT)
         _check("long_poll_seconds", self.long_poll_seconds, 0.0, 600)
         _check("buffered_messages", self.buffered_messages, 1, 1_000_000)
         _check("buffered_bytes", self.buffered_bytes, 1, 1 << 40)
+        _check("max_body_bytes", self.max_body_bytes, 1, 1 << 31)
         _check("auto_commit_seconds", self.auto_commit_seconds, 0.01, 3600)
         _check("retry_seconds", self.retry_seconds, 0.001, 3600)
         _check("heartbeat_seconds", self.heartbeat_seconds, 0.01, 3600)
@@ -161,6 +201,7 @@ class ConsumerConfig:
     def _check_listening(self) -> None:
         _check("batch", self.batch, 1, MAX_PULL_COUNT)
         _check("concurrency", self.concurrency, 1, 1000)
+        _check("pull_interval_seconds", self.pull_interval_seconds, 0.0, 65.535)  # Source: pullInterval
         _check("buffered_span", self.buffered_span, 1, 65535)
         _check("topic_buffered_messages", self.topic_buffered_messages or 1, 1, 6_553_500)
         _check("topic_buffered_bytes", self.topic_buffered_bytes or 1, 1, 1 << 40)

@@ -1,7 +1,8 @@
 """Hooks around what clients do for an application: sending, consuming, ending a transaction.
 
-What a hook raises is logged and changes nothing. The hooks are called in their order before, and in the opposite order
-after, so that each encloses the next. Source: RocketMQ 4.9.8, SendMessageHook, ConsumeMessageHook, EndTransactionHook.
+What a hook raises is logged and changes nothing, but where it is asked whether a message may be sent. The hooks are
+called in their order before, and in the opposite order after, so that each encloses the next. Source: RocketMQ 4.9.8,
+SendMessageHook, CheckForbiddenHook, FilterMessageHook, ConsumeMessageHook, EndTransactionHook.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 from pyromq.client.decision import Decision
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
+from pyromq.logs import logger_of
 from pyromq.message import Message, SendResult, StoredMessage, check_property
 from pyromq.remoting.hooks import call_hooks
+
+logger = logger_of(__name__)
 
 
 class SendKind(Enum):
@@ -83,6 +87,14 @@ class SendMessageHook(Protocol):
         """Called once for each send, before the caller gets the same outcome."""
 
 
+@runtime_checkable
+class CheckForbiddenHook(Protocol):
+    """Is asked before each send of a producer whether it may be; must be quick, for other sends wait for it."""
+
+    def check_forbidden(self, send: MessageSend) -> None:
+        """Called before `before_send`. What it raises, the caller gets, and nothing is sent."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionEnd:
     """What a half message has become, as its producer says.
@@ -123,18 +135,28 @@ class ConsumeStatus(Enum):
     DROPPED = "dropped"  # a broadcast consumer repeats nothing
 
 
+@runtime_checkable
+class FilterMessageHook(Protocol):
+    """Chooses among the messages that a pull has brought, on the event loop of push and pull consumers."""
+
+    def filter_messages(self, group: str, messages: Sequence[StoredMessage]) -> Iterable[StoredMessage]:
+        """Return those of the messages, which are of one queue, that are wanted. The others count as consumed."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageDelivery:
     """Messages that a listener is about to get in one call.
 
-    `started` is in seconds of a clock that nobody sets. `state` is for hooks: what `before_consume` puts there,
-    `after_consume` finds.
+    `started` is in seconds of a clock that nobody sets. `encloses`: the application's code runs between the two calls,
+    in the same context (`contextvars`); not so with pull consumers. `state` is for hooks: what `before_consume` puts
+    there, `after_consume` finds.
     """
 
     group: str
     client_id: str
     messages: Sequence[StoredMessage]
     started: float
+    encloses: bool = True
     state: dict[object, Any] = field(default_factory=dict)
 
 
@@ -168,20 +190,26 @@ class ConsumeMessageHook(Protocol):
 class SendHooks:
     """Calls the hooks of one producer's sends."""
 
-    def __init__(
-        self, hooks: Sequence[SendMessageHook], group: str, client_id: Callable[[], str], *, clock: Clock
-    ) -> None:
-        self._hooks = hooks
+    def __init__(self, hooks: Iterable[object], group: str, client_id: Callable[[], str], *, clock: Clock) -> None:
+        hooks = list(hooks)
+        self._forbidding = [hook for hook in hooks if isinstance(hook, CheckForbiddenHook)]
+        self._hooks = [hook for hook in hooks if isinstance(hook, SendMessageHook)]
         self._group = group
         self._client_id = client_id
         self._clock = clock
 
     def before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
-        """Return the send that begins, with what the hooks have added to it."""
+        """Return the send that begins, with what the hooks have added to it. Raises what forbids it."""
         added: list[dict[str, str]] = [{} for _ in messages]
         send = MessageSend(self._group, self._client_id(), kind, messages, self._clock.monotonic(), added=added)
+        for hook in self._forbidding:
+            hook.check_forbidden(send)
         call_hooks([hook.before_send for hook in self._hooks], send)
         return send
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._hooks or self._forbidding)
 
     def after(self, send: MessageSend, result: SendResult | None, error: BaseException | None) -> None:
         outcome = SendOutcome(result, error, self._clock.monotonic() - send.started)
@@ -191,16 +219,15 @@ class SendHooks:
 class ConsumeHooks:
     """Calls the hooks of one consumer, in any thread."""
 
-    def __init__(
-        self, hooks: Sequence[ConsumeMessageHook], group: str, client_id: Callable[[], str], *, clock: Clock
-    ) -> None:
-        self._hooks = hooks
+    def __init__(self, hooks: Iterable[object], group: str, client_id: Callable[[], str], *, clock: Clock) -> None:
+        self._hooks = [hook for hook in hooks if isinstance(hook, ConsumeMessageHook)]
         self._group = group
         self._client_id = client_id
         self._clock = clock
 
-    def before(self, messages: Iterable[StoredMessage]) -> MessageDelivery:
-        delivery = MessageDelivery(self._group, self._client_id(), tuple(messages), self._clock.monotonic())
+    def before(self, messages: Iterable[StoredMessage], *, encloses: bool = True) -> MessageDelivery:
+        started = self._clock.monotonic()
+        delivery = MessageDelivery(self._group, self._client_id(), tuple(messages), started, encloses)
         call_hooks([hook.before_consume for hook in self._hooks], delivery)
         return delivery
 
@@ -209,6 +236,18 @@ class ConsumeHooks:
     ) -> None:
         outcome = ConsumeOutcome(status, done, error, self._clock.monotonic() - delivery.started)
         call_hooks([hook.after_consume for hook in reversed(self._hooks)], delivery, outcome)
+
+
+def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[StoredMessage]) -> list[StoredMessage]:
+    """Return the messages that all hooks want, in order; one that fails wants all of them."""
+    for hook in hooks:
+        try:
+            wanted = {id(message) for message in hook.filter_messages(group, messages)}
+        except Exception:
+            logger.exception("group %s: hook %s failed; it filters nothing here", group, type(hook).__qualname__)
+        else:
+            messages = [message for message in messages if id(message) in wanted]
+    return messages
 
 
 def check_hooks(hooks: Iterable[object], *protocols: type) -> None:

@@ -5,7 +5,6 @@ Source: RocketMQ 4.9.8, FilterAPI.buildSubscriptionData.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +12,12 @@ from functools import lru_cache
 
 from pyromq.errors import IllegalMessage, SubscriptionParseFailed
 from pyromq.java_hash import tag_hash
+from pyromq.logs import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 ALL = "*"
+_UNIT = 8  # tags that take about as much memory as a pull that waits
 
 # What is in expressions of SQL92 and hardly in tags: operators and words between blanks, comparisons with literals.
 _SQL = re.compile(r"\s(=|<>|[<>]=?|AND|OR|NOT|IN|IS|BETWEEN|and|or)\s|[<>=]\s*['\d]|(?i:\bis\s+(not\s+)?null\b)")
@@ -31,6 +32,11 @@ class TagFilter:
     codes: frozenset[int]
     accepts_code: Callable[[int], bool] | None
     accepts_record: None = None
+    expression_type: str = "TAG"
+
+    @property
+    def weight(self) -> int:
+        return len(self.codes) // _UNIT
 
     def accepts_tag(self, tag: str | None) -> bool:
         return not self.tags or tag in self.tags
@@ -49,8 +55,8 @@ def subscribed_tags(expression: str) -> TagFilter:
 def _hint_at_sql(expression: str) -> None:
     if _SQL.search(expression):
         logger.warning(
-            "tags %r look like an SQL expression, and count as a tag of that text: messages are chosen by their tags"
-            " only, as in `a || b`",
+            "tags %r look like an SQL expression, and count as a tag of that text: tags are written `a || b`, an"
+            " expression is given as sql=",
             expression,
         )
 
@@ -65,18 +71,27 @@ def check_tag(tag: str) -> None:
         raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with blanks around it")
 
 
-@lru_cache(maxsize=1024)
 def parse_tags(expression: str | None) -> TagFilter:
     """Return the filter of a tag expression; None, the empty text and `*` want everything.
 
-    Raises `SubscriptionParseFailed` for an expression of separators only.
+    The same filter for the same expression while that is remembered; few long ones are, which take much memory. Raises
+    `SubscriptionParseFailed` for an expression of separators only.
     """
     if not expression or expression == ALL:
         return EVERYTHING
+    return _parse_short(expression) if len(expression) <= _SHORT else _parse_long(expression)
+
+
+def _parse(expression: str) -> TagFilter:
     tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
     if not tags:
         raise SubscriptionParseFailed(
-            f"parse the consumer's subscription failed: {expression!r} names no tag; write `a || b`, or `*` for all"
+            f"parse the consumer's subscription failed: {expression!r:.80} names no tag; write `a || b`, or `*` for all"
         )
     codes = frozenset(map(tag_hash, tags))
     return TagFilter(expression, tags, codes, codes.__contains__)
+
+
+_SHORT = 512  # characters; the filter of an expression may take fifty times as much memory
+_parse_short = lru_cache(maxsize=1024)(_parse)
+_parse_long = lru_cache(maxsize=32)(_parse)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import partial
 
 import msgspec
 
+from pyromq.errors import LimitReached
 from pyromq.store.json_file import JsonFile
+from pyromq.store.table_file import TableFile
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # namespace: topic -> `broker-a:4;broker-b:4`
 
@@ -16,10 +19,17 @@ class _Table(msgspec.Struct, rename="camel"):
 
 
 class KvTable:
-    """The settings; every change is on disk when the call returns. Without a file they live in memory only."""
+    """The settings. A change can be read at once, and is on disk when its future ends: a thread writes it.
 
-    def __init__(self, file: JsonFile | None) -> None:
+    Without a file they live in memory only.
+    """
+
+    def __init__(self, file: JsonFile | None, *, most_bytes: int = 4 << 20) -> None:
+        self._most = most_bytes
+        self._size = 0
         self._file = file
+        self._saving = TableFile(file, msgspec.json.encode) if file is not None else None
+        self._changes = 0
         self._namespaces: dict[str, dict[str, str]] = {}
 
     def load(self) -> None:
@@ -27,23 +37,54 @@ class KvTable:
         stored = self._file.read(partial(msgspec.json.decode, type=_Table)) if self._file is not None else None
         if stored is not None:
             self._namespaces = stored.config_table
+            self._size = sum(
+                _size(name, key, value) for name, entries in self._namespaces.items() for key, value in entries.items()
+            )
 
-    def put(self, namespace: str, key: str, value: str) -> None:
+    def close(self) -> None:
+        """Return when what was changed is on disk, or refused."""
+        if self._saving is not None:
+            self._saving.close()
+
+    def put(self, namespace: str, key: str, value: str) -> Future[None]:
+        """Set a value. Raises `LimitReached` where there are too many, or they are too long."""
+        before = self.find(namespace, key)
+        more = _size(namespace, key, value) - (0 if before is None else _size(namespace, key, before))
+        if more > 0 and self._size + more > self._most:
+            text = f"the value of {key[:80]} is not set, all together have {self._size} bytes: delete some"
+            raise LimitReached("maxKvConfigBytes", self._most, text)
+        self._size += more
         self._namespaces.setdefault(namespace, {})[key] = value
-        self._save()
+        return self._saved()
 
     def find(self, namespace: str, key: str) -> str | None:
         return self._namespaces.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> None:
-        if self._namespaces.get(namespace, {}).pop(key, None) is not None:
-            self._save()
+    def delete(self, namespace: str, key: str) -> Future[None] | None:
+        """Forget a value; None if there is none."""
+        value = self._namespaces.get(namespace, {}).pop(key, None)
+        if value is None:
+            return None
+        self._size -= _size(namespace, key, value)
+        return self._saved()
 
     def namespace(self, name: str) -> dict[str, str] | None:
         """Return a copy of a namespace's entries; None where there is no such namespace."""
         entries = self._namespaces.get(name)
         return None if entries is None else dict(entries)
 
-    def _save(self) -> None:
-        if self._file is not None:
-            self._file.save(msgspec.json.encode(_Table(self._namespaces)))
+    def _saved(self) -> Future[None]:
+        if self._saving is None:
+            saved: Future[None] = Future()
+            saved.set_result(None)
+            return saved
+        self._changes += 1
+        return self._saving.save(self._table, order=self._changes)
+
+    def _table(self) -> _Table:
+        return _Table({name: dict(entries) for name, entries in self._namespaces.items()})
+
+
+def _size(namespace: str, key: str, value: str) -> int:
+    """Return what an entry counts: its texts, and what Python takes for it."""
+    return len(namespace) + len(key) + len(value) + 100

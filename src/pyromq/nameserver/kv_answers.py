@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 from pyromq.errors import BrokerError, QueryNotFound
 from pyromq.nameserver.kv import KvTable
 from pyromq.remoting.bodies import KeyValues, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import DeleteKv, KvNamespace, KvValue, KvValueResponse, PutKv
+from pyromq.store.table_file import when_saved
 
 
 class AnsweringKv:
@@ -17,11 +20,10 @@ class AnsweringKv:
         self._kv = kv
 
     @answers(PutKv)
-    def put(self, header: PutKv, call: Call) -> Reply:
+    def put(self, header: PutKv, call: Call) -> Future[Reply]:
         if not header.namespace or not header.key:
             raise BrokerError("namespace or key is null")
-        self._kv.put(header.namespace, header.key, header.value)
-        return Reply()
+        return when_saved(self._kv.put(header.namespace, header.key, header.value), Reply())
 
     @answers(KvValue)
     def value(self, header: KvValue, call: Call) -> Reply:
@@ -31,9 +33,9 @@ class AnsweringKv:
         return Reply(KvValueResponse(value=value))
 
     @answers(DeleteKv)
-    def delete(self, header: DeleteKv, call: Call) -> Reply:
-        self._kv.delete(header.namespace, header.key)
-        return Reply()
+    def delete(self, header: DeleteKv, call: Call) -> Reply | Future[Reply]:
+        saved = self._kv.delete(header.namespace, header.key)
+        return Reply() if saved is None else when_saved(saved, Reply())
 
     @answers(KvNamespace)
     def namespace(self, header: KvNamespace, call: Call) -> Reply:

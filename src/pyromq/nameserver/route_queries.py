@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
 import msgspec
 
 from pyromq.errors import TopicNotFound
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.kv import ORDER_TOPICS, KvTable
 from pyromq.nameserver.routes import RouteTable
-from pyromq.remoting.bodies import TopicList, encode_body
+from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
+from pyromq.remoting.bodies import QueuesAtBroker, TopicList, encode_body
 from pyromq.remoting.codes import UNIT, UNIT_SUBSCRIPTION
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -32,7 +36,8 @@ from pyromq.remoting.headers import (
 class QueryingRoutes:
     """Routes, clusters and names of topics; topics that go, write permissions that are taken and given back."""
 
-    def __init__(self, routes: RouteTable, kv: KvTable, config: NameServerConfig) -> None:
+    def __init__(self, routes: RouteTable, kv: KvTable, config: NameServerConfig, long_answers: LongAnswers) -> None:
+        self._long_answers = long_answers
         self._routes = routes
         self._kv = kv
         self._config = config
@@ -50,16 +55,16 @@ class QueryingRoutes:
         return Reply(body=encode_body(route))
 
     @answers(Cluster)
-    def cluster(self, header: Cluster, call: Call) -> Reply:
-        return Reply(body=encode_body(self._routes.cluster_table()))
+    def cluster(self, header: Cluster, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(in_pieces(self._routes.cluster_table()), call)
 
     @answers(TopicNames)
-    def topics(self, header: TopicNames, call: Call) -> Reply:
-        return _topic_list(self._routes.topics())
+    def topics(self, header: TopicNames, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(_topic_list(self._routes.topics()), call)
 
     @answers(TopicNamesOfCluster)
-    def topics_of_cluster(self, header: TopicNamesOfCluster, call: Call) -> Reply:
-        return _topic_list(self._routes.topics_of(header.cluster))
+    def topics_of_cluster(self, header: TopicNamesOfCluster, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(_topic_list(self._routes.topics_of(header.cluster)), call)
 
     @answers(SystemTopicNames)
     def system_topics(self, header: SystemTopicNames, call: Call) -> Reply:
@@ -67,17 +72,20 @@ class QueryingRoutes:
         return Reply(body=encode_body(TopicList(topics=names, broker_address=address)))
 
     @answers(UnitTopicNames)
-    def unit_topics(self, header: UnitTopicNames, call: Call) -> Reply:
-        return _topic_list(self._routes.topics(lambda queues: bool(queues.sys_flag & UNIT)))
+    def unit_topics(self, header: UnitTopicNames, call: Call) -> Reply | Future[Reply]:
+        return self._those(lambda queues: bool(queues.sys_flag & UNIT), call)
 
     @answers(UnitSubscriptionTopicNames)
-    def unit_subscription_topics(self, header: UnitSubscriptionTopicNames, call: Call) -> Reply:
-        return _topic_list(self._routes.topics(lambda queues: bool(queues.sys_flag & UNIT_SUBSCRIPTION)))
+    def unit_subscription_topics(self, header: UnitSubscriptionTopicNames, call: Call) -> Reply | Future[Reply]:
+        return self._those(lambda queues: bool(queues.sys_flag & UNIT_SUBSCRIPTION), call)
 
     @answers(UnitSubscriptionOnlyTopicNames)
-    def unit_subscription_only_topics(self, header: UnitSubscriptionOnlyTopicNames, call: Call) -> Reply:
+    def unit_subscription_only(self, header: UnitSubscriptionOnlyTopicNames, call: Call) -> Reply | Future[Reply]:
         both = UNIT | UNIT_SUBSCRIPTION
-        return _topic_list(self._routes.topics(lambda queues: queues.sys_flag & both == UNIT_SUBSCRIPTION))
+        return self._those(lambda queues: queues.sys_flag & both == UNIT_SUBSCRIPTION, call)
+
+    def _those(self, wanted: Callable[[QueuesAtBroker], bool], call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(_topic_list(self._routes.topics(wanted)), call)
 
     @answers(DeleteTopicName)
     def delete_topic(self, header: DeleteTopicName, call: Call) -> Reply:
@@ -85,13 +93,27 @@ class QueryingRoutes:
         return Reply()
 
     @answers(WipeWritePermission)
-    def wipe(self, header: WipeWritePermission, call: Call) -> Reply:
-        return Reply(WipeWritePermissionResponse(count=self._routes.wipe_write_permission(header.broker_name)))
+    def wipe(self, header: WipeWritePermission, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._wiping(header.broker_name), call)
+
+    def _wiping(self, broker_name: str) -> LongAnswer:
+        count = yield from self._routes.wipe_write_permission(broker_name)
+        return Reply(WipeWritePermissionResponse(count=count))
 
     @answers(AddWritePermission)
-    def add(self, header: AddWritePermission, call: Call) -> Reply:
-        return Reply(AddWritePermissionResponse(count=self._routes.add_write_permission(header.broker_name)))
+    def add(self, header: AddWritePermission, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._adding(header.broker_name), call)
+
+    def _adding(self, broker_name: str) -> LongAnswer:
+        count = yield from self._routes.add_write_permission(broker_name)
+        return Reply(AddWritePermissionResponse(count=count))
 
 
-def _topic_list(names: list[str]) -> Reply:
-    return Reply(body=encode_body(TopicList(topics=names)))
+def _topic_list(names: Iterator[str | None]) -> LongAnswer:
+    listed = []
+    for name in names:
+        if name is None:
+            yield None
+        else:
+            listed.append(name)
+    return (yield from in_pieces(TopicList(topics=listed)))

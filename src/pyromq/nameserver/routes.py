@@ -6,9 +6,12 @@ Source: RocketMQ 4.9.8, RouteInfoManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
+from pyromq.errors import BrokerError, LimitReached
 from pyromq.remoting.bodies import (
     BrokerAddresses,
     BrokerRegistration,
@@ -21,6 +24,11 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.codes import Permission
 
 MASTER = 0
+MOST_TOPICS = 200_000  # some 400 bytes each
+MOST_BROKERS = 1_000
+MOST_FILTER_SERVERS = 16
+MAX_NAME = 255  # characters
+AT_ONCE = 200  # topics looked at between two turns of the loop: some 200 us
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +53,28 @@ class _LiveBroker:
 
 
 class RouteTable:
-    """The table. One address is one live broker; a broker name has a master (id 0) and slaves."""
+    """The table. One address is one live broker; a broker name has a master (id 0) and slaves.
 
-    def __init__(self) -> None:
+    It has room for `most_topics`, each counted at each broker, and `most_brokers`; a connection gets half of what the
+    others leave. What takes long is done by steps: `registering`, and `forget_some` while something `is_leaving`.
+    """
+
+    def __init__(self, *, most_topics: int = MOST_TOPICS, most_brokers: int = MOST_BROKERS) -> None:
+        self._most_topics = most_topics
+        self._most_brokers = most_brokers
+        self._count = 0  # of topics, each at each broker
+        self._held: dict[str, dict[str, None]] = {}  # topics by broker name
+        self._leaving: dict[str, list[str]] = {}  # by the name of a broker that is gone: topics that still name it
         self._live: dict[str, _LiveBroker] = {}
         self._brokers: dict[str, BrokerAddresses] = {}
         self._clusters: dict[str, set[str]] = {}
+        # By topic and broker name. Most topics of a broker are alike and share a table, so these are never changed.
         self._topics: dict[str, dict[str, QueuesAtBroker]] = {}
         self._filter_servers: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        """How many topics there are."""
+        return len(self._topics)
 
     # -- brokers come and go
 
@@ -65,25 +87,69 @@ class RouteTable:
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
+        """Take in an announcement, at once."""
+        for _ in self.registering(broker, registration, now=now, ha_address=ha_address, connection=connection):
+            pass
+
+    def registering(
+        self,
+        broker: BrokerIdentity,
+        registration: BrokerRegistration,
+        *,
+        now: float,
+        ha_address: str | None = None,
+        connection: object = None,
+    ) -> Iterator[None]:
         """Take in an announcement. A master's topics replace its old ones when their version or its address is new.
 
         Topics missing from the announcement stay, as upstream. Topics missing here are entered in any case: a broker
-        may have announced one new topic alone, under the version of all, after we had forgotten the others.
+        may have announced one new topic alone, under the version of all, after we had forgotten the others. Raises
+        `LimitReached` before anything is changed.
         """
+        self._check_room(broker, registration, connection)
+        while broker.name in self._leaving:
+            self.forget_some(broker.name)
+            yield None
         known = self._live.get(broker.address)
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
         is_new = self._enter_address(broker) or known is None or known.identity != broker
         version = registration.topics.data_version
         if broker.broker_id == MASTER:
             changed = is_new or known is None or known.version != version
-            for topic in registration.topics.topics.values():
+            entries: dict[tuple[int, ...], dict[str, QueuesAtBroker]] = {}
+            for number, topic in enumerate(registration.topics.topics.values()):
                 if changed or broker.name not in self._topics.get(topic.name, ()):
-                    self._enter_topic(broker.name, topic)
+                    self._enter_topic(broker.name, topic, entries)
+                if number % AT_ONCE == 0:
+                    yield None
         self._live[broker.address] = _LiveBroker(broker, now, version, ha_address, connection)
         if registration.filter_servers:
             self._filter_servers[broker.address] = registration.filter_servers
         else:
             self._filter_servers.pop(broker.address, None)
+
+    def _check_room(self, broker: BrokerIdentity, registration: BrokerRegistration, connection: object) -> None:
+        names = (broker.name, broker.cluster, broker.address, *registration.filter_servers)
+        if any(len(name) > MAX_NAME for name in names) or len(registration.filter_servers) > MOST_FILTER_SERVERS:
+            raise BrokerError(
+                f"a broker's name, cluster and addresses have at most {MAX_NAME} characters, and it has at most"
+                f" {MOST_FILTER_SERVERS} filter servers"
+            )
+        topics = registration.topics.topics
+        if long := next((name for name in topics if len(name) > MAX_NAME), None):
+            raise BrokerError(f"topic {long[:80]}... has {len(long)} characters; {MAX_NAME} is the most")
+        own = {live.identity.name for live in self._live.values() if live.connection is connection}
+        if broker.address not in self._live:
+            left = (self._most_brokers - len(self._live) + len(own)) // 2
+            if len(own) >= max(1, left):
+                text = f"broker {broker.name} is not registered, this connection has {len(own)} and there are"
+                raise LimitReached("maxRegisteredBrokers", self._most_brokers, f"{text} {len(self._live)}; stop some")
+        held = self._held.get(broker.name, {})
+        more = sum(name not in held for name in topics) if broker.broker_id == MASTER else 0
+        of_own = sum(len(self._held.get(name, ())) for name in own)
+        if more and of_own + more > (self._most_topics - self._count + of_own) // 2:
+            text = f"broker {broker.name} is not registered, it has {len(held) + more} topics and there are"
+            raise LimitReached("maxRegisteredTopics", self._most_topics, f"{text} {self._count}; delete some")
 
     def _enter_address(self, broker: BrokerIdentity) -> bool:
         """Return whether the name had another address, or none, under this id: another's topics went with it."""
@@ -100,14 +166,25 @@ class RouteTable:
         )
         return is_new
 
-    def _enter_topic(self, broker_name: str, topic: TopicConfig) -> None:
-        self._topics.setdefault(topic.name, {})[broker_name] = QueuesAtBroker(
-            broker_name=broker_name,
-            permission=topic.permission,
-            read_queues=topic.read_queues,
-            write_queues=topic.write_queues,
-            sys_flag=topic.sys_flag,
-        )
+    def _enter_topic(
+        self, broker_name: str, topic: TopicConfig, entries: dict[tuple[int, ...], dict[str, QueuesAtBroker]]
+    ) -> None:
+        settings = (topic.permission, topic.read_queues, topic.write_queues, topic.sys_flag)
+        own = entries.get(settings)
+        if own is None:
+            entry = QueuesAtBroker(
+                broker_name=broker_name,
+                permission=topic.permission,
+                read_queues=topic.read_queues,
+                write_queues=topic.write_queues,
+                sys_flag=topic.sys_flag,
+            )
+            own = entries[settings] = {broker_name: entry}
+        held = self._held.setdefault(broker_name, {})
+        self._count += topic.name not in held
+        held[topic.name] = None
+        known = self._topics.get(topic.name)
+        self._topics[topic.name] = own if known is None or known.keys() == own.keys() else known | own
 
     def unregister(self, broker: BrokerIdentity) -> None:
         """The broker says goodbye."""
@@ -145,8 +222,23 @@ class RouteTable:
             return
         del self._brokers[identity.name]
         self._leave_cluster(known)
-        for topic in [topic for topic, queues in self._topics.items() if identity.name in queues]:
-            self._forget_topic_at(topic, identity.name)
+        if held := self._held.get(identity.name):
+            self._leaving[identity.name] = list(held)
+            self.forget_some(identity.name)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether topics still name a broker that is gone; nobody is told of it."""
+        return bool(self._leaving)
+
+    def forget_some(self, broker_name: str | None = None) -> None:
+        """Take a broker that is gone out of some topics that still name it; this one, or any."""
+        name = broker_name if broker_name is not None else next(iter(self._leaving))
+        topics = self._leaving[name]
+        for _ in range(min(AT_ONCE, len(topics))):
+            self._forget_topic_at(topics.pop(), name)
+        if not topics:
+            del self._leaving[name]
 
     def _leave_cluster(self, broker: BrokerAddresses) -> None:
         names = self._clusters[broker.cluster]
@@ -155,9 +247,17 @@ class RouteTable:
             del self._clusters[broker.cluster]
 
     def _forget_topic_at(self, topic: str, broker_name: str) -> None:
-        queues = self._topics[topic]
-        queues.pop(broker_name, None)
-        if not queues:
+        queues = self._topics.get(topic, {})
+        if broker_name not in queues:
+            return
+        self._count -= 1
+        held = self._held[broker_name]
+        held.pop(topic, None)
+        if not held:
+            del self._held[broker_name]
+        if left := {name: entry for name, entry in queues.items() if name != broker_name}:
+            self._topics[topic] = left
+        else:
             del self._topics[topic]
 
     def version_of(self, address: str, now: float) -> DataVersion | None:
@@ -197,15 +297,23 @@ class RouteTable:
         clusters = {cluster: sorted(names) for cluster, names in self._clusters.items()}
         return ClusterTable(brokers=dict(self._brokers), clusters=clusters)
 
-    def topics(self, wanted: Callable[[QueuesAtBroker], bool] | None = None) -> list[str]:
-        """Return topic names; with `wanted`, of topics whose first broker's entry fulfils it, as upstream."""
-        if wanted is None:
-            return list(self._topics)
-        return [topic for topic, queues in self._topics.items() if wanted(next(iter(queues.values())))]
+    def topics(self, wanted: Callable[[QueuesAtBroker], bool] | None = None) -> Iterator[str | None]:
+        """Yield topic names, and None now and then; with `wanted`, of topics whose first broker's entry fulfils it."""
+        for number, topic in enumerate(list(self._topics)):
+            queues = self._topics.get(topic)
+            if queues and (wanted is None or wanted(next(iter(queues.values())))):
+                yield topic
+            if number % AT_ONCE == 0:
+                yield None
 
-    def topics_of(self, cluster: str) -> list[str]:
-        names = self._clusters.get(cluster, set())
-        return [topic for topic, queues in self._topics.items() if names & set(queues)]
+    def topics_of(self, cluster: str) -> Iterator[str | None]:
+        """Yield the names of a cluster's topics, and None now and then."""
+        names = set(self._clusters.get(cluster, ()))
+        for number, topic in enumerate(list(self._topics)):
+            if not names.isdisjoint(self._topics.get(topic, ())):
+                yield topic
+            if number % AT_ONCE == 0:
+                yield None
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """Return the clusters' and brokers' own names, which are topics, and the address of some broker."""
@@ -217,34 +325,29 @@ class RouteTable:
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget a topic, everywhere or at the brokers of one cluster."""
-        if not cluster:
-            self._topics.pop(topic, None)
-            return
-        for name in self._clusters.get(cluster, set()):
+        names = self._clusters.get(cluster, set()) if cluster else set(self._topics.get(topic, ()))
+        for name in names:
             if topic in self._topics:
                 self._forget_topic_at(topic, name)
 
-    def wipe_write_permission(self, broker_name: str) -> int:
+    def wipe_write_permission(self, broker_name: str) -> Generator[None, None, int]:
         """Take the write bit from all topics of a broker, until it announces a change; return how many topics."""
         return self._change_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
 
-    def add_write_permission(self, broker_name: str) -> int:
+    def add_write_permission(self, broker_name: str) -> Generator[None, None, int]:
         """Let all topics of a broker be read and written; return how many topics."""
         return self._change_permission(broker_name, lambda _: Permission.READ | Permission.WRITE)
 
-    def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
+    def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
         count = 0
-        for queues in self._topics.values():
-            entry = queues.get(broker_name)
-            if entry is not None:
-                queues[broker_name] = QueuesAtBroker(
-                    broker_name=broker_name,
-                    permission=int(change(entry.permission)),
-                    read_queues=entry.read_queues,
-                    write_queues=entry.write_queues,
-                    sys_flag=entry.sys_flag,
-                )
+        for number, topic in enumerate(list(self._held.get(broker_name, ()))):
+            queues = self._topics.get(topic, {})
+            if (entry := queues.get(broker_name)) is not None:
+                changed = msgspec.structs.replace(entry, permission=int(change(entry.permission)))
+                self._topics[topic] = queues | {broker_name: changed}
                 count += 1
+            if number % AT_ONCE == 0:
+                yield None
         return count
 
     def addresses(self) -> Iterable[str]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from pyromq.errors import BrokerError, NoPermission, UsageError
+from pyromq.excerpt import excerpt
 from pyromq.nameserver.config import BLACK_LIST, JAVA_NAMES, LIVE, NameServerConfig
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import NamesrvSettings, SaveNamesrvSettings
 from pyromq.remoting.properties import parse_properties, write_properties
 from pyromq.store.json_file import JsonFile
+
+_MOST_BYTES = 64 << 10  # of a request: all settings there are have 1 kB
 
 
 class ConfiguringNameServer:
@@ -32,6 +36,8 @@ class ConfiguringNameServer:
     @answers(SaveNamesrvSettings)
     def save_settings(self, header: SaveNamesrvSettings, call: Call) -> Reply:
         """Change what may change while the server runs; settings without meaning here are ignored, as upstream."""
+        if len(call.body) > _MOST_BYTES:
+            raise BrokerError(f"the settings have {len(call.body)} bytes; the limit is {_MOST_BYTES}")
         try:
             settings = parse_properties(call.body.decode())
         except UnicodeDecodeError as error:
@@ -41,6 +47,9 @@ class ConfiguringNameServer:
         if fixed := (JAVA_NAMES.keys() - LIVE) & settings.keys():
             raise UsageError(f"{', '.join(sorted(fixed))}: cannot change while the name server runs; restart it")
         changed = {name: settings[name] for name in LIVE & settings.keys()}
+        for name, text in changed.items():
+            if text.strip().lower() not in ("true", "false"):
+                raise UsageError(f"{name} is '{excerpt(text)}'; write true or false")
         if changed and self._file is not None:
             self._file.save(write_properties(changed).encode())
         self._apply(changed)
@@ -48,10 +57,10 @@ class ConfiguringNameServer:
 
     def _apply(self, settings: Mapping[str, str]) -> None:
         if "orderMessageEnable" in settings:
-            self._config.order_message_enabled = settings["orderMessageEnable"].lower() == "true"
+            self._config.order_message_enabled = settings["orderMessageEnable"].strip().lower() == "true"
 
     @answers(NamesrvSettings)
     def settings(self, header: NamesrvSettings, call: Call) -> Reply:
-        values = {name: getattr(self._config, field) for name, field in JAVA_NAMES.items()}
+        values = {name: attrgetter(field)(self._config) for name, field in JAVA_NAMES.items()}
         texts = {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in values.items() if v is not None}
         return Reply(body=write_properties(texts).encode())

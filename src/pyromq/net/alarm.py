@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable
 
 from pyromq.clock import Clock
 from pyromq.errors import MQError
+from pyromq.logs import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 RETRY_SECONDS = 1.0  # after a failure
 _LONGEST_SLEEP = 3600.0  # timers of event loops do not take infinity

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from functools import lru_cache
 
 from pyromq.clock import Clock
-from pyromq.errors import DeadlineExceeded, MQError, Unavailable
+from pyromq.errors import DeadlineExceeded, MQError, TlsRefused, Unavailable
+from pyromq.logs import logger_of
 from pyromq.net.connection import Connection
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry, lifetime
+from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
-from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Completed, Exchange
+from pyromq.remoting.dispatch import Dispatching
+from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.header import Filled, Header
+from pyromq.remoting.hooked_calls import Completed
+
+logger = logger_of(__name__)
 
 CONNECT_SECONDS = 3.0
 WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
@@ -36,6 +44,12 @@ class Channel:
     def local_address(self) -> tuple[str, int]:
         """Our end of the connection."""
         return self._connection.local_address
+
+    @property
+    def certificate_expiry(self) -> float | None:
+        """When the server's certificate expires, seconds since 1970; None without TLS."""
+        certificate = self._connection.peer_certificate
+        return expiry(certificate) if certificate is not None else None
 
     @property
     def closed(self) -> bool:
@@ -67,7 +81,16 @@ class Channel:
         """Ask now; `answered` gets the response, `DeadlineExceeded` or `ConnectionLost`, without a future between."""
         self._exchange.call(header, body, timeout=timeout, answered=answered)
         if self._expiry is None:
+            self.watch()
+
+    def watch(self) -> None:
+        """See to it that calls end at their deadlines: for who asks by the exchange itself."""
+        if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
+
+    def flush(self) -> None:
+        """Write what was asked in this turn now."""
+        self._connection.flush()
 
     def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Ask as `ask` does, written before this returns: for a caller that is about to wait for nothing else."""
@@ -125,29 +148,44 @@ class Channel:
 
 async def connect(
     address: str,
-    dispatcher: Dispatcher,
+    dispatcher: Dispatching,
     clock: Clock,
     *,
     connections: ConnectionConfig = PLAIN,
 ) -> Channel:
-    """Open a connection to `host:port`. Raises `Unavailable` naming the address and why."""
+    """Open a connection to `host:port`. Raises `Unavailable` naming the address and why: `TlsRefused` where TLS is."""
     host, _, port = address.rpartition(":")
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    tls = connections.tls.client_context() if connections.tls is not None else None
+    tls = connections.tls
+    context = tls.context() if tls is not None else None
+    name = tls.server_name if tls is not None else None
 
     def connection() -> Connection:
         return Connection(dispatcher, clock, connections, initiator=True, lost=lambda _: ended.set())
 
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            transport, connected = await loop.create_connection(connection, host.strip("[]"), int(port), ssl=tls)
+            transport, connected = await loop.create_connection(
+                connection, host.strip("[]"), int(port), ssl=context, server_hostname=name
+            )
     except ConnectionRefusedError as error:
         raise Unavailable(f"{address} refuses connections: nothing listens there") from error
     except TimeoutError as error:
         raise Unavailable(f"{address} cannot be reached within {CONNECT_SECONDS:g} s") from error
     except (OSError, ValueError, OverflowError) as error:  # the last: a port beyond 65535
+        if tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
+            raise TlsRefused(f"{address}: {refused_handshake(error, tls)}") from error
         raise Unavailable(f"{address} cannot be reached: {error}") from error
     if transport.get_extra_info("peername") is None:
         transport.abort()
         raise Unavailable(f"{address} closed the connection at once")
-    return Channel(connected, ended)
+    channel = Channel(connected, ended)
+    if (end := channel.certificate_expiry) is not None and (left := end - clock.now_ms() / 1000) < SOON_DAYS * 86_400:
+        _tell_expiry(address, lifetime(left))
+    return channel
+
+
+@lru_cache(maxsize=1024)
+def _tell_expiry(address: str, life: str) -> None:
+    """Once a day and address at most: connections are made again and again."""
+    logger.warning("the TLS certificate of %s %s", address, life)

@@ -7,40 +7,71 @@ later hop back to the event loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
+from pyromq import speedups
 from pyromq.clock import Clock
-from pyromq.errors import AnotherServer, ProtocolError
+from pyromq.errors import AnotherServer, ConnectionLost, ProtocolError
+from pyromq.logs import logger_of
 from pyromq.net.connection_config import ConnectionConfig
-from pyromq.remoting.dispatch import Dispatcher
+from pyromq.net.ended_transport import untie
+from pyromq.net.tls.failures import broken, ended_unheard
+from pyromq.net.usage import Shared, Usage, run_soon
+from pyromq.remoting.dispatch import Dispatching
 from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.refusals import BROKEN_OFF, NO_FRAMES
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.reactor import Transport
+else:
 
-HIGH_WATER_BYTES = 4 << 20  # output a slow reader may leave unread: then a server stops reading, a client asking
+    class Transport:
+        """No transport is one of the compiled reactor's."""
+
+        heard: float
+        is_within_frame: bool
+
+
+logger = logger_of(__name__)
+
+HIGH_WATER_BYTES = 4 << 20  # output a server may leave unread: then a client stops asking
 
 
 class Connection(asyncio.Protocol):
     """A connection from its first byte to its last. `exchange` is there once it is open.
 
-    `initiator` is true at the side that opened it. `opened` and `lost` are called once each, at begin and end.
+    `initiator` is true at the side that opened it; the other side is a server's and has `shared`, by whose limits its
+    peer lives. `opened` and `lost` are called once each, at begin and end.
     """
 
+    # There may be tens of thousands, as of what they are made of.
+    # fmt: off
+    __slots__ = (
+        "__weakref__", "_clock", "_config", "_dispatcher", "_failure", "_flush_asked", "_initiator", "_is_refused",
+        "_last_written", "_loop", "_lost", "_made_at", "_opened", "_shared", "_sockname", "_transport", "_usage",
+        "exchange", "writable",
+    )
+    # fmt: on
     exchange: Exchange
+    writable: asyncio.Event  # of an initiator: not set while the peer leaves too much unread
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatching,
         clock: Clock,
         config: ConnectionConfig,
         *,
         initiator: bool,
+        shared: Shared | None = None,
         opened: Callable[[Connection], None] = lambda connection: None,
         lost: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
-        self.writable = asyncio.Event()  # not set while the peer leaves too much unread
-        self.writable.set()
+        if initiator:
+            self.writable = asyncio.Event()
+            self.writable.set()
+        self._shared = shared
+        self._usage: Usage | None = None
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
@@ -49,28 +80,51 @@ class Connection(asyncio.Protocol):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
+        self._sockname: tuple[str, int]
         self._flush_asked = False
         self._is_refused = False
-        self._failure: AnotherServer | None = None
+        self._failure: ConnectionLost | None = None
         self._last_written = 0.0
+        self._made_at = 0.0
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """Our end: host and port."""
-        host, port = self._transport.get_extra_info("sockname")[:2]
+        """Our end: host and port, also when the connection is gone."""
+        host, port = self._sockname[:2]
         return host, port
 
     @property
     def idle_since(self) -> float:
         """When something last came or was written; monotonic seconds."""
-        return max(self.exchange.last_heard, self._last_written)
+        heard = self._transport.heard if isinstance(self._transport, Transport) else 0.0
+        return max(self.exchange.last_heard, self._last_written, heard)
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate that the peer showed, in DER; None if it showed none."""
+        tls = self._transport.get_extra_info("ssl_object")
+        return tls.getpeercert(True) if tls is not None else None
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether more has to come of a request that has begun."""
+        transport = self._transport
+        return self.exchange.splitter.is_within_frame or (
+            isinstance(transport, Transport) and transport.is_within_frame
+        )
 
     def flush(self) -> None:
         """Write what is ready, by one call."""
         self._flush_asked = False
+        if self.exchange.closed:
+            return
         output = self.exchange.take_output()
         if output:
             self._transport.write(output[0] if len(output) == 1 else b"".join(output))
+        usage, exchange = self._usage, self.exchange
+        is_counted = usage is not None and usage.is_counted
+        if self._shared is not None and (is_counted or exchange.is_behind or exchange.splitter.unfinished):
+            self._used(self._shared).weigh()
 
     def hold(self) -> None:
         """Schedule no flush: the caller is about to flush."""
@@ -83,56 +137,107 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         """Close at once, whatever is unwritten."""
+        self._is_refused = True  # a frame that ends with it is no news
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._transport = cast(asyncio.Transport, transport)
+        if self._initiator:
+            self._sockname = transport.get_extra_info("sockname") or ("0.0.0.0", 0)
         self.exchange = Exchange(
             self._dispatcher,
             self._clock,
             address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # none: the peer is gone already
             wake=self._ask_flush,
-            run_soon=self._run_soon,
+            run_soon=self._run_soon if self._shared is None else self._shared.run_soon,
             initiator=self._initiator,
             serialization=self._config.serialization,
             hooks=self._config.hooks,
-            signer=self._config.signer,
+            signer=self._config.signer if self._initiator else None,  # who serves has no account
+            budget=None if self._shared is None else self._shared.budget,
         )
+        self.exchange.writer = self._transport
+        if self._shared is None:
+            self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        else:  # all that is not sent is counted: told from the first bytes that stay until the last are gone
+            self._transport.set_write_buffer_limits(high=1, low=0)
+        if isinstance(transport, Transport):
+            transport.set_address(self.exchange.packed_address)
+        self._made_at = self.exchange.last_heard
         self._opened(self)
 
     def data_received(self, data: bytes) -> None:
         try:
-            self.exchange.receive(data)
+            self.exchange.receive(data, is_next=self._shared is None or self._shared.backlog.is_empty)
         except ProtocolError as error:
-            self._is_refused = True
-            if self._initiator:
-                self._failure = _another_server(self.exchange.address, data)
-            if self._failure is None:  # else who asks is told
-                logger.warning("closing connection %s %s: %s", self._preposition, self.exchange.address, error)
-            self.finish()
+            self._end(error, data)
+        else:
+            self.flush()
+
+    def go_on(self, until: float) -> None:
+        """Answer what is behind until then; monotonic seconds."""
+        if self._transport.is_closing():
             return
-        self.flush()
+        try:
+            self.exchange.go_on(until)
+        except ProtocolError as error:
+            self._end(error)
+        else:
+            self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.writable.set()
-        if self.exchange.unfinished and not self._is_refused:
-            text = "connection %s %s ended within a frame, after %d bytes"
-            logger.warning(text, self._preposition, self.exchange.address, self.exchange.unfinished)
+        unfinished = self.exchange.splitter.unfinished
+        if unfinished and not self._is_refused:
+            self._tell(BROKEN_OFF, "connection %s %s ended within a frame, after %d bytes", unfinished)
+        if self._shared is None:
+            self.writable.set()
+        elif self._usage is not None:
+            self._usage.end()
+            self._usage = None
         self._lost(self)
-        reason = str(error) if error else "closed by the server" if self._initiator else "closed by peer"
-        self.exchange.close(reason, self._failure)
+        untie(self._transport)
+        self.exchange.close(self._reason(error), self._failure)
+
+    def _reason(self, error: Exception | None) -> str:
+        was_heard = self.exchange.last_heard != self._made_at
+        if self._initiator and not was_heard and (error is None or isinstance(error, ConnectionResetError)):
+            return ended_unheard(self._config.tls)
+        return broken(error) if error else "closed by the server" if self._initiator else "closed by peer"
 
     def pause_writing(self) -> None:
-        self.writable.clear()
-        if not self._initiator:
-            self._transport.pause_reading()
+        """Not all was sent. Of a server's connection called again when much more stays."""
+        if self._shared is None:
+            self.writable.clear()
+        else:
+            self._used(self._shared).is_clogged = True
+            self._used(self._shared).weigh()
 
     def resume_writing(self) -> None:
-        self.writable.set()
-        if not self._initiator:
-            self._transport.resume_reading()
+        if self._shared is None:
+            self.writable.set()
+        else:
+            self._used(self._shared).is_clogged = False
+            self._used(self._shared).weigh()
+
+    def _used(self, shared: Shared) -> Usage:
+        """Return what counts what this connection uses: made once there is something, which most never have."""
+        if self._usage is None:
+            self._usage = Usage(self, self._transport, shared)
+        return self._usage
+
+    def _end(self, error: ProtocolError, data: bytes = b"") -> None:
+        """The peer has sent what is no frame."""
+        self._is_refused = True
+        address = self.exchange.address
+        if self._initiator:
+            self._failure = _another_server(address, data) or ConnectionLost(f"connection to {address} broke: {error}")
+        if not isinstance(self._failure, AnotherServer):  # else who asks is told
+            self._tell(NO_FRAMES, "closing connection %s %s: %s", error)
+        self.finish()
+
+    def _tell(self, reason: str, text: str, what: object) -> None:
+        address = self.exchange.address
+        self._dispatcher.refusals.note(reason, address, text, self._preposition, address, what)
 
     @property
     def _preposition(self) -> str:
@@ -146,10 +251,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
 
     def _run_soon(self, *call: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(*call)  # type: ignore[arg-type]  # function and its arguments
-        except RuntimeError:  # an answer completed by another thread after the loop has ended has nobody to go to
-            logger.debug("an answer for %s came after the end", self.exchange.address)
+        run_soon(self._loop, *call)
 
 
 def _another_server(address: str, data: bytes) -> AnotherServer | None:

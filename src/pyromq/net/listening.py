@@ -1,13 +1,208 @@
-"""How a listening socket ends."""
+"""How a port is opened, and how its listening sockets end."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pyromq import speedups
+from pyromq.clock import Clock
+from pyromq.errors import UsageError
+from pyromq.logs import logger_of
+from pyromq.net.port_owner import port_owner
+from pyromq.net.serving_loop import selector_of
+from pyromq.net.tls.first_bytes import FirstBytes
+from pyromq.net.tls.server import ServerContext
+from pyromq.remoting.refusals import Refusals
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.express import Express
+    from pyromq.speedups.reactor import Reactor
+
+logger = logger_of(__name__)
+
+BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 64
+_PAUSE_SECONDS = 1.0  # where the process has no descriptor left for another connection
+_TRIES = 20  # to find a free port that has another free one beside it
 _ACCEPT_TURNS = 3  # of the loop, until a connection that was accepted has told its protocol
 
 
-def stop_listening(listener: asyncio.Server) -> None:
+class Listener(Protocol):
+    """What accepts connections."""
+
+    @property
+    def sockets(self) -> Sequence[Any]: ...
+
+    def get_loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
+
+
+class HandingListener:
+    """Accepts connections as `asyncio.Server` does, and hands each to who serves it: sockets that do not block."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        serve: Callable[[socket.socket], object],
+        *,
+        reactor: Reactor | None,
+        first_bytes: FirstBytes | None = None,
+    ) -> None:
+        """`reactor` and `first_bytes` end with the listener."""
+        self.sockets = sockets
+        self._serve = serve
+        self._reactor = reactor
+        self._first_bytes = first_bytes
+        self._loop = asyncio.get_running_loop()
+        for each in sockets:
+            self._loop.add_reader(each.fileno(), self._accept, each)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def is_serving(self) -> bool:
+        return bool(self.sockets)
+
+    def close(self) -> None:
+        sockets, self.sockets = self.sockets, ()
+        for each in sockets:
+            self._loop.remove_reader(each.fileno())
+            each.close()
+        if self._first_bytes is not None:
+            self._first_bytes.close()
+
+    async def wait_closed(self) -> None:
+        """Called when all connections have ended."""
+        if self._first_bytes is not None:
+            await self._first_bytes.wait_closed()
+        if self._reactor is not None:
+            self._reactor.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.warning("accepting connections pauses for %g s: %s", _PAUSE_SECONDS, error)
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(_PAUSE_SECONDS, self._go_on, listening)
+                return
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._serve(accepted)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+
+async def listen(
+    factory: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    *,
+    clock: Clock,
+    refusals: Refusals,
+    beside: int = 0,
+    tls: ServerContext | None = None,
+    express: Sequence[Express] = (),
+    busy_poll_us: int = 0,
+    kept_bytes: int = 16 << 20,
+) -> Listener:
+    """Open a port: with the compiled reactor where there is one, with asyncio's transports otherwise.
+
+    `beside`: open another one, so far from the first, for the same. `express` answer hot requests there, before a
+    protocol sees them; `kept_bytes` are those of requests that may be kept there before protocols have them. Raises
+    `UsageError` naming the port that cannot be opened.
+    """
+    loop = asyncio.get_running_loop()
+    sockets = await _open_both(host, port, beside) if beside else await _open(host, port)
+    reactor = None
+    if speedups.is_active:
+        reactor = Reactor(
+            loop,
+            monotonic=clock.monotonic,
+            express=express,
+            busy_poll_us=busy_poll_us,
+            kept_bytes=kept_bytes,
+            selector=selector_of(loop),
+        )
+
+    def serve(accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+        if reactor is not None:
+            reactor.add(accepted, protocol)
+        else:
+            _serve_by_asyncio(accepted, protocol)
+
+    if tls is None:
+        return HandingListener(sockets, lambda accepted: serve(accepted, factory()), reactor=reactor)
+    first_bytes = FirstBytes(tls, clock, refusals, factory=factory, serve=serve)
+    return HandingListener(sockets, first_bytes.add, reactor=reactor, first_bytes=first_bytes)
+
+
+async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
+    """Return listening sockets of a port, first, and of the one `beside` it; of any such pair for port 0."""
+    for left in reversed(range(_TRIES)):
+        opened = await _open(host, port)
+        try:
+            return opened + await _open(host, opened[0].getsockname()[1] + beside)
+        except UsageError as error:
+            for each in opened:
+                each.close()
+            if port or not left:
+                raise UsageError(f"{error}; it is opened together with port {port}") from error
+    raise AssertionError("the last try returns or raises")
+
+
+async def _open(host: str, port: int) -> list[socket.socket]:
+    """Return listening sockets for all addresses of a host. Raises `UsageError`."""
+    try:
+        opened = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
+    except (OSError, OverflowError) as error:  # the latter: a port beyond 65535
+        raise UsageError(listen_failure(host, port, error)) from error
+    sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in opened.sockets]
+    opened.close()
+    for each in sockets:
+        each.setblocking(False)
+        each.listen(BACKLOG)
+    return sockets
+
+
+def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
+    """Return why a port cannot be opened, for who wanted it."""
+    if isinstance(error, OverflowError):
+        return f"cannot listen on {host}:{port}: a port is 0 to 65535"
+    if error.errno == errno.EADDRINUSE:
+        owner = port_owner(port)
+        return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")
+    if error.errno == errno.EACCES:
+        return f"port {port} at {host} may not be opened by this user; choose one above 1023"
+    if error.errno == errno.EADDRNOTAVAIL or "could not bind on any address" in str(error):  # Python 3.13 on
+        return f"{host} is no address of this machine"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+def _serve_by_asyncio(accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+    loop = asyncio.get_running_loop()
+    connecting = loop.create_task(loop.connect_accepted_socket(lambda: protocol, accepted), name="take a connection")
+    _connecting.add(connecting)  # the loop itself forgets tasks
+    connecting.add_done_callback(_connecting.discard)
+
+
+_connecting: set[asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]] = set()
+
+
+def stop_listening(listener: Listener) -> None:
     """Take no new connections from now on; the port is free two turns of the loop later. Idempotent.
 
     A connection accepted in this very turn gets its transport first: asyncio would forget it, unclosed.

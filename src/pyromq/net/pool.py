@@ -8,13 +8,13 @@ from pyromq.clock import Clock
 from pyromq.errors import NotRunning
 from pyromq.net.channel import Channel, connect
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.dispatch import Dispatching
 
 
 class Pool:
     """The connections of one client: `channel(address)` gives the open one or opens it."""
 
-    def __init__(self, dispatcher: Dispatcher, clock: Clock, connections: ConnectionConfig = PLAIN) -> None:
+    def __init__(self, dispatcher: Dispatching, clock: Clock, connections: ConnectionConfig = PLAIN) -> None:
         self._dispatcher = dispatcher
         self._clock = clock
         self._connections = connections

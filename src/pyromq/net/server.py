@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-from collections.abc import Callable
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
-from pyromq.errors import UsageError
+from pyromq.logs import logger_of
+from pyromq.net.backlog import Backlog
 from pyromq.net.connection import Connection
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.listening import all_accepted, stop_listening
-from pyromq.net.port_owner import port_owner
+from pyromq.net.listening import Listener, all_accepted, listen, stop_listening
 from pyromq.net.tasks import Tasks, every
+from pyromq.net.tls.server import ServerContext, ServerTlsConfig, TlsMode
+from pyromq.net.usage import Shared
+from pyromq.remoting.budget import Budget
+from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.refusals import IDLE
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pyromq.speedups.express import Express
+
+logger = logger_of(__name__)
 
 IDLE_SECONDS = 120.0  # upstream closes a connection without traffic after this
+KEPT_SHARE = 4  # part of `received_bytes` that the compiled reactor keeps before connections count them
+_OTHER_DESCRIPTORS = 64  # at least, of files of the store
 WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
-BACKLOG = 1024
 
 
 class Server:
-    """Serves one dispatcher on one address. `port` is known after `start`, also when 0 was asked for."""
+    """Serves one dispatcher on one address. `port` is known after `start`, also when 0 was asked for.
+
+    `beside`: listen on another port, too, so far from the first; connections of both are alike, and count together.
+    `express` answer hot requests without it, as it would, where there are no hooks, and no guard that they do not know.
+    """
 
     def __init__(
         self,
@@ -34,27 +50,51 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        beside: int = 0,
         connections: ConnectionConfig = PLAIN,
+        limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
+        tls: ServerTlsConfig | None = None,
+        express: Sequence[Express] = (),
+        busy_poll_us: int = 0,
     ) -> None:
         self.host = host
         self.port = port
+        self._beside = beside
         self.exchanges: set[Exchange] = set()
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = connections
-        self._listener: asyncio.Server | None = None
+        self._limits = limits
+        self._refusals = dispatcher.refusals
+        self._shared: Shared | None = None
+        self._most_connections = min(limits.connections, _most_descriptors())
+        self._by_host: Counter[str] = Counter()
+        self._tell_opened, self._tell_lost = self._opened, self._lost  # made once, not for each connection
+        self._tls = tls
+        self._express = express
+        self._busy_poll_us = busy_poll_us
+        self._listener: Listener | None = None
         self._connections: set[Connection] = set()
         self._tasks = Tasks()
 
     async def start(self) -> None:
-        """Listen. Raises `UsageError` naming the port, and its owner if known, when it cannot."""
-        tls = self._config.tls.server_context() if self._config.tls is not None else None
-        try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._new_connection, self.host, self.port, backlog=BACKLOG, ssl=tls
-            )
-        except (OSError, OverflowError) as error:  # the latter: a port beyond 65535
-            raise UsageError(_listen_failure(self.host, self.port, error)) from error
+        """Listen. Raises `UsageError` naming the port, and its owner if known, when it cannot; or a file of TLS."""
+        self._shared = Shared(Budget(self._limits, self._refusals), Backlog(self._clock))
+        context = None
+        if self._tls is not None and self._tls.mode is not TlsMode.DISABLED:
+            context = ServerContext(self._tls, self._clock)
+        self._listener = await listen(
+            self._new_connection,
+            self.host,
+            self.port,
+            clock=self._clock,
+            tls=context,
+            refusals=self._refusals,
+            beside=self._beside,
+            express=() if self._config.hooks or not self._dispatcher.allows_express else self._express,
+            busy_poll_us=self._busy_poll_us,
+            kept_bytes=self._limits.received_bytes // KEPT_SHARE,
+        )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._tasks.start(every(10.0, self._close_idle, self._clock), name="close idle connections")
         self._tasks.start(every(0.5, self._expire_calls, self._clock), name="expire calls")
@@ -89,28 +129,71 @@ class Server:
 
     def _new_connection(self) -> Connection:
         return Connection(
-            self._dispatcher, self._clock, self._config, initiator=False, opened=self._opened, lost=self._lost
+            self._dispatcher,
+            self._clock,
+            self._config,
+            initiator=False,
+            shared=self._shared,
+            opened=self._tell_opened,
+            lost=self._tell_lost,
         )
 
     def _opened(self, connection: Connection) -> None:
-        self.exchanges.add(connection.exchange)
-        self._connections.add(connection)
+        address = connection.exchange.address
+        host = address.rpartition(":")[0]
+        if len(self._connections) >= self._most_connections:
+            self._refuse(connection, "maxConnections", self._most_connections)
+        elif self._by_host[host] >= self._limits.connections_per_address:
+            self._refuse(connection, "maxConnectionsPerAddress", self._limits.connections_per_address)
+        else:
+            self.exchanges.add(connection.exchange)
+            self._connections.add(connection)
+            self._by_host[host] += 1
+
+    def _refuse(self, connection: Connection, setting: str, limit: int) -> None:
+        address = connection.exchange.address
+        self._refusals.note(setting, address, "no connection for %s: there are %d (%s)", address, limit, setting)
+        connection.cut()
 
     def _lost(self, connection: Connection) -> None:
+        if connection not in self._connections:  # it was refused
+            return
         self.exchanges.discard(connection.exchange)
         self._connections.discard(connection)
+        host = connection.exchange.address.rpartition(":")[0]
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
 
     def _close_idle(self) -> None:
-        oldest = self._clock.monotonic() - IDLE_SECONDS
+        now = self._clock.monotonic()
+        idle, stuck = now - IDLE_SECONDS, now - self._limits.frame_timeout_ms / 1000
         for connection in list(self._connections):
-            if connection.idle_since < oldest:
-                logger.info("closing connection of %s: no traffic for %g s", connection.exchange.address, IDLE_SECONDS)
-                connection.cut()
+            since = connection.idle_since
+            if since >= stuck:
+                continue
+            if since < idle:
+                self._close(connection, IDLE, "no traffic for", IDLE_SECONDS, logging.INFO)
+            elif connection.is_within_frame:
+                self._close(connection, "frameTimeoutMillis", "no further byte of a request for", now - since)
+
+    def _close(
+        self, connection: Connection, reason: str, why: str, seconds: float, level: int = logging.WARNING
+    ) -> None:
+        address = connection.exchange.address
+        self._refusals.note(reason, address, "closing connection of %s: %s %d s", address, why, seconds, level=level)
+        connection.cut()
 
     def _expire_calls(self) -> None:
         for exchange in self.exchanges:
             if exchange.waiting:
                 exchange.expire()
+
+
+def _most_descriptors() -> int:
+    """Return how many connections leave the process enough descriptors for its files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - max(_OTHER_DESCRIPTORS, soft // 8)
 
 
 async def _poll(done: Callable[[], bool], seconds: float) -> None:
@@ -121,16 +204,3 @@ async def _poll(done: Callable[[], bool], seconds: float) -> None:
     while not done() and loop.time() < deadline:
         turns += 1
         await asyncio.sleep(0 if turns < 10 else 0.005)  # closing a connection takes three turns
-
-
-def _listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
-    if isinstance(error, OverflowError):
-        return f"cannot listen on {host}:{port}: a port is 0 to 65535"
-    if error.errno == errno.EADDRINUSE:
-        owner = port_owner(port)
-        return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")
-    if error.errno == errno.EACCES:
-        return f"port {port} at {host} may not be opened by this user; choose one above 1023"
-    if error.errno == errno.EADDRNOTAVAIL or "could not bind on any address" in str(error):  # Python 3.13 on
-        return f"{host} is no address of this machine"
-    return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -12,6 +12,7 @@ VERSION_NAME = "V4_9_8"
 MAX_RECONSUME_VERSION = 121  # 3.4.9: from here a client's own maxReconsumeTimes counts
 RELAY_VERSION = 62  # 3.1.8: lowest that may be asked for running info and direct consumption
 STATUS_VERSION = 28  # 3.0.7: lowest that may be asked for its consumer status
+_FIRST_REGULAR_VERSION = 194  # 3.9.1-SNAPSHOT: from here two numbers a release, its snapshot first
 
 RESPONSE = 0x1  # bit of a command's flag
 ONE_WAY = 0x2
@@ -89,6 +90,11 @@ class RequestCode(IntEnum):
     GET_ALL_CONSUMER_OFFSET = 43
     GET_ALL_DELAY_OFFSET = 45
     CHECK_CLIENT_CONFIG = 46
+    UPDATE_AND_CREATE_ACL_CONFIG = 50
+    DELETE_ACL_CONFIG = 51
+    GET_BROKER_CLUSTER_ACL_INFO = 52
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
+    GET_BROKER_CLUSTER_ACL_CONFIG = 54
     GET_TIMER_METRICS = 61
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
@@ -152,3 +158,12 @@ class RequestCode(IntEnum):
     FIND_BATCH = 100_333
     LIST_BATCHES = 100_334
     LIST_TIMERS = 100_370  # ours
+    BROKER_FIGURES = 100_380  # ours
+
+
+def version_name(version: int) -> str:
+    """Return a release's name as Java's tools print it, `V4_9_8`; of very old ones the number. Source: MQVersion."""
+    if version < _FIRST_REGULAR_VERSION:
+        return str(version)
+    release, is_final = divmod(version - _FIRST_REGULAR_VERSION + 2 * 391, 2)
+    return f"V{release // 100}_{release // 10 % 10}_{release % 10}" + ("" if is_final else "_SNAPSHOT")

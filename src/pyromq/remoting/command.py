@@ -24,12 +24,17 @@ from typing import Any, cast
 
 import msgspec
 
+from pyromq import speedups
 from pyromq.errors import MQError, ProtocolError, from_response
 from pyromq.remoting import headers  # noqa: F401  the declarations register themselves as subclasses of Header
+from pyromq.remoting.binary_header import decode_binary, encode_binary
 from pyromq.remoting.codes import RESPONSE, VERSION, Language
 from pyromq.remoting.frame import BINARY, JSON, frame_words
 from pyromq.remoting.header import Filled, H, Header, HeaderTemplate, parse_header, request_headers, wire_fields
-from pyromq.remoting.signer import Signer
+from pyromq.remoting.signer import Signer, frame_signer
+
+if speedups.is_active:
+    from pyromq.speedups.requests import RequestWriter
 
 OUR_LANGUAGE = Language.PYTHON
 _TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
@@ -114,6 +119,15 @@ class ReplyTemplate:
         # With holes for the variables and the opaque.
         self.line = _json_line(code, self._header.ext_json, flag=b"%d" % RESPONSE, opaque=b"%d", remark=escaped)
 
+    def binary(self) -> tuple[bytes, list[tuple[bytes, bytes, int]]]:
+        """Return the answer's binary header up to its fields, and each field as `HeaderTemplate.entries` gives it.
+
+        The opaque is 0; the names have their lengths before them.
+        """
+        head = encode_binary(self.code, {}, opaque=0, flag=RESPONSE, remark=self.remark)[:-4]
+        entries = [(name.encode(), text.encode(), number) for name, text, number in self._header.entries()]
+        return head, [(len(name).to_bytes(2) + name, text, number) for name, text, number in entries]
+
     def reply(self, filled: FilledReply) -> Reply:
         """Return an answer by this template as structs, for those who need it in another form."""
         return Reply(self._header.header(filled.values), filled.body, self.code, self.remark)
@@ -129,6 +143,9 @@ class FilledReply(msgspec.Struct, gc=False):
 
 
 Answered = Reply | FilledReply
+
+# Properties have 32 KiB at most, of which JSON makes six times as many; a header of this size is read in 4 ms.
+MAX_HEADER_BYTES = 1 << 18
 
 _LARGEST_BINARY_CODE = 0x7FFF
 _HEADERS = request_headers()
@@ -161,7 +178,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
 
     Called for every request a server gets.
     """
-    if serialization == JSON:
+    if serialization == JSON and len(header) <= MAX_HEADER_BYTES:
         decode = _FAST.get(header[: header.find(b",", 8, 20)])
         if decode is not None:
             try:
@@ -180,14 +197,14 @@ def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -
     """Decode as `decode_request` does; the call keeps its fields as they came, for guards that check signatures."""
     command = decode_request(serialization, header, body)
     if isinstance(command, Call):
-        raw = _decode_json(header) if serialization == JSON else _decode_binary(header)
+        raw = _decode_json(header) if serialization == JSON else _Raw(*decode_binary(header))
         command.fields = raw.extFields or {}
     return command
 
 
 def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Response:
     """Return the command of a frame, expected to be an answer. Raises `ProtocolError` for what is no header at all."""
-    if serialization == JSON:
+    if serialization == JSON and len(header) <= MAX_HEADER_BYTES:
         try:
             raw = _RAW.decode(header)
         except _UNREADABLE:
@@ -213,10 +230,12 @@ _RAW = msgspec.json.Decoder(_Raw, strict=False)
 
 
 def _decode_tolerantly(serialization: int, header: bytes, body: bytes) -> Call | Response:
+    if len(header) > MAX_HEADER_BYTES:
+        raise ProtocolError(f"header of {len(header)} bytes; the limit is {MAX_HEADER_BYTES}")
     if serialization == JSON:
         raw = _decode_json(header)
     elif serialization == BINARY:
-        raw = _decode_binary(header)
+        raw = _Raw(*decode_binary(header))
     else:
         raise ProtocolError(f"header serialization {serialization} is unknown; 0 is JSON, 1 is binary")
     fields = raw.extFields or {}
@@ -231,6 +250,8 @@ def _decode_tolerantly(serialization: int, header: bytes, body: bytes) -> Call |
         try:
             call.header = parse_header(declared, fields)
         except MQError as error:
+            # Without what was on the stack, the call itself among it: both would stay until they are collected.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
             call.fault = error
     return call
 
@@ -242,44 +263,11 @@ def _decode_json(header: bytes) -> _Raw:
         raise ProtocolError(f"JSON header of {len(header)} bytes cannot be read: {error}") from error
 
 
-_BINARY_HEAD = struct.Struct(">hBhii")
-_INT = struct.Struct(">i")
-_SHORT = struct.Struct(">h")
-
-
-def _decode_binary(header: bytes) -> _Raw:
-    try:
-        code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
-        remark, position = _read_text(header, _BINARY_HEAD.size, _INT)
-        size = _INT.unpack_from(header, position)[0]
-        position += 4
-        end = position + size
-        if size < 0 or end > len(header):
-            raise ProtocolError(f"binary header: {size} bytes of fields, {len(header) - position} are left")
-        fields = {}
-        while position < end:
-            key, position = _read_text(header, position, _SHORT)
-            value, position = _read_text(header, position, _INT)
-            if value:  # a value of no bytes counts as absent
-                fields[key] = value
-    except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"binary header of {len(header)} bytes cannot be read: {error}") from error
-    return _Raw(code, opaque, flag, version, language, remark or None, fields)
-
-
-def _read_text(header: bytes, position: int, length: struct.Struct) -> tuple[str, int]:
-    start = position + length.size
-    size = length.unpack_from(header, position)[0]
-    if size < 0 or start + size > len(header):
-        raise ProtocolError(f"binary header: a text of {size} bytes at byte {position} of {len(header)}")
-    return header[start : start + size].decode(), start + size
-
-
 def _language_name(language: Any) -> str:
     """Java reads a name it does not know as null and goes on; so do we."""
     if isinstance(language, int) and not isinstance(language, bool):
         return Language(language).name if language in Language._value2member_map_ else "OTHER"
-    return language if isinstance(language, str) else "JAVA"
+    return language if isinstance(language, str) and len(language) <= 20 and language.isprintable() else "JAVA"
 
 
 def encode_request(
@@ -294,30 +282,38 @@ def encode_request(
     """Return the frame of a request. One whose code is too large for a binary header is written as JSON."""
     if header.code > _LARGEST_BINARY_CODE:
         serialization = JSON
-    if signer is not None:
-        fields = wire_fields(header.header if isinstance(header, Filled) else header)
-        fields |= signer.sign(fields, body)
-        return _encode(
-            int(header.code), fields, body, opaque=opaque, flag=flag, remark=None, serialization=serialization
-        )
-    if isinstance(header, Filled):
-        if serialization == JSON:
-            line = header.template.request_line or _prepare_request(header.template)
+    frames_signer = frame_signer(signer)
+    if serialization == JSON and isinstance(header, Filled) and (signer is None or frames_signer is not None):
+        template = header.template
+        line = template.request_line or _prepare_request(template)
+        writer = template.request_writer
+        if writer is not None and (frame := writer.frame(header.values, flag, opaque, body)) is not None:
+            unsigned = cast(bytes, frame)
+        else:
             encoded = line % (*header.values, flag, opaque)
-            return frame_words(JSON, len(encoded), len(body)) + encoded + body
-        header = header.header
-    fields = wire_fields(header)
+            unsigned = frame_words(JSON, len(encoded), len(body)) + encoded + body
+        if frames_signer is None:
+            return unsigned
+        if (signed := frames_signer.sign(unsigned)) is not None:
+            return signed
+    fields = wire_fields(header.header if isinstance(header, Filled) else header)
+    if signer is not None:
+        if serialization == BINARY:  # readers take a text of no bytes for absent, and so does the signature
+            fields = {name: value for name, value in fields.items() if value}
+        fields |= signer.sign(fields, body)
     return _encode(int(header.code), fields, body, opaque=opaque, flag=flag, remark=None, serialization=serialization)
 
 
 def _prepare_request(template: HeaderTemplate) -> bytes:
     """Return the whole JSON header with holes for the template's variables, the flag and the opaque."""
     template.request_line = _json_line(template.code, template.ext_json, flag=b"%d", opaque=b"%d", remark=None)
+    if speedups.is_active:
+        template.request_writer = RequestWriter(template.request_line)
     return template.request_line
 
 
-def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -> None:
-    """Append the frame that answers `call`, in the call's serialization, to what is written next."""
+def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -> int:
+    """Append the frame that answers `call`, in the call's serialization, to what is written next; return its bytes."""
     if type(reply) is FilledReply:
         if call.serialization == JSON:
             header = reply.template.line % (*reply.values, call.opaque)
@@ -327,21 +323,21 @@ def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -
                 output += (_pack_words(4 + size + reply.body_size, size), header, *body)
             else:
                 output += (_pack_words(4 + size, size), header)
-            return
+            return 8 + size + reply.body_size
         reply = reply.template.reply(reply)
     assert type(reply) is Reply
     raw = reply.body if isinstance(reply.body, bytes) else b"".join(reply.body)
-    output.append(
-        _encode(
-            reply.code,
-            None if reply.header is None else wire_fields(reply.header),
-            raw,
-            opaque=call.opaque,
-            flag=RESPONSE,
-            remark=reply.remark,
-            serialization=call.serialization,
-        )
+    frame = _encode(
+        reply.code,
+        None if reply.header is None else wire_fields(reply.header),
+        raw,
+        opaque=call.opaque,
+        flag=RESPONSE,
+        remark=reply.remark,
+        serialization=call.serialization,
     )
+    output.append(frame)
+    return len(frame)
 
 
 def _encode(
@@ -355,7 +351,7 @@ def _encode(
     serialization: int,
 ) -> bytes:
     if serialization == BINARY:
-        encoded = _encode_binary(code, fields or {}, opaque=opaque, flag=flag, remark=remark)
+        encoded = encode_binary(code, fields or {}, opaque=opaque, flag=flag, remark=remark)
     else:
         serialization = JSON
         encoded = _json_line(
@@ -378,14 +374,3 @@ def _json_line(code: int, fields: bytes | None, *, flag: bytes, opaque: bytes, r
         b"" if remark is None else b',"remark":' + msgspec.json.encode(remark),
         _TAIL,
     )
-
-
-def _encode_binary(code: int, fields: dict[str, str], *, opaque: int, flag: int, remark: str | None) -> bytes:
-    entries: list[bytes] = []
-    for name, value in fields.items():
-        key, text = name.encode(), value.encode()
-        entries += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)
-    ext = b"".join(entries)
-    text = (remark or "").encode()
-    head = _BINARY_HEAD.pack(code, OUR_LANGUAGE, VERSION, opaque, flag)
-    return b"".join((head, _INT.pack(len(text)), text, _INT.pack(len(ext)), ext))

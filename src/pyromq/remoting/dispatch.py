@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from pyromq.errors import MQError, ProtocolError, ResponseCode
+from pyromq.clock import SystemClock
+from pyromq.errors import LimitReached, MQError, ProtocolError, ResponseCode
+from pyromq.excerpt import bounded
 from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.guard import Guard
 from pyromq.remoting.header import Header, request_headers
+from pyromq.remoting.later import Later
+from pyromq.remoting.refusals import FAILED, UNREADABLE, UNSUPPORTED, Refusals
 
-logger = logging.getLogger(__name__)
+MOST_REMARK = 1000  # characters of an error's text in an answer: it quotes names of whatever length
 
-Answer = Callable[[Any, Call], "Answered | Future[Answered]"]
-RunAnswer = Callable[[list[Call]], "list[Answered | Future[Answered]]"]
+Answer = Callable[[Any, Call], "Answered | Future[Answered] | Later"]
+RunAnswer = Callable[[list[Call]], "list[Answered | Future[Answered] | Later]"]
 A = TypeVar("A", bound=Callable[..., Any])
 
 
@@ -46,13 +50,30 @@ def answers_runs(*requests: type[Header]) -> Callable[[A], A]:
     return mark
 
 
+class Dispatching(Protocol):
+    """What a connection needs of who answers its peer's requests."""
+
+    keeps_fields: bool  # whether calls are to keep their fields as they came
+    refusals: Refusals
+
+    def dispatch(self, call: Call) -> Answered | Future[Answered] | Later: ...
+
+    def dispatch_run(self, calls: list[Call]) -> list[Answered | Future[Answered] | Later] | None: ...
+
+    def refused(self, error: MQError, call: Call) -> Reply: ...
+
+    def failure(self, error: BaseException, call: Call) -> Reply: ...
+
+
 class Dispatcher:
     """The table code -> answer of one server or client, collected from the marked methods of the given objects.
 
-    `guard` is asked before calls are answered, once for a burst; what it refuses nobody else sees.
+    `guard` is asked before calls are answered, once for a burst; what it refuses nobody else sees. `refusals` are told
+    of what cannot be read or answered.
     """
 
-    def __init__(self, *answerers: object, guard: Guard | None = None) -> None:
+    def __init__(self, *answerers: object, guard: Guard | None = None, refusals: Refusals | None = None) -> None:
+        self.refusals = refusals or Refusals(SystemClock())
         self.keeps_fields = guard is not None and guard.reads_fields
         self._guard = guard
         self._table: dict[int, Answer] = {}
@@ -60,64 +81,94 @@ class Dispatcher:
         for answerer in answerers:
             _collect(answerer, "answered_requests", self._table)
             _collect(answerer, "answered_runs", self._run_table)
+        for code in _marked(answerers, "answered_requests") - _marked(answerers, "answered_runs"):
+            self._run_table.pop(code, None)  # a second spelling that one by one is answered elsewhere, is so in runs
+
+    @property
+    def allows_express(self) -> bool:
+        """Whether compiled answers may be given: nobody judges calls, or they judge themselves."""
+        return self._guard is None or self._guard.is_compiled
 
     @property
     def codes(self) -> frozenset[int]:
         """The request codes that have an answer."""
         return frozenset(self._table)
 
-    def dispatch(self, call: Call) -> Answered | Future[Answered]:
+    def dispatch(self, call: Call) -> Answered | Future[Answered] | Later:
         """Answer a call: at once, or with a future where the answer has to wait. Never raises.
 
-        An `MQError` becomes its code and text; anything else becomes SYSTEM_ERROR. What cannot be read or answered is
-        logged, once.
+        An `MQError` becomes its code and text; anything else becomes SYSTEM_ERROR.
         """
         try:
             answer = self._table.get(call.code)
             if answer is None:
-                logger.info("request %d of %s is not supported", call.code, call.peer.address)
+                text = "request %d of %s is not supported"
+                self.refusals.note(
+                    UNSUPPORTED, call.peer.address, text, call.code, call.peer.address, level=logging.INFO
+                )
                 return Reply(
                     code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {call.code} not supported"
                 )
             if call.header is None:
-                raise call.fault
+                raise _fault_of(call)
             if self._guard is not None and (error := self._guard.judge([call])[0]) is not None:
-                raise error
+                return self.refused(error, call)  # not raised, which would tie error and frame to each other
             return answer(call.header, call)
         except ProtocolError as error:
-            logger.warning("request %d of %s cannot be read: %s", call.code, call.peer.address, error)
+            text = "request %d of %s cannot be read: %s"
+            self.refusals.note(UNREADABLE, call.peer.address, text, call.code, call.peer.address, error)
             return refusal(error)
         except MQError as error:
-            return refusal(error)
+            return self.refused(error, call)
         except Exception as error:  # noqa: BLE001  `failure` logs it
-            return failure(error, call)
+            return self.failure(error, call)
 
-    def dispatch_burst(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
-        """Answer the calls that came together, in order; at once where all ask the same and that has a run answer."""
+    def refused(self, error: MQError, call: Call) -> Reply:
+        """Return the answer that tells a peer about an error; a limit that is reached is counted and logged."""
+        if isinstance(error, LimitReached):
+            address = call.peer.address
+            self.refusals.note(error.setting, address, "request %d of %s is refused: %s", call.code, address, error)
+        return refusal(error)
+
+    def failure(self, error: BaseException, call: Call, count: int = 1) -> Reply:
+        """Log a fault of ours, in answering so many requests, and return the answer that tells a peer about it."""
+        requests = "request" if count == 1 else f"{count} requests"
+        text, address = "%s %d from %s failed", call.peer.address
+        self.refusals.note(FAILED, address, text, requests, call.code, address, level=logging.ERROR, error=error)
+        remark = bounded(f"{type(error).__name__}: {error}", MOST_REMARK)
+        return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def dispatch_run(self, calls: list[Call]) -> list[Answered | Future[Answered] | Later] | None:
+        """Answer calls at once, in order, where all ask the same and that has a run answer; None: they are no run."""
         answer = self._run_table.get(calls[0].code)
         if answer is None or not _is_run(calls):
-            return [self.dispatch(call) for call in calls]
+            return None
         if self._guard is not None:
             return self._judged(self._guard, calls, answer)
         return self._answer_run(calls, answer)
 
-    def _judged(self, guard: Guard, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered]]:
+    def _judged(self, guard: Guard, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered] | Later]:
         """Answer those of a run that are not refused, and refuse the others."""
         try:
             errors = guard.judge(calls)
         except Exception as error:  # noqa: BLE001  `failure` logs it
-            return [failure(error, call) for call in calls]
+            return [self.failure(error, calls[0], len(calls))] * len(calls)
         passed = [call for call, error in zip(calls, errors, strict=True) if error is None]
         answered = iter(self._answer_run(passed, answer) if passed else [])
         return [next(answered) if error is None else refusal(error) for error in errors]
 
-    def _answer_run(self, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered]]:
+    def _answer_run(self, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered] | Later]:
         try:
             return answer(calls)
-        except Exception as error:
-            logger.exception("%d requests %d from %s failed", len(calls), calls[0].code, calls[0].peer.address)
-            remark = f"{type(error).__name__}: {error}"
-            return [Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark) for _ in calls]
+        except Exception as error:  # noqa: BLE001  `failure` logs it
+            return [self.failure(error, calls[0], len(calls))] * len(calls)
+
+
+def _fault_of(call: Call) -> MQError:
+    """Take the fault out of a call: once raised, it has frames that hold the call, which only the collector frees."""
+    fault: MQError = call.fault
+    call.fault = None
+    return fault
 
 
 def _is_run(calls: list[Call]) -> bool:
@@ -134,12 +185,16 @@ def _collect(answerer: object, mark: str, table: dict[int, Any]) -> None:
                     table[code] = getattr(answerer, name)
 
 
+def _marked(answerers: Iterable[object], mark: str) -> set[int]:
+    """Return the codes of the requests that methods are marked with, second spellings not included."""
+    return {
+        int(request.code)
+        for answerer in answerers
+        for name in dir(type(answerer))
+        for request in getattr(getattr(type(answerer), name), mark, ())
+    }
+
+
 def refusal(error: MQError) -> Reply:
     """Return the answer that tells a peer about an error."""
-    return Reply(code=int(error.code), remark=str(error))
-
-
-def failure(error: BaseException, call: Call) -> Reply:
-    """Log a fault of ours and return the answer that tells a peer about it."""
-    logger.error("request %d from %s failed", call.code, call.peer.address, exc_info=error)
-    return Reply(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+    return Reply(code=int(error.code), remark=bounded(str(error), MOST_REMARK))

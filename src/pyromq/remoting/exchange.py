@@ -6,7 +6,7 @@ may ask over one connection; each numbers its own requests.
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -14,14 +14,16 @@ from typing import Any, cast
 
 import msgspec
 
+from pyromq import speedups
 from pyromq.clock import Clock
-from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError
+from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError, ProtocolError
+from pyromq.logs import logger_of
 from pyromq.message import pack_address
+from pyromq.remoting.budget import Budget, Writer
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import (
     Answered,
     Call,
-    FilledReply,
     Response,
     decode_request,
     decode_request_with_fields,
@@ -29,15 +31,25 @@ from pyromq.remoting.command import (
     encode_request,
     write_reply,
 )
-from pyromq.remoting.dispatch import Dispatcher, failure, refusal
-from pyromq.remoting.frame import JSON, FrameSplitter
+from pyromq.remoting.dispatch import Dispatching
+from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.hooks import RemotingHook, RemotingOutcome, RemotingRequest, call_hooks
-from pyromq.remoting.signer import Signer
+from pyromq.remoting.hooked_calls import Completed, HookedCalls
+from pyromq.remoting.hooks import RemotingHook
+from pyromq.remoting.later import Later
+from pyromq.remoting.signer import Signer, frame_signer
 
-logger = logging.getLogger(__name__)
+if speedups.is_active:
+    from pyromq.speedups.requests import AnswerReader
 
-Completed = Callable[[Response | MQError], None]
+logger = logger_of(__name__)
+
+SLICE_SECONDS = 0.002  # of answering one connection's requests before others have their turn
+WRITTEN_BYTES = 1 << 20  # of answers that are made before they are written
+RUN_CALLS = 64  # requests that are read before the first of them is answered
+
+# Completes the calls whose answers received bytes begin with, if brokers wrote them, and says where the rest begins.
+deliver_answers = AnswerReader(Response, MAX_FRAME_BYTES).deliver if speedups.is_active else None
 
 
 class _Waiting(msgspec.Struct, gc=False):
@@ -49,18 +61,33 @@ class _Waiting(msgspec.Struct, gc=False):
     timeout: float
 
 
+_NOTHING_ASKED: dict[int, _Waiting] = {}  # over connections that were accepted, so far
+_NONE: Any = ()  # a list from the first entry on
+
+
 class Exchange:
     """The state of one connection.
 
     `wake` is called when there is output that no `receive` is about to deliver; `run_soon(function, *arguments)` runs
     a function on the owner's thread, for answers that other threads complete. `initiator` is true at the side that
-    opened the connection, which mostly receives answers. `hooks` see every call, ours and
-    the peer's; `signer` signs ours.
+    opened the connection, which mostly receives answers. `hooks` see every call, ours and the peer's; `signer` signs
+    ours. `budget` is that of the server's connections; without one the peer is trusted. Then nothing is ever `behind`;
+    with one, what is not answered within a slice, or while the peer reads too little, waits for `go_on`.
     """
+
+    # There may be tens of thousands: no dict of so many names, and no list before something is in it.
+    # fmt: off
+    __slots__ = (
+        "_budget", "_calls", "_clock", "_decode", "_deliver", "_dispatcher", "_error", "_failure", "_finished",
+        "_frames", "_hooks", "_made", "_most_in_flight", "_output", "_run_soon", "_serialization", "_signer",
+        "_waiting", "_wake", "address", "behind_bytes", "closed", "finished_bytes", "is_behind", "is_unread",
+        "last_heard", "on_close", "opaque", "packed_address", "parked", "splitter", "writer",
+    )
+    # fmt: on
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatching,
         clock: Clock,
         *,
         address: tuple[str, int],
@@ -70,6 +97,7 @@ class Exchange:
         serialization: int = JSON,
         hooks: Sequence[RemotingHook] = (),
         signer: Signer | None = None,
+        budget: Budget | None = None,
     ) -> None:
         host, port = address[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -77,35 +105,106 @@ class Exchange:
         self.closed = False
         self._failure: ConnectionLost | None = None  # what calls on a closed connection fail with, if not the usual
         self.last_heard = clock.monotonic()
-        self.on_close: list[Callable[[Exchange], None]] = []
-        self._dispatch = dispatcher.dispatch
-        self._dispatch_burst = dispatcher.dispatch_burst
+        self.on_close: tuple[Callable[[Exchange], None], ...] = ()
+        self._dispatcher = dispatcher
         self._clock = clock
-        self._wake = wake
-        self._run_soon = run_soon
+        self._wake, self._run_soon = wake, run_soon
         self._decode = decode_response if initiator else decode_request
         if dispatcher.keeps_fields:
             self._decode = decode_request_with_fields
+        self._deliver = deliver_answers if self._decode is decode_response else None
         self._serialization = serialization
-        self._hooks = hooks
+        self._hooks = HookedCalls(self.address, hooks) if hooks else None
         self._signer = signer
-        self._splitter = FrameSplitter()
+        self._budget = budget
+        if budget is None:
+            self.splitter = FrameSplitter()
+            self._most_in_flight = sys.maxsize
+        else:
+            self.splitter = FrameSplitter(header_bytes=budget.limits.header_bytes, admit=self._admit)
+            self._most_in_flight = budget.most_in_flight()
         self._output: list[bytes | memoryview] = []
-        self._waiting: dict[int, _Waiting] = {}
-        self._opaque = 0
-        self.parked = 0
+        self._made = 0  # bytes of answers in it
+        self._waiting: dict[int, _Waiting] = {} if initiator else _NOTHING_ASKED
+        self.opaque = self.parked = 0  # the former of our latest request
+        self.writer: Writer | None = None  # whose unwritten bytes count as unread
+        self.is_behind = False  # whether any of the next three holds something
+        self._frames: list[Frame] = _NONE
+        self._calls: list[Call] = _NONE
+        self._finished: list[tuple[Call, Answered]] = _NONE
+        self.is_unread = False  # set by the owner: no more answers for the time being
+        self.behind_bytes = 0  # at most, of frames and calls
+        self.finished_bytes = 0  # of answers' own bodies; those that are views of files are not ours
+        self._error: ProtocolError | None = None  # what ends the connection once all before it is answered
 
-    def receive(self, data: bytes) -> None:
-        """Take bytes of the peer, answer its requests in order, complete our calls.
+    def receive(self, data: bytes, *, is_next: bool = True) -> None:
+        """Take bytes of the peer, answer its requests in order, complete our calls; others are first if not `is_next`.
 
         Raises `ProtocolError` when the bytes are no frames: the connection must be closed.
         """
         self.last_heard = self._clock.monotonic()
+        splitter = self.splitter
+        if self._deliver is not None and not splitter.unfinished:
+            position = self._deliver(data, self._waiting, self._complete)
+            if position == len(data):
+                return
+            data = data[position:]
+        had = splitter.unfinished
+        try:
+            frames = splitter.split(data)
+        except ProtocolError as error:
+            if not self.is_behind:
+                raise
+            self._error, frames = error, []
+        if frames:
+            self._frames = [*self._frames, *frames] if self._frames else frames
+            self.behind_bytes += had + len(data)
+        elif not splitter.broken:
+            return
+        if is_next:
+            self.go_on(self.last_heard + SLICE_SECONDS)
+        else:
+            self.is_behind = True
+
+    def go_on(self, until: float) -> None:
+        """Answer what is behind, until then (monotonic seconds), or until as much is answered as is written at once.
+
+        Raises `ProtocolError` where bytes that are no frames come next.
+        """
+        has_budget = self._budget is not None
+        while self._frames or self._calls or self._finished:
+            if has_budget and (self.is_unread or self._made > WRITTEN_BYTES):
+                break
+            if self._finished:
+                self._write_finished()
+            elif not self._calls:
+                self._decode_some()
+                if len(calls := self._calls) > 1:
+                    self._answer_run(calls)
+            else:
+                self._answer(self._calls.pop(0))
+            if has_budget and self._clock.monotonic() >= until:
+                break
+        self.is_behind = bool(self._calls or self._frames or self._finished)
+        if not (self._calls or self._frames):
+            self.behind_bytes = 0
+            if self._error is not None:
+                try:
+                    raise self._error
+                finally:  # kept, it would keep us for good: its traceback has calls, which no collector sees
+                    self._error = None
+            if self.splitter.broken:
+                self.splitter.split(b"")
+
+    def _decode_some(self) -> None:
+        """Make calls of the next frames, and complete ours; an error waits until what came before is answered."""
         decode = self._decode
         calls: list[Call] = []
-        splitter = self._splitter
+        frames, self._frames = self._frames, _NONE
+        if len(frames) > RUN_CALLS:
+            frames, self._frames = frames[:RUN_CALLS], frames[RUN_CALLS:]
         try:
-            for serialization, header, body in splitter.split(data):
+            for serialization, header, body in frames:
                 command = decode(serialization, header, body)
                 if type(command) is Response:
                     self._complete(command)
@@ -113,28 +212,44 @@ class Exchange:
                     call = cast(Call, command)
                     call.peer = self
                     calls.append(call)
-            if splitter.broken:
-                splitter.split(b"")
-        finally:  # what came before bytes that are no frame counts
-            if self._hooks:
-                self._before_answers(calls)
-            if len(calls) == 1:
-                self._reply(calls[0], self._dispatch(calls[0]))
-            elif calls:
-                for call, reply in zip(calls, self._dispatch_burst(calls), strict=True):
-                    self._reply(call, reply)
+        except ProtocolError as error:
+            self._error = error
+            self._frames = _NONE
+        self._calls = calls
+        if self._hooks:
+            self._hooks.before_answers(calls)
 
-    def _reply(self, call: Call, reply: Answered | Future[Answered]) -> None:
+    def _answer_run(self, calls: list[Call]) -> None:
+        """Answer all calls at once, where they are a run."""
+        if self.parked + len(calls) > self._most_in_flight or (replies := self._dispatcher.dispatch_run(calls)) is None:
+            return
+        self._calls = _NONE
+        for call, reply in zip(calls, replies, strict=True):
+            self._reply(call, reply)
+
+    def _answer(self, call: Call) -> None:
+        refused = None
+        if self.parked >= self._most_in_flight and self._budget is not None:
+            self._most_in_flight = self._budget.most_in_flight()
+            refused = self._budget.too_many_in_flight(self.parked, self.address)
+        self._reply(call, refused or self._dispatcher.dispatch(call))
+
+    def _reply(self, call: Call, reply: Answered | Future[Answered] | Later) -> None:
+        if type(reply) is Later:
+            self._count_parked(1)
+            reply.add_done_callback(partial(self._unpark, call))
+            return
         if type(reply) is Future:
             self._park(call, reply)
             return
         if self._hooks:
-            self._after_answer(call, cast(Answered, reply))
+            self._hooks.after_answer(call, cast(Answered, reply))
         if not call.flag & ONE_WAY:
-            write_reply(cast(Answered, reply), call, self._output)
+            self._made += write_reply(cast(Answered, reply), call, self._output)
 
     def take_output(self) -> list[bytes | memoryview]:
         """Return and forget the bytes to write, in order."""
+        self._made = 0
         output = self._output[:]
         self._output.clear()  # the list itself stays: `receive` holds it
         return output
@@ -145,8 +260,10 @@ class Exchange:
             answered(self._failure or ConnectionLost(f"connection to {self.address} is closed"))
             return
         if self._hooks:
-            answered = self._told(self._before_request(header, body, one_way=False), answered)
-        opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF  # never negative: C++ masks the sign away
+            answered = self._hooks.around(header, body, answered)
+        opaque = self.opaque = (self.opaque + 1) & 0x7FFFFFFF  # never negative: C++ masks the sign away
+        if self._waiting is _NOTHING_ASKED:
+            self._waiting = {}
         self._waiting[opaque] = _Waiting(self._clock.monotonic() + timeout, answered, header.code, timeout)
         self._request(header, body, opaque=opaque, flag=0)
 
@@ -155,21 +272,32 @@ class Exchange:
         if self.closed:
             return
         if self._hooks:
-            self._before_request(header, body, one_way=True)
-        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        self._request(header, body, opaque=self._opaque, flag=ONE_WAY)
+            self._hooks.before_request(header, body, one_way=True)
+        self.opaque = (self.opaque + 1) & 0x7FFFFFFF
+        self._request(header, body, opaque=self.opaque, flag=ONE_WAY)
 
     def _request(self, header: Header | Filled, body: bytes, *, opaque: int, flag: int) -> None:
         frame = encode_request(
             header, body, opaque=opaque, flag=flag, serialization=self._serialization, signer=self._signer
         )
         self._output.append(frame)
-        self._wake()
+        if len(self._output) == 1:  # else it is known that there is output
+            self._wake()
+
+    def for_express(self) -> tuple[dict[int, Any], list[bytes | memoryview], Callable[[], None], Any] | None:
+        """Return the calls by opaque, the output, what tells that there is some, and what signs frames, or None.
+
+        None where a call takes more than its frame: hooks, a signer of another kind, another serialization.
+        """
+        sign = frame_signer(self._signer)
+        if self._hooks or (self._signer is not None and sign is None) or self._serialization != JSON:
+            return None
+        return self._waiting, self._output, self._wake, sign
 
     @property
-    def unfinished(self) -> int:
-        """Bytes received of a frame that is not complete."""
-        return self._splitter.unfinished
+    def unread(self) -> int:
+        """Bytes of answers that the peer has not taken yet."""
+        return (self.writer.get_write_buffer_size() if self.writer else 0) + self._made + self.finished_bytes
 
     @property
     def waiting(self) -> int:
@@ -192,14 +320,21 @@ class Exchange:
         """
         if self.closed:
             return
-        self.closed = True
-        self._failure = failure
-        waiting, self._waiting = self._waiting, {}
-        for call in waiting.values():
+        if self._budget is not None:
+            self._budget.in_flight -= self.parked
+        self.closed, self.is_behind = True, False
+        self._failure, self._error = failure, None
+        self._frames = self._calls = self._finished = _NONE
+        # What refers to the owner, and back to us: without it both are gone as soon as nobody knows them.
+        self.splitter, self.writer = FrameSplitter(), None
+        self._wake = self._run_soon = _nobody
+        waiting = list(self._waiting.values())
+        self._waiting.clear()
+        for call in waiting:
             call.answered(failure or ConnectionLost(f"connection to {self.address} broke: {reason}"))
         for tell in self.on_close:
             tell(self)
-        self.on_close.clear()
+        self.on_close = ()
 
     def _complete(self, response: Response) -> None:
         waiting = self._waiting.pop(response.opaque, None)
@@ -209,52 +344,57 @@ class Exchange:
             waiting.answered(response)
 
     def _park(self, call: Call, future: Future[Answered]) -> None:
-        self.parked += 1
+        self._count_parked(1)
         future.add_done_callback(partial(self._run_soon, self._unpark, call))
 
-    def _unpark(self, call: Call, future: Future[Answered]) -> None:
-        self.parked -= 1
+    def _unpark(self, call: Call, future: Future[Answered] | Later) -> None:
+        self._count_parked(-1)
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
             reply: Answered = future.result()
         else:
-            reply = refusal(error) if isinstance(error, MQError) else failure(error, call)
+            dispatcher = self._dispatcher
+            reply = dispatcher.refused(error, call) if isinstance(error, MQError) else dispatcher.failure(error, call)
         if self._hooks:
-            self._after_answer(call, reply)
-        if not (self.closed or call.flag & ONE_WAY):
-            write_reply(reply, call, self._output)
-            self._wake()
+            self._hooks.after_answer(call, reply)
+        if self.closed or call.flag & ONE_WAY:
+            return
+        if self._budget is not None and (self._finished or self.is_unread or self._made > WRITTEN_BYTES):
+            self._finished = self._finished or []
+            self._finished.append((call, reply))
+            self.finished_bytes += _own_bytes(reply)
+            self.is_behind = True
+        else:
+            self._made += write_reply(reply, call, self._output)
+        self._wake()
 
-    # --- hooks
+    def _write_finished(self) -> None:
+        call, reply = self._finished.pop(0)
+        self.finished_bytes -= _own_bytes(reply)
+        self._made += write_reply(reply, call, self._output)
 
-    def _before_answers(self, calls: list[Call]) -> None:
-        for call in calls:
-            one_way = bool(call.flag & ONE_WAY)
-            call.hooked = RemotingRequest(self.address, call.code, call.header, call.body, one_way, True, {})
-            call_hooks([hook.before_request for hook in self._hooks], call.hooked)
+    def _count_parked(self, change: int) -> None:
+        self.parked += change
+        if self._budget is not None and not self.closed:
+            self._budget.in_flight += change
+            self._most_in_flight = self._budget.most_in_flight()
 
-    def _after_answer(self, call: Call, reply: Answered) -> None:
-        answer = reply.template if isinstance(reply, FilledReply) else reply
-        outcome = RemotingOutcome(int(answer.code), answer.remark)
-        call_hooks([hook.after_response for hook in self._hooks], call.hooked, outcome)
+    def _admit(self, serialization: int, header: bytes, size: int) -> bool:
+        """Return whether a large frame is taken; who sent another is told. Raises `ProtocolError` for no header."""
+        command = self._decode(serialization, header, b"")
+        if self._budget is None or not isinstance(command, Call):  # an answer: we have asked for it
+            return True
+        refused = self._budget.too_large(command.code, size, self.address)
+        if refused is not None:
+            self._reply(command, refused)
+        return refused is None
 
-    def _before_request(self, header: Header | Filled, body: bytes, *, one_way: bool) -> RemotingRequest:
-        plain = header.header if isinstance(header, Filled) else header
-        request = RemotingRequest(self.address, int(header.code), plain, body, one_way, False, {})
-        call_hooks([hook.before_request for hook in self._hooks], request)
-        return request
 
-    def _told(self, request: RemotingRequest, answered: Completed) -> Completed:
-        """Return what completes a call and tells the hooks before."""
+def _nobody(*_: object) -> None:
+    pass
 
-        def complete(result: Response | MQError) -> None:
-            if isinstance(result, MQError):
-                outcome = RemotingOutcome(None, str(result))
-            else:
-                outcome = RemotingOutcome(result.code, result.remark)
-            call_hooks([hook.after_response for hook in self._hooks], request, outcome)
-            answered(result)
 
-        return complete
+def _own_bytes(reply: Answered) -> int:
+    return len(reply.body) if isinstance(reply.body, bytes) else 0

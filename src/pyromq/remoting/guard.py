@@ -13,10 +13,11 @@ class Guard(Protocol):
     """Judges the calls of a burst together, in order; only calls whose headers fit their codes.
 
     `reads_fields`: whether it needs `Call.fields`, the fields as they came, undeclared ones among them. Keeping them
-    costs a second look at each header.
+    costs a second look at each header. `is_compiled`: whether compiled answers judge by it as well.
     """
 
     reads_fields: bool
+    is_compiled: bool
 
     def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
         """Return for each call the error it is refused with, or None."""

@@ -68,6 +68,11 @@ def wire_layout(header: type[Header]) -> tuple[WireField, ...]:
     )
 
 
+def header_layout(header: type[Header]) -> list[tuple[str, str, bool]]:
+    """Return of each field wire name, `int`, `bool` or `str`, and whether it must be there; for compiled readers."""
+    return [(field.wire_name, field.kind.__name__, field.required) for field in wire_layout(header)]
+
+
 def _kind(annotation: Any) -> type:
     if get_origin(annotation) in (Union, UnionType):
         annotation = next(choice for choice in get_args(annotation) if choice is not type(None))
@@ -166,7 +171,8 @@ def _subclasses(header: type[Header]) -> Iterator[type[Header]]:
 class HeaderTemplate:
     """A header most of which never changes, prepared for JSON: filling it costs one formatting.
 
-    `constants` are written once; `variables` are the int fields that each command fills, in that order; `formats`
+    `constants` are written once, None not at all; `variables` are the int fields that each command fills, in that
+    order; `formats`
     gives a variable another form than decimal: a printf format whose result needs no JSON escaping, or `%b` for a
     text that comes as `json_text` gives it.
     """
@@ -177,16 +183,17 @@ class HeaderTemplate:
         variables: tuple[str, ...],
         *,
         formats: Mapping[str, str] | None = None,
-        **constants: str | int,
+        **constants: str | int | None,
     ) -> None:
         self.code = int(header.code)
-        self.request_line = b""  # the whole JSON header of a request, kept here by `command`
+        self.request_line = b""  # the whole JSON header of a request, kept here by `command`; so is the next
+        self.request_writer: Any = None  # writes it, where there are compiled parts
         self._header = header
         self._variables = variables
         self._formats = formats or {}
         self._constants = constants
         names = {f.attribute: f.wire_name for f in wire_layout(header)}
-        fixed = {names[name]: _read_text(name, value) for name, value in constants.items()}
+        fixed = {names[name]: _read_text(name, value) for name, value in constants.items() if value is not None}
         holes = [f'"{names[name]}":"{self._formats.get(name, "%d")}"'.encode() for name in variables]
         text = msgspec.json.encode(fixed)[1:-1].replace(b"%", b"%%")
         self.ext_json = b"{%b}" % b",".join([*holes, text] if text else holes)
@@ -197,6 +204,22 @@ class HeaderTemplate:
             name: self._value(name, value) for name, value in zip(self._variables, values, strict=True)
         }
         return self._header(**fields, **self._constants)
+
+    def entries(self) -> list[tuple[str, str, int]]:
+        """Return wire name, text, and number of the variable (-1: none) of each field, as `wire_fields` has them.
+
+        A variable's text is its format.
+        """
+        entries = []
+        for each in wire_layout(self._header):
+            if each.attribute in self._variables:
+                text = self._formats.get(each.attribute, "%d")
+                entries.append((each.wire_name, text, self._variables.index(each.attribute)))
+            elif each.attribute in self._constants:
+                entries.append((each.wire_name, _read_text("", self._constants[each.attribute]), -1))
+            elif each.default is not None:
+                entries.append((each.wire_name, _read_text("", each.default), -1))
+        return entries
 
     def _value(self, name: str, value: int | bytes) -> str | int:
         if isinstance(value, bytes):

@@ -5,14 +5,14 @@ What a hook raises is logged and changes nothing. Source: RocketMQ 4.9.8, RPCHoo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pyromq.logs import logger_of
 from pyromq.remoting.header import Header
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class RemotingRequest:
     """A request that is about to be sent, or has come.
 
     `address` is the peer's, `host:port`; `incoming`: it is the peer who asks. `header` is None where what came fits no
-    request that is known. `state` is for hooks: what `before_request` puts there, `after_response` finds.
+    request that is known. `state` is for hooks: what `before_request` puts there, `after_response` finds. `account` is
+    the one that the request names, where requests are judged; whether it is that one, the outcome tells.
     """
 
     address: str
@@ -30,6 +31,7 @@ class RemotingRequest:
     one_way: bool
     incoming: bool
     state: dict[object, Any]
+    account: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,78 @@
-"""Reading what Java's fastjson writes and JSON does not allow, and writing maps whose keys are queues.
+"""Bodies: JSON made declared structs, and written as Java's fastjson would, whose maps may have queues as keys.
 
-Not legal in JSON, yet on the wire: object keys that are numbers without quotes, object keys that are objects
-(`{{"brokerName":"b","queueId":0,"topic":"t"}:7}`), and `{"$ref":"$.path"}` for an object that occurs twice.
-Written back: `{MessageQueue: ...}` maps with object keys and no blanks, since Go takes such texts apart by searching.
+Reading tries msgspec first, then `tolerant_json`, within bounds that whoever reads names.
+Written are `{MessageQueue: ...}` maps with object keys and no blanks, since Go takes such texts apart by searching.
 Number keys are written with quotes: every client reads them, and so does any JSON reader.
 """
 
 from __future__ import annotations
 
-import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from pyromq.errors import ProtocolError
+from pyromq.excerpt import excerpt
 from pyromq.message import MessageQueue
+from pyromq.remoting.tolerant_json import as_queue, parse
 
 T = TypeVar("T")
 
-MAX_DEPTH = 100  # of nested arrays and objects; real bodies have about six
-
-_SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_WORDS = {"true": True, "false": False, "null": None}
+_MOST_KEY_BYTES = 1 << 10  # of a queue as a text: two names and a number
+_PART = 1_000  # members of a list or map that are written at once: some 50 us
+_SORTED = msgspec.json.Encoder(order="sorted")
 
 
-def decode_body(body: type[T], raw: bytes) -> T:
-    """Return the declared body that `raw` holds. Raises `ProtocolError` naming the body and what does not fit."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much of a body is read before it is refused: work and memory are known before they are spent.
+
+    The tolerant way is for texts that are no plain JSON, or hold a value of another type than declared. It takes some
+    two microseconds for a value, which is fifty times msgspec's.
+    """
+
+    plain_bytes: int  # of a body, by msgspec: a mebibyte takes it up to 5 ms
+    odd_bytes: int  # of one that is read the tolerant way
+    odd_values: int  # in it: numbers, texts, lists and objects, those that references repeat once more each time
+
+
+# What is asked of a server, whose loop others wait for: 10 ms at most. The largest honest requests are heartbeats of
+# clients with a thousand subscriptions (150 kB, plain JSON); 4,096 values are those of 250 subscriptions.
+REQUEST = Bounds(plain_bytes=1 << 20, odd_bytes=1 << 18, odd_values=1 << 12)
+# A large Spark job commits 10,000 attempts in one request, of 130 bytes each.
+ATTEMPTS = replace(REQUEST, plain_bytes=1 << 22)
+# A broker announces all of its topics, 150 bytes each, in one frame.
+REGISTRATION = replace(REQUEST, plain_bytes=1 << 24)
+# What somebody has asked for and waits for: tables as large as a frame. One of a million values has 90,000 queues.
+ANSWER = Bounds(plain_bytes=1 << 24, odd_bytes=1 << 24, odd_values=1_000_000)
+# What was read from a disk of ours.
+FILE = Bounds(plain_bytes=sys.maxsize, odd_bytes=sys.maxsize, odd_values=sys.maxsize)
+
+
+def decode_body(body: type[T], raw: bytes, bounds: Bounds = ANSWER) -> T:
+    """Return the declared body that `raw` holds.
+
+    Raises `ProtocolError` naming the body and what does not fit, or the bound that it exceeds.
+    """
     declared: Any = body  # mypy holds a class of unknown T to be unhashable
+    if len(raw) > bounds.plain_bytes:
+        raise ProtocolError(f"{body.__name__}: {len(raw)} bytes; the limit is {bounds.plain_bytes}")
     if b'"$ref"' not in raw:
         try:
             return msgspec.json.decode(raw, type=body, strict=False)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # not legal JSON, or a value of another type: the tolerant way finds out
     try:
-        return msgspec.convert(_fitted(parse(raw), _shape(declared)), body, strict=False)
+        value = parse(raw, most_bytes=bounds.odd_bytes, most_values=bounds.odd_values)
+        return msgspec.convert(_Fitting(bounds.odd_values).fitted(value, _shape(declared)), body, strict=False)
     except (msgspec.ValidationError, ProtocolError) as error:
-        raise ProtocolError(f"{body.__name__}: {error}") from error
+        raise ProtocolError(f"{body.__name__}: {excerpt(error)}") from error
 
 
 @cache
@@ -47,20 +80,46 @@ def _shape(body: type[Any]) -> inspect.Type:
     return inspect.type_info(body)
 
 
-def _fitted(value: Any, shape: inspect.Type) -> Any:
-    """Return `value` with texts where texts are declared and queues where queues are; as Java, whose reader casts."""
-    if isinstance(shape, inspect.UnionType):
-        return _fitted(value, _choice(value, shape))
-    if isinstance(shape, inspect.StrType) and isinstance(value, bool | int | float):
-        return _text(value)
-    if isinstance(shape, inspect.DictType) and isinstance(value, dict):
-        return {_fitted_key(k, shape.key_type): _fitted(item, shape.value_type) for k, item in value.items()}
-    if isinstance(shape, inspect.ListType) and isinstance(value, list):
-        return [_fitted(item, shape.item_type) for item in value]
-    if isinstance(shape, inspect.StructType) and isinstance(value, dict):
-        members = {f.encode_name: f.type for f in shape.fields}
-        return {name: _fitted(item, members[name]) for name, item in value.items() if name in members}
-    return value
+@cache
+def _members_by_name(struct: type[Any]) -> dict[str, inspect.Type]:
+    return {member.encode_name: member.type for member in _members(struct)}
+
+
+class _Fitting:
+    """Gives values the declared form: texts where texts are declared, queues where queues are; as Java's reader casts.
+
+    What references share is taken apart here, hence values are counted once more.
+    """
+
+    def __init__(self, most_values: int) -> None:
+        self._most = most_values
+        self._values = 0
+
+    def fitted(self, value: Any, shape: inspect.Type) -> Any:
+        """Return `value` as `shape` wants it, without members that are not declared."""
+        self._values += 1
+        if self._values > self._most:
+            raise ProtocolError(f"JSON body: its references make more than {self._most} values of it")
+        if isinstance(shape, inspect.UnionType):
+            shape = _choice(value, shape)
+        if isinstance(shape, inspect.StrType) and isinstance(value, bool | int | float):
+            return _text(value)
+        if isinstance(shape, inspect.DictType) and isinstance(value, dict):
+            return {
+                self._fitted_key(k, shape.key_type): self.fitted(item, shape.value_type) for k, item in value.items()
+            }
+        if isinstance(shape, inspect.ListType) and isinstance(value, list):
+            return [self.fitted(item, shape.item_type) for item in value]
+        if isinstance(shape, inspect.StructType) and isinstance(value, dict):
+            members = _members_by_name(shape.cls)
+            return {name: self.fitted(item, members[name]) for name, item in value.items() if name in members}
+        return value
+
+    def _fitted_key(self, key: Any, shape: inspect.Type) -> Any:
+        """Java also takes a queue that is written as a text holding its JSON."""
+        if isinstance(shape, inspect.NamedTupleType) and isinstance(key, str):
+            return as_queue(parse(key.encode(), most_bytes=_MOST_KEY_BYTES))
+        return key
 
 
 def _choice(value: Any, union: inspect.UnionType) -> inspect.Type:
@@ -70,210 +129,105 @@ def _choice(value: Any, union: inspect.UnionType) -> inspect.Type:
     return next((choice for choice in choices if isinstance(choice, wanted)), choices[0])
 
 
-def _fitted_key(key: Any, shape: inspect.Type) -> Any:
-    """Java also takes a queue that is written as a text holding its JSON."""
-    if isinstance(shape, inspect.NamedTupleType) and isinstance(key, str):
-        return _as_queue(parse(key.encode()))
-    return key
-
-
 def encode_body(body: msgspec.Struct) -> bytes:
     """Return a body as JSON: no blanks, keys in alphabetical order, absent members left out."""
-    parts: list[str] = []
-    _write(body, parts)
-    return "".join(parts).encode()
+    return "".join(body_pieces(body)).encode()
 
 
-def _write(value: Any, parts: list[str]) -> None:
+def body_pieces(value: Any) -> Iterator[str]:
+    """Yield the text of a body bit by bit, for one so large that others must not wait until it is written.
+
+    What by its declaration holds nothing absent and no queues is a single piece, written by msgspec in a fortieth of
+    the time.
+    """
     if isinstance(value, msgspec.Struct):
-        members = [(key, getattr(value, attribute)) for key, attribute in _layout(type(value))]
-        _write_members([member for member in members if member[1] is not None], parts)
+        if _is_flat(type(value)) and all(len(getattr(value, name)) <= _PART for name in _lists(type(value))):
+            yield _SORTED.encode(value).decode()
+        else:
+            members = ((key, getattr(value, attribute), plain) for key, attribute, plain in _layout(type(value)))
+            yield from _object_pieces(member for member in members if member[1] is not None)
     elif isinstance(value, MessageQueue):
-        _write_members([(_text(name), v) for name, v in _queue_members(value)], parts)
+        yield _queue_text(value)
     elif isinstance(value, dict):
-        _write_members([(_key(key), v) for key, v in value.items() if v is not None], parts)
+        yield from _object_pieces((_key(key), item, False) for key, item in value.items() if item is not None)
     elif isinstance(value, list | tuple | set | frozenset):
-        parts.append("[")
+        yield "["
         for number, item in enumerate(value):
             if number:
-                parts.append(",")
-            _write(item, parts)
-        parts.append("]")
+                yield ","
+            yield from body_pieces(item)
+        yield "]"
     else:
-        parts.append(_text(value))
+        yield _text(value)
 
 
-def _write_members(members: list[tuple[str, Any]], parts: list[str]) -> None:
-    parts.append("{")
-    for number, (key, value) in enumerate(members):
-        parts.append(f",{key}:" if number else f"{key}:")
-        _write(value, parts)
-    parts.append("}")
+def _object_pieces(members: Iterable[tuple[str, Any, bool]]) -> Iterator[str]:
+    """Yield an object of these keys and values, and whether these are plain."""
+    yield "{"
+    for number, (key, value, plain) in enumerate(members):
+        yield f",{key}:" if number else f"{key}:"
+        if plain:
+            yield from _plain_pieces(value)
+        else:
+            yield from body_pieces(value)
+    yield "}"
+
+
+def _plain_pieces(value: Any) -> Iterator[str]:
+    """Yield what msgspec writes, long lists and maps in parts."""
+    if not isinstance(value, list | dict) or len(value) <= _PART:
+        yield _text(value)
+        return
+    parts: Iterator[Any] = iter(value) if isinstance(value, list) else iter(value.items())
+    yield "[" if isinstance(value, list) else "{"
+    for number in range(0, len(value), _PART):
+        part = list(islice(parts, _PART)) if isinstance(value, list) else dict(islice(parts, _PART))
+        yield ("," if number else "") + _text(part)[1:-1]
+    yield "]" if isinstance(value, list) else "}"
 
 
 @cache
-def _layout(body: type[msgspec.Struct]) -> list[tuple[str, str]]:
-    """Return wire name, as JSON, and attribute of each member, in the wire names' order."""
-    return sorted((_text(f.encode_name), f.name) for f in msgspec.structs.fields(body))
+def _is_flat(body: type[msgspec.Struct]) -> bool:
+    """Whether msgspec, told to sort the members, writes it as we do."""
+    shapes = [member.type for member in _members(body)]
+    return all(_is_plain(shape) and not isinstance(shape, inspect.DictType) for shape in shapes)
+
+
+@cache
+def _lists(body: type[msgspec.Struct]) -> list[str]:
+    """Return the members that are lists."""
+    return [member.name for member in _members(body) if isinstance(member.type, inspect.ListType)]
+
+
+@cache
+def _layout(body: type[msgspec.Struct]) -> list[tuple[str, str, bool]]:
+    """Return wire name, as JSON, attribute, and whether it is plain, of each member, in the wire names' order."""
+    return sorted((_text(member.encode_name), member.name, _is_plain(member.type)) for member in _members(body))
+
+
+def _members(body: type[msgspec.Struct]) -> Sequence[inspect.Field]:
+    shape = inspect.type_info(body)
+    assert isinstance(shape, inspect.StructType)
+    return shape.fields
+
+
+def _is_plain(shape: inspect.Type) -> bool:
+    """Whether msgspec writes what is so declared as we do: values, and lists and maps of nothing else."""
+    if isinstance(shape, inspect.ListType):
+        return _is_plain(shape.item_type)
+    if isinstance(shape, inspect.DictType):
+        return isinstance(shape.key_type, inspect.StrType | inspect.IntType) and _is_plain(shape.value_type)
+    return isinstance(shape, inspect.BoolType | inspect.IntType | inspect.FloatType | inspect.StrType)
 
 
 def _key(key: Any) -> str:
-    if isinstance(key, MessageQueue):
-        parts: list[str] = []
-        _write(key, parts)
-        return "".join(parts)
-    return _text(str(key))
+    return _queue_text(key) if isinstance(key, MessageQueue) else _text(str(key))
 
 
-def _queue_members(queue: MessageQueue) -> list[tuple[str, str | int]]:
-    return [("brokerName", queue.broker_name), ("queueId", queue.queue_id), ("topic", queue.topic)]
+def _queue_text(queue: MessageQueue) -> str:
+    broker, topic = _text(queue.broker_name), _text(queue.topic)
+    return f'{{"brokerName":{broker},"queueId":{queue.queue_id},"topic":{topic}}}'
 
 
 def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def parse(raw: bytes) -> Any:
-    """Return Python values of a text in fastjson's dialect; queues as keys become `MessageQueue`, nulls vanish.
-
-    Raises `ProtocolError` with the position of what cannot be read.
-    """
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"JSON body is not UTF-8: {error}") from error
-    parser = _Parser(text)
-    value = parser.value(0)
-    parser.end()
-    return _resolve(value, value, []) if '"$ref"' in text else value
-
-
-class _Parser:
-    """A recursive-descent reader of one text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._position = 0
-
-    def value(self, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            self._fail("nested too deeply")
-        character = self._next()
-        if character == "{":
-            return self._object(depth)
-        if character == "[":
-            return self._array(depth)
-        if character == '"':
-            return self._string()
-        if match := _NUMBER.match(self._text, self._position):
-            self._position = match.end()
-            return float(match[0]) if match[1] or match[2] else self._integer(match[0])
-        for word, meaning in _WORDS.items():
-            if self._text.startswith(word, self._position):
-                self._position += len(word)
-                return meaning
-        return self._fail("no value")
-
-    def end(self) -> None:
-        if self._next():
-            self._fail("more text after the value")
-
-    def _next(self) -> str:
-        space = _SPACE.match(self._text, self._position)
-        assert space is not None, "the pattern also matches nothing"
-        self._position = space.end()
-        return self._text[self._position : self._position + 1]
-
-    def _object(self, depth: int) -> dict[Any, Any]:
-        members: dict[Any, Any] = {}
-        self._position += 1
-        while self._next() != "}":
-            key = self._member_key(self.value(depth + 1))
-            if self._next() != ":":
-                self._fail("no `:` after a key")
-            self._position += 1
-            value = self.value(depth + 1)
-            if value is not None:
-                members[key] = value
-            self._separator("}")
-        self._position += 1
-        return members
-
-    def _array(self, depth: int) -> list[Any]:
-        items = []
-        self._position += 1
-        while self._next() != "]":
-            items.append(self.value(depth + 1))
-            self._separator("]")
-        self._position += 1
-        return items
-
-    def _separator(self, closing: str) -> None:
-        character = self._next()
-        if character == ",":
-            self._position += 1
-        elif character != closing:
-            self._fail(f"neither `,` nor `{closing}`")
-
-    def _member_key(self, key: Any) -> str | MessageQueue:
-        if isinstance(key, dict):
-            return _as_queue(key)
-        if isinstance(key, list) or key is None:
-            self._fail("a key that is neither text, number nor queue")
-        return key if isinstance(key, str) else str(key)
-
-    def _string(self) -> str:
-        match = _STRING.match(self._text, self._position)
-        if match is None:
-            raise self._error("a text without end")
-        self._position = match.end()
-        try:
-            return msgspec.json.decode(match[0], type=str)
-        except msgspec.DecodeError as error:
-            raise ProtocolError(f"JSON body, character {match.start()}: {error}") from error
-
-    def _integer(self, digits: str) -> int:
-        if len(digits) > 20:
-            self._fail("a number of more than 64 bits")
-        return int(digits)
-
-    def _fail(self, what: str) -> Any:
-        raise self._error(what)
-
-    def _error(self, what: str) -> ProtocolError:
-        near = self._text[self._position : self._position + 20]
-        return ProtocolError(f"JSON body, character {self._position} ({near!r}): {what}")
-
-
-def _as_queue(key: Any) -> MessageQueue:
-    try:
-        return MessageQueue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
-    except (KeyError, ValueError, TypeError) as error:
-        raise ProtocolError(f"JSON body: the key {str(key)[:80]} is no queue") from error
-
-
-def _resolve(value: Any, root: Any, parents: list[Any]) -> Any:
-    """Replace references by what they mean: `$.a.b[0]` from the root, `@` the object itself, `..` its parent."""
-    if isinstance(value, dict):
-        if set(value) == {"$ref"}:
-            return _follow(str(value["$ref"]), root, parents)
-        return {key: _resolve(item, root, [*parents, value]) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, root, [*parents, value]) for item in value]
-    return value
-
-
-def _follow(path: str, root: Any, parents: list[Any]) -> Any:
-    if path == "$":
-        return root
-    if path == "@":
-        return parents[-1] if parents else root
-    if path == "..":
-        return parents[-2] if len(parents) > 1 else root
-    found = root
-    try:
-        for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
-            found = found[name] if name else found[int(index)]
-    except (KeyError, IndexError, TypeError) as error:
-        raise ProtocolError(f"JSON body: reference {path!r} leads nowhere") from error
-    return found

@@ -1,6 +1,7 @@
 """Settings as text, in the format of Java's properties: `key=value` lines, as requests 25, 26, 318, 319 and files hold.
 
-Source: java.util.Properties.load and RocketMQ 4.9.8, MixAll.properties2String, which writes without escaping.
+Source: java.util.Properties.load and store. RocketMQ 4.9.8, MixAll.properties2String, writes without escaping, which
+is no other text for what its settings hold; and as Java reads these bytes as Latin-1, what is not ASCII is escaped.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from collections.abc import Iterator, Mapping
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 # The key ends at the first `=`, `:` or blank that has no backslash before it.
-_LINE = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_LINE = re.compile(r"((?:\\.|[^\\=:\s])*+)[ \t\f]*+[=:]?[ \t\f]*+(.*)", re.DOTALL)
+_BLANKS = " \t\f"  # between a name and its value, and before a line
+_NEEDS_ESCAPE = re.compile(r"[^ -~]|\\")
+_NAME_NEEDS_ESCAPE = re.compile(r"[^ -~]|[\\ =:#!]")
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -25,25 +30,41 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def write_properties(properties: Mapping[str, str]) -> str:
-    """Return `key=value` lines, each with its line end."""
-    return "".join(f"{name}={value}\n" for name, value in properties.items())
+    """Return `key=value` lines, each with its line end, that `parse_properties` and Java read as what is given."""
+    return "".join(f"{_escaped(_NAME_NEEDS_ESCAPE, name)}={_value(value)}\n" for name, value in properties.items())
+
+
+def _value(value: str) -> str:
+    text = _escaped(_NEEDS_ESCAPE, value)
+    return f"\\{text}" if text.startswith(" ") else text
+
+
+def _escaped(needs_escape: re.Pattern[str], text: str) -> str:
+    return needs_escape.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    if " " <= character <= "~":
+        return f"\\{character}"
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return _ESCAPES.get(character) or "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _logical_lines(text: str) -> Iterator[str]:
     """Lines without leading blanks and comments; a line that ends with an odd number of backslashes goes on."""
-    joined = ""
+    joined: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", text):
-        line = raw.lstrip(" \t\f")
+        line = raw.lstrip(_BLANKS)
         if not joined and (not line or line[0] in "#!"):
             continue
-        joined += line
-        if (len(joined) - len(joined.rstrip("\\"))) % 2:
-            joined = joined[:-1]
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            joined.append(line[:-1])
             continue
-        yield joined
-        joined = ""
+        yield "".join(joined) + line
+        joined = []
     if joined:
-        yield joined
+        yield "".join(joined)
 
 
 def _unescape(text: str) -> str:

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from pyromq.errors import MQError, UsageError
+from pyromq.spark.connection_options import check_kept
 from pyromq.spark.read.options import BATCH, STREAM, ReadOptions, read_options
 from pyromq.spark.sql_tables import (
     SINK,
@@ -79,6 +80,7 @@ class RocketMQDataSource(DataSource):
         table = options_of_new_table(self.options)
         if table is None:
             return StructType(_source_columns(self._given))
+        check_kept(table)
         if not is_written_to(table):
             return with_options(_source_columns(table), table, SOURCE)
         columns = sink_columns(table)

@@ -29,30 +29,30 @@ class FlushMode(Enum):
 class StoreConfig:
     """A store folder is bound to its file sizes: they must never change once it holds data."""
 
-    root: Path
+    root: Path  # the folder; one process has it at a time
     commit_log_path: Path | None = None  # None: `commitlog` below the root
     segment_bytes: int = 1 << 30  # of a commit log file; 4.9.8's default, as are the next three
     consume_queue_entries: int = 300_000  # of a consume queue file
     index_slots: int = 5_000_000  # of an index file's hash table
     index_entries: int = 20_000_000  # of an index file
     index_enabled: bool = True  # off: no query by key, less work per message
-    flush: FlushMode = FlushMode.ASYNC
+    flush: FlushMode = FlushMode.ASYNC  # whether a confirmed message is on the disk already
     flush_interval_ms: int = 500  # what a power cut may lose when flushing is asynchronous
     flush_least_pages: int = 4  # of 4 KiB; fewer wait for the thorough flush
-    flush_thorough_interval_ms: int = 10_000
+    flush_thorough_interval_ms: int = 10_000  # then less than `flush_least_pages` is flushed, too
     sync_flush_timeout_ms: int = 5_000  # how long a sender waits for the disk
-    queue_flush_interval_ms: int = 1_000
-    queue_flush_least_pages: int = 2
+    queue_flush_interval_ms: int = 1_000  # queues can be made again from the log, so later is no loss
+    queue_flush_least_pages: int = 2  # of 4 KiB, as those of the log
     queue_flush_thorough_interval_ms: int = 10_000  # how much log must be read again after a crash
     max_message_bytes: int = 4 << 20  # of a body; a record may be 64 KiB larger
-    check_crc_on_recover: bool = True
-    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    check_crc_on_recover: bool = True  # compare bodies with their checksums after a crash
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS  # of levels 1, 2 and so on
     max_transfer_bytes: int = 262_144  # of one read
-    max_transfer_count: int = 32
+    max_transfer_count: int = 32  # messages of one read
     cold_transfer_bytes: int = 65_536  # of one read of records that probably have to come from the disk
-    cold_transfer_count: int = 8
+    cold_transfer_count: int = 8  # messages of such a read
     bulk_transfer_bytes: int = 4 << 20  # of one read by somebody who asks for more than `max_transfer_bytes`; ours
-    bulk_transfer_count: int = 16_384
+    bulk_transfer_count: int = 16_384  # messages of such a read
     cold_memory_percent: int = 40  # records further behind the end than this share of memory are cold
     reserved_hours: int = 72  # a log file whose newest message is older may go
     expire_hours: tuple[int, ...] = (4,)  # of the day, local time: when old files go while there is space

@@ -18,12 +18,15 @@ import os
 import shutil
 import struct
 import weakref
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from pyromq import speedups
 from pyromq.store.addresses import address_of, stretches
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups import records
 
 Content = bytes | bytearray | memoryview
 
@@ -33,6 +36,7 @@ _FAILED = ctypes.c_void_p(-1).value
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PIECE = 1 << 20  # bytes copied or cleared at once
+_ZEROS = memoryview(bytes(_PIECE))
 _libc = ctypes.CDLL(None, use_errno=True)
 _map = _libc.mmap
 _map.restype = ctypes.c_void_p
@@ -105,6 +109,9 @@ class Disk(Protocol):
     def sync(self, descriptor: int) -> None:
         """Wait until a file's bytes and its size are on disk."""
 
+    def write_out(self, descriptor: int, position: int, size: int) -> None:
+        """Begin to write bytes of a file to disk, so that `sync` has less to do at once; with pauses, too."""
+
     def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
         """Map a file; it is unmapped when the last view is gone. `scattered`: it is not written from front to back.
 
@@ -115,6 +122,12 @@ class Disk(Protocol):
         """Make pages of a mapped file ready to be written; False where that is unsupported.
 
         Raises `OSError` where the file system refuses: writing them would end the process.
+        """
+
+    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
+        """Have room for unwritten bytes of a mapped file, zeros in them, and their pages ready to be written.
+
+        For helpers: what takes long has pauses, in which others have the processor.
         """
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:
@@ -217,6 +230,10 @@ class LocalDisk:
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
+    def write_out(self, descriptor: int, position: int, size: int) -> None:
+        if speedups.is_active:
+            records.write_out(descriptor, position, size)
+
     def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
         address = _map(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
@@ -239,6 +256,16 @@ class LocalDisk:
         if ctypes.get_errno() != errno.EFAULT:
             return False
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # nobody tells why; room is what nearly always lacks
+
+    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
+        if speedups.is_active:
+            records.make_ready(descriptor, memory, position, size)
+        else:  # without pauses: behind each it would wait for the interpreter's lock
+            self.allocate(descriptor, position, size)
+            written = 0
+            while written < size:
+                written += os.pwrite(descriptor, _ZEROS[: size - written], position + written)
+            self.populate(memory, position, size)
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:
         first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -269,35 +296,6 @@ class LocalDisk:
 
 
 LOCAL_DISK = LocalDisk()
-
-
-class Worker(Protocol):
-    """Does one thing after the other, beside the writer."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]: ...
-
-    def shutdown(self) -> None:
-        """Return when all is done."""
-
-
-class AtOnce:
-    """A worker without a thread."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(work(*arguments))
-        except OSError as error:
-            done.set_exception(error)
-        return done
-
-    def shutdown(self) -> None:
-        """All is done."""
-
-
-def worker(disk: Disk, name: str) -> Worker:
-    """Return who does slow work on that disk."""
-    return ThreadPoolExecutor(1, thread_name_prefix=name) if disk.in_threads else AtOnce()
 
 
 def complaint(error: OSError, then: str) -> str:

@@ -7,7 +7,6 @@ GroupCommitService, FlushRealTimeService, FlushConsumeQueueService.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.clock import Clock
+from pyromq.logs import logger_of
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.disk import LOCAL_DISK, Disk
@@ -26,9 +26,12 @@ from pyromq.store.log.segment import Segment, sync_all, sync_folders
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 FORGET_SECONDS = 2.0  # between two rounds of letting go of pages
+
+MUCH_BYTES = 2 << 20  # of the log: handing more to the disk at once takes half a millisecond of the processor
+MOST_ROUNDS = 3  # of doing that before a flush: a disk may be slower than those who write
 
 _PAGE = 4096
 
@@ -105,6 +108,7 @@ class Flusher:
             self.flush_queues(least_pages=0)
         finally:
             self._answer(self._take(lambda _: True), False)
+            self._queues.remove_deleted()
             self._end(self._take_deletions())
 
     def wait(self, log_offset: int) -> Future[bool]:
@@ -120,11 +124,16 @@ class Flusher:
         return flushed
 
     def note_deletion(self) -> Future[None]:
-        """Resolve once a crash does not bring back the queues that were just deleted, or the disk has refused."""
+        """Have the files of queues removed that were just deleted.
+
+        Resolves once no crash brings them back, or the disk has refused.
+        """
         noted: Future[None] = Future()
         with self._lock:
             if waits := self._started and self._failure is None:  # else nobody takes it
                 self._deletions.append(noted)
+        if not (waits and self._disk.in_threads):
+            self._queues.remove_deleted()
         if waits:
             self._wake.set()
         else:
@@ -138,6 +147,7 @@ class Flusher:
     # -- in the flushing thread, and once more when it has ended
 
     def flush_log(self) -> None:
+        self._write_out()
         last_store_ms = self._log.last_store_ms  # read before the end: what it speaks of lies before the end
         end = self._log.end
         sync_all(self._log.files.between(self.flushed_to, end), self._disk)
@@ -145,6 +155,17 @@ class Flusher:
         self._log_flushed_at = self._clock.monotonic()
         self._checkpoint.log_ms = max(self._checkpoint.log_ms, last_store_ms)
         self._answer(self._take(lambda waiter: waiter.log_offset <= end), True)
+
+    def _write_out(self) -> None:
+        """Hand the log to the disk with pauses, and what came meanwhile too, while nobody waits for it to be there."""
+        start = self.flushed_to
+        for _ in range(MOST_ROUNDS):
+            end = self._log.end
+            if self._waiters or self._stopping or end - start < MUCH_BYTES:
+                break
+            for segment in self._log.files.between(start, end):
+                segment.write_out(start)
+            start = end
 
     def flush_queues(self, least_pages: int) -> None:
         """Flush the queues with that many dirty pages; with 0 all, and then say so in the checkpoint.
@@ -178,6 +199,7 @@ class Flusher:
         """Note how far the queues are, once the log has that on disk too: else they would miss what it never kept."""
         noted = self._take_deletions()
         try:
+            self._queues.remove_deleted(self._flush_log_if_due)
             self.flush_log()
             self._queues.write_note(self.flushed_to)
         finally:

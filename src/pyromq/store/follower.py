@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from pyromq.java_hash import tag_hash
+from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import FIXED_SIZE
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable, names_folders
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _TAGS = Property.TAGS + NAME_VALUE
 _NO_QUEUES: dict[int, ConsumeQueue] = {}

@@ -7,7 +7,6 @@ look at it, and writes none: a file without it at its very end is taken as it is
 from __future__ import annotations
 
 import errno
-import logging
 import re
 import threading
 import zlib
@@ -18,9 +17,10 @@ from typing import TypeVar
 import msgspec
 
 from pyromq.errors import ProtocolError, StoreCorrupt, StoreError, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_file
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 T = TypeVar("T")
 
@@ -79,12 +79,15 @@ class JsonFile:
                 self._replace(content)
                 self._order = order
 
-    def saving(self, content: bytes, *, failed: Callable[[], None], order: int = 0) -> Callable[[], None]:
-        """Return what saves the content, in any thread; where it cannot, it calls `failed` and raises `StoreError`."""
+    def saving(self, content: Callable[[], bytes], *, failed: Callable[[], None], order: int = 0) -> Callable[[], None]:
+        """Return what saves the content, which is made there, in any thread.
+
+        Where that fails, `failed` is called, and `StoreError` raised.
+        """
 
         def save() -> None:
             try:
-                self.save(content, order=order)
+                self.save(content(), order=order)
             except StoreError:
                 failed()
                 raise

@@ -8,22 +8,24 @@ One thread appends and reads. Readers get views of the mapped file, valid for as
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import IPV4_BYTES, mark_addresses
+from pyromq.store.batch_appends import BatchAppends
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
-from pyromq.store.index.key_index import KeyIndex, KeyMatches
+from pyromq.store.index.key_index import KeyIndex, KeyMatches, KeySearch
 from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.residency import Residency
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_proof import EntryProof
@@ -32,7 +34,7 @@ from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
 from pyromq.store.recovery import Recovery
 from pyromq.store.retention import Retention
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
 
@@ -43,7 +45,7 @@ _INDEX_ON_CLOSE_SECONDS = 5.0  # the rest is indexed after the next start
 class MessageStore:
     """`store_address` (packed IP and port) is written into records and may be corrected before the first append.
 
-    `on_append(message, tags_code)` is called when a message can be read.
+    `log_tail`, and the queues of `queues_of` and `queue_tail`, are what the compiled parts append and read by.
     """
 
     def __init__(self, config: StoreConfig, clock: Clock, *, store_address: bytes, disk: Disk = LOCAL_DISK) -> None:
@@ -79,12 +81,16 @@ class MessageStore:
         )
         self._proof = EntryProof(self._log, self._follower.tags_code)
         residency = Residency(self._log, disk=disk, clock=clock)
-        self._reading = Reading(self._log, self._queues, config, proof=self._proof, residency=residency, disk=disk)
-        self.read = self._reading.read
+        self.reading = Reading(self._log, self._queues, config, proof=self._proof, residency=residency, disk=disk)
+        self.read = self.reading.read
+        self.batch_appends = BatchAppends(self._log, self._queues, clock)
         self._clock = clock
         self._open = False
         # Bound once: used for every message.
         self._by_topic = self._queues.by_topic
+        self.queues_of = self._by_topic.get
+        self.queue_tail = self._queues.find
+        self.log_tail: LogTail = self._log
         self._append_record = self._log.append
         self._follow = self._follower.follow
 
@@ -101,9 +107,7 @@ class MessageStore:
             self._checkpoint.load()
             power_cut = directory.crashed and not directory.same_boot
             recovery = Recovery(
-                self._log,
-                self._queues,
-                self._follower,
+                *(self._log, self._queues, self._follower),
                 proof=self._proof,
                 check_crc=self.config.check_crc_on_recover,
                 clock=self._clock,
@@ -158,12 +162,8 @@ class MessageStore:
 
     # -- writing
 
-    @property
-    def on_append(self) -> Callable[[StoredMessage, int], None] | None:
-        return self._follower.on_append
-
-    @on_append.setter
-    def on_append(self, listener: Callable[[StoredMessage, int], None] | None) -> None:
+    def listen(self, listener: Callable[[StoredMessage, int], None]) -> None:
+        """Have `listener(message, tags_code)` called when a message can be read."""
         self._follower.on_append = listener
 
     def append(self, message: StoredMessage) -> None:
@@ -263,7 +263,8 @@ class MessageStore:
     def delete_topic(self, topic: str) -> Future[None]:
         """Remove the queues of a topic; its records stay in the log until their segment goes.
 
-        Resolved by the flushing thread once no crash brings them back.
+        The flushing thread removes the files, and resolves this once no crash brings them back. Until then the topic
+        takes no message: `StoreNotWritable`.
         """
         self._queues.delete(topic)
         return self._flusher.note_deletion()
@@ -334,7 +335,7 @@ class MessageStore:
 
     def is_cold(self, log_offset: int) -> bool:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
-        return self._reading.is_cold(log_offset)
+        return self.reading.is_cold(log_offset)
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time (ms) of a message; None where there is none (any more)."""
@@ -389,11 +390,10 @@ class MessageStore:
         if self.config.index_enabled:
             self._index.follow(self._log, budget_seconds)
 
-    def find_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> KeyMatches:
+    def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> KeySearch:
         """Return where messages with that key (or unique id) lie, newest first, stored from `begin_ms` to `end_ms`.
 
-        As far as they are indexed, see `follow_index`. Messages whose key only has an equal hash are among them:
-        compare.
+        As far as they are indexed (`follow_index`). Those whose key only has an equal hash are among them: compare.
         """
-        found = self._index.find(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        found = yield from self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
         return found._replace(log_offsets=[at for at in found.log_offsets if at >= self._log.min_offset])

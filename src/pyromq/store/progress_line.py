@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 from pyromq.clock import Clock
+from pyromq.logs import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _FIRST_SECONDS = 2.0
 _EVERY_SECONDS = 5.0

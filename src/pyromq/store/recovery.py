@@ -8,10 +8,9 @@ becomes zero (so an old record can never be taken for a new one), and lost queue
 
 from __future__ import annotations
 
-import logging
-
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.log.commit_log import CommitLog, Scan
@@ -22,7 +21,7 @@ from pyromq.store.queue.entry_proof import EntryProof
 from pyromq.store.queue.queue_note import NotedQueues
 from pyromq.store.queue.queue_table import QueueTable
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _VERIFIED_BYTES = 1 << 20  # of the log's end after a clean stop
 _CLOCK_TOLERANCE_MS = 1_000

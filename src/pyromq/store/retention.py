@@ -9,11 +9,11 @@ which take the time of a file's last change, and know no bounds of bytes and no 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from pyromq.clock import Clock
+from pyromq.logs import logger_of
 from pyromq.plural import counted
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, Disk
@@ -24,7 +24,7 @@ from pyromq.store.log.removal import Removal
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 FILES_A_ROUND = 10  # Source: MappedFileQueue.deleteExpiredFileByTime
 ROUNDS_BY_HAND = 20  # Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES

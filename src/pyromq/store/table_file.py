@@ -3,52 +3,99 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from itertools import islice
 from typing import Generic, TypeVar
 
+import msgspec
+
 from pyromq.errors import StoreError
-from pyromq.store.disk import worker
 from pyromq.store.json_file import JsonFile
+from pyromq.store.worker import worker
+
+_PART = 200  # members encoded at once: some 300 us, for which the loop may have to wait
+_BEFORE, _BEHIND = b'{\n "": {\n', b"\n }\n}"  # what msgspec puts around them
 
 T = TypeVar("T")
+R = TypeVar("R")
+RunSoon = Callable[[Callable[[], None]], object]  # runs a function at the end of the loop's turn
+
+
+def at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 class TableFile(Generic[T]):
-    """The newest table handed over is what is written; `encode` is called in the thread, so tables must not change."""
+    """The newest table handed over is what is written; `encode` is called in the thread, so tables must not change.
 
-    def __init__(self, file: JsonFile, encode: Callable[[T], bytes]) -> None:
+    What is changed within one turn of the loop is handed over once, at its end: `run_soon` runs a function then.
+    """
+
+    def __init__(
+        self,
+        file: JsonFile,
+        encode: Callable[[T], bytes],
+        run_soon: RunSoon = at_once,
+    ) -> None:
+        self._run_soon = run_soon
         self._file = file
         self._encode = encode
         self._thread = worker(file.disk, f"table-{file.path.stem}")
+        # Of the present turn.
+        self._changed: tuple[Callable[[], T], int] | None = None
+        self._asked: list[Future[None]] = []
+        self._before: list[Callable[[], None]] = []
         # What both sides change: the table to write next, and who waits for that.
         self._lock = threading.Lock()
         self._next: tuple[T, int] | None = None
         self._waiting: list[Future[None]] = []
+        self._first: deque[Callable[[], None]] = deque()
         self._is_writing = False
 
-    def save(self, table: T, *, order: int) -> Future[None]:
-        """Have this table written, or a later one; resolves, in the thread, when it is on disk.
+    def save(self, table: Callable[[], T], *, order: int, after: Callable[[], None] | None = None) -> Future[None]:
+        """Have the table written that `table` returns at the end of the turn.
 
-        The future's exception is `StoreNotWritable`. `order` grows with each change.
+        Resolves, in the thread, when it is on disk. The future's exception is `StoreNotWritable`. `order` grows with
+        each change. `after` is called by the thread before, and again where it raises `StoreError`: no table is written
+        until it has succeeded.
         """
         saved: Future[None] = Future()
+        self._asked.append(saved)
+        if after is not None:
+            self._before.append(after)
+        is_first, self._changed = self._changed is None, (table, order)
+        if is_first:
+            self._run_soon(self._hand_over)
+        return saved
+
+    def _hand_over(self) -> None:
+        if self._changed is None:
+            return
+        (table, order), self._changed = self._changed, None
         with self._lock:
-            self._next = table, order
-            self._waiting.append(saved)
+            self._next = table(), order
+            self._first.extend(self._before)
+            self._waiting += self._asked
             begins, self._is_writing = not self._is_writing, True
+        self._before, self._asked = [], []
         if begins:
             self._thread.submit(self._write)
-        return saved
 
     def close(self) -> None:
         """Return when all is written, or refused."""
+        self._hand_over()
         self._thread.shutdown()
 
     def _write(self) -> None:
         while (taken := self._take()) is not None:
             (table, order), waiting = taken
             try:
+                while self._first:
+                    self._first[0]()
+                    self._first.popleft()
                 self._file.save(self._encode(table), order=order)
             except StoreError as error:
                 for saved in waiting:
@@ -65,3 +112,47 @@ class TableFile(Generic[T]):
             taken = self._next, self._waiting
             self._next, self._waiting = None, []
             return taken
+
+
+def formatted(head: msgspec.Struct, members: Mapping[str, object], *, indent: int = 1) -> bytes:
+    """Return a table as JSON for people: `head`, whose last field is an empty object, with `members` in that.
+
+    For threads: the interpreter's lock is given away now and then.
+    """
+    begin = msgspec.json.format(msgspec.json.encode(head), indent=indent)
+    if not members:
+        return begin
+    parts = []
+    names = iter(members)
+    while part := {name: members[name] for name in islice(names, _PART)}:
+        text = msgspec.json.format(msgspec.json.encode({"": part}), indent=indent)
+        parts.append(text[len(_BEFORE) : -len(_BEHIND)])
+        give_way()
+    return begin[: -len(b"}\n}")] + b"\n" + b",\n".join(parts) + b"\n }\n}"
+
+
+def give_way() -> None:
+    """Let another thread have the interpreter, which has waited for it: the loop, as a rule."""
+    time.sleep(0)
+
+
+def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
+    """Return an answer that leaves when a table is written as well; the error where it cannot be."""
+    answered: Future[R] = Future()
+    if isinstance(reply, Future):
+        reply.add_done_callback(lambda ready: complete_when_saved(saved, ready.result(), answered))
+    else:
+        complete_when_saved(saved, reply, answered)
+    return answered
+
+
+def complete_when_saved(saved: Future[None], reply: R, answered: Future[R]) -> None:
+    """Complete an answer that others wait for already, as `when_saved` does."""
+
+    def done(saved: Future[None]) -> None:
+        if (error := saved.exception()) is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(reply)
+
+    saved.add_done_callback(done)

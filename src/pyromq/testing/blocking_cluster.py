@@ -13,8 +13,9 @@ from pyromq.client.blocking.admin import Admin
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.blocking.push_consumer import Consumer
+from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.errors import NotRunning
-from pyromq.testing.cluster import Cluster
+from pyromq.testing.cluster import Cluster, Config, connected
 from pyromq.testing.link import Link
 
 T = TypeVar("T")
@@ -86,22 +87,23 @@ class BlockingCluster:
 
     def producer(self, group: str = "test-producer", **options: Any) -> Producer:
         """Return a started producer that is closed with the cluster."""
-        return self._client(Producer, group, **options)  # type: ignore[no-any-return]
+        return self._client(Producer, group, ProducerConfig(), **options)  # type: ignore[no-any-return]
 
     def consumer(self, group: str = "test-consumer", **options: Any) -> PullConsumer:
         """Return a started pull consumer that is closed with the cluster."""
-        return self._client(PullConsumer, group, **options)  # type: ignore[no-any-return]
+        return self._client(PullConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     def push_consumer(self, group: str = "test-consumer", **options: Any) -> Consumer:
         """Return a started push consumer, which still needs a `subscribe`; it is closed with the cluster."""
-        return self._client(Consumer, group, **options)  # type: ignore[no-any-return]
+        return self._client(Consumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     def admin(self) -> Admin:
         """Return a started admin client that is closed with the cluster."""
-        return self._stack.enter_context(Admin(self.namesrv))
+        return self._stack.enter_context(Admin(self.namesrv, connections=self.cluster.connections))
 
-    def _client(self, kind: Callable[..., Any], group: str, **options: Any) -> Any:
-        return self._stack.enter_context(kind(group, self.namesrv, **options))
+    def _client(self, kind: Callable[..., Any], group: str, default: Config, **options: Any) -> Any:
+        config = connected(options.pop("config", None) or default, self.cluster.connections)
+        return self._stack.enter_context(kind(group, self.namesrv, config=config, **options))
 
     def stop_broker(self, number: int = 0) -> None:
         """Stop a broker cleanly; its port and folder stay reserved for `start_broker`."""

@@ -8,20 +8,25 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.tls.server import ServerTlsConfig
 from pyromq.store.config import StoreConfig
 from pyromq.testing.clock import FakeClock
 from pyromq.testing.link import Link
+
+Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
 
 # Small files: a test makes many stores, and some want to see a log roll.
 SEGMENT_BYTES = 4 << 20
@@ -40,7 +45,8 @@ class Cluster:
 
     `clock` is the servers' clock, a `FakeClock` unless another is given; clients live by the real one. `settings`
     are fields of `BrokerConfig` for every broker. With `data`, the folder stays; otherwise it is temporary. With
-    `linked`, clients reach each broker over its link in `links`.
+    `linked`, clients reach each broker over its link in `links`. `tls` is of the ports of all servers; `connections` is
+    how brokers connect to the name server, and how the clients that are asked for here connect.
     """
 
     def __init__(
@@ -50,6 +56,8 @@ class Cluster:
         clock: Clock | None = None,
         data: Path | None = None,
         linked: bool = False,
+        tls: ServerTlsConfig | None = None,
+        connections: ConnectionConfig | None = None,
         **settings: Any,
     ) -> None:
         self.clock: Any = clock or FakeClock()
@@ -58,6 +66,8 @@ class Cluster:
         self._count = brokers
         self._data = data
         self._linked = linked
+        self._tls = tls
+        self.connections = connections
         self._settings = settings
         self._names: NameServer
         self._running: set[int] = set()
@@ -81,7 +91,8 @@ class Cluster:
         try:
             if self._data is None:
                 self._data = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pyromq-")))
-            self._names = await self._stack.enter_async_context(NameServer(NameServerConfig(port=0), self.clock))
+            names = NameServerConfig(port=0, tls=self._tls)
+            self._names = await self._stack.enter_async_context(NameServer(names, self.clock))
             self._stack.push_async_callback(self._stop_brokers)
             for number in range(self._count):
                 self.brokers.append(await self._start(number, self._config(number)))
@@ -97,22 +108,23 @@ class Cluster:
 
     async def producer(self, group: str = "test-producer", **options: Any) -> AsyncProducer:
         """Return a started producer that is closed with the cluster."""
-        return await self._client(AsyncProducer, group, **options)  # type: ignore[no-any-return]
+        return await self._client(AsyncProducer, group, ProducerConfig(), **options)  # type: ignore[no-any-return]
 
     async def consumer(self, group: str = "test-consumer", **options: Any) -> AsyncPullConsumer:
         """Return a started pull consumer that is closed with the cluster."""
-        return await self._client(AsyncPullConsumer, group, **options)  # type: ignore[no-any-return]
+        return await self._client(AsyncPullConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     async def push_consumer(self, group: str = "test-consumer", **options: Any) -> AsyncConsumer:
         """Return a started push consumer, which still needs a `subscribe`; it is closed with the cluster."""
-        return await self._client(AsyncConsumer, group, **options)  # type: ignore[no-any-return]
+        return await self._client(AsyncConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     async def admin(self) -> AsyncAdmin:
         """Return a started admin client that is closed with the cluster."""
-        return await self._stack.enter_async_context(AsyncAdmin(self.namesrv))
+        return await self._stack.enter_async_context(AsyncAdmin(self.namesrv, connections=self.connections))
 
-    async def _client(self, kind: Callable[..., Any], group: str, **options: Any) -> Any:
-        return await self._stack.enter_async_context(kind(group, self.namesrv, **options))
+    async def _client(self, kind: Callable[..., Any], group: str, default: Config, **options: Any) -> Any:
+        config = connected(options.pop("config", None) or default, self.connections)
+        return await self._stack.enter_async_context(kind(group, self.namesrv, config=config, **options))
 
     async def stop_broker(self, number: int = 0) -> None:
         """Stop a broker cleanly; its port and folder stay reserved for `start_broker`."""
@@ -165,9 +177,15 @@ class Cluster:
             index_entries=INDEX_ENTRIES,
         )
         settings: dict[str, Any] = {"name": name, "port": 0, "namesrv": (self.namesrv,), "store": store}
+        settings |= {"tls": self._tls, "connections": self.connections or PLAIN}
         if self._linked:
             settings["advertised_host"] = LINK_HOST
         return BrokerConfig(folder, **(settings | self._settings))
+
+
+def connected(config: Config, connections: ConnectionConfig | None) -> Config:
+    """Return the settings of a client with these connections, unless they have their own."""
+    return config if config.connections is not None else replace(config, connections=connections)
 
 
 def _link_before(config: BrokerConfig) -> Link:

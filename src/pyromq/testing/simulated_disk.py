@@ -270,6 +270,9 @@ class SimulatedDisk:
         self.while_syncing(path)
         file.lasting = content
 
+    def write_out(self, descriptor: int, position: int, size: int) -> None:
+        self._begin("write_out", self._open[descriptor][0])  # what is kept of it, a power cut decides
+
     def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
         path, file = self._open[descriptor]
         self._begin("map", path)
@@ -278,6 +281,9 @@ class SimulatedDisk:
         file.is_mapped = True
         memory = memoryview(file.content)[:size]
         return memory if write else memory.toreadonly()
+
+    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
+        self.allocate(descriptor, position, size)  # where nothing was written, all is zero, and in memory
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         return True

@@ -48,6 +48,7 @@ async def test_a_request_is_noted_with_who_asked_what_from_where_and_the_outcome
     assert created == {
         "time": "2023-11-14T22:13:20.000Z",
         "from": created["from"],
+        "account": None,
         "client": "tools@4711",
         "request": "UPDATE_AND_CREATE_TOPIC",
         "fields": created["fields"],
@@ -100,7 +101,7 @@ async def test_what_the_broker_asks_of_others_is_not_noted(audited):
     async def ask(caller):
         await caller.beat("one", group="g")
         relayed = ConsumeDirectly(consumer_group="g", client_id="one", message_id=None)
-        await caller.channel.call(relayed, timeout=5)
+        await caller.channel.call(relayed, timeout=30)
 
     lines = await audited(ask)
     assert [line["request"] for line in lines] == ["CONSUME_MESSAGE_DIRECTLY"]

@@ -1,15 +1,22 @@
 """How far groups are in topics."""
 
+import pytest
+
+from pyromq.broker.broker import Broker
 from pyromq.message import MessageQueue
-from pyromq.remoting.bodies import GroupConfig
+from pyromq.net.long_answers import SLICE_SECONDS
+from pyromq.remoting.bodies import GroupConfig, encode_body
 from pyromq.remoting.headers import (
     BrokerConsumeStatistics,
     ConsumeStatistics,
     ConsumeTimeSpan,
+    MaxOffset,
+    SaveGroup,
     TopicConsumers,
     TopicStatistics,
     UpdateConsumerOffset,
 )
+from pyromq.testing import FakeClock
 
 
 def queue(queue_id, topic="orders"):
@@ -102,3 +109,33 @@ async def test_consumers_of_a_topic_are_connected_or_have_offsets(caller):
     await commit(caller, 1, group="other", topic="more")
     assert (await caller.body(TopicConsumers(topic="orders"))).groups == ["connected", "stored"]
     assert (await caller.body(TopicConsumers(topic="nothing"))).groups == []
+
+
+class Ticking(FakeClock):
+    """A clock on which every look takes the time of a slice."""
+
+    def monotonic(self):
+        self._move_to(self._seconds + SLICE_SECONDS)
+        return super().monotonic()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        TopicStatistics(topic="orders"),
+        ConsumeStatistics(consumer_group="g"),
+        BrokerConsumeStatistics(),
+        ConsumeTimeSpan(topic="orders", group="g"),
+    ],
+    ids=["topic", "group", "all groups", "times"],
+)
+async def test_while_statistics_of_many_queues_are_collected_others_are_served(config, caller_to, header):
+    async with Broker(config, Ticking()) as broker:
+        asking, other = await caller_to(broker), await caller_to(broker)
+        await asking.create_topic("orders", queues=100)
+        await asking.ask(SaveGroup(), encode_body(GroupConfig(name="g")))
+        await commit(asking, 0)
+        answered = asking.channel.call_soon(header, timeout=20)
+        await other.ask(MaxOffset(topic="orders", queue_id=0))
+        assert not answered.done()
+        (await answered).check()

@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import Future
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import BrokerError
 from pyromq.message import MessageQueue
@@ -99,7 +100,7 @@ async def test_a_client_that_is_no_member_is_not_online(caller, member):
 async def test_a_member_that_is_silent_for_ten_seconds_times_out(caller, broker, caller_to, clock):
     silent = await caller_to(broker, Silent())
     await silent.beat("one", group="g")
-    asked = caller.channel.call_soon(running(), timeout=5)
+    asked = caller.channel.call_soon(running(), timeout=30)
     await caller.beat("other")  # by the time this is answered, the one before has been passed on
     await clock.advance(11)
     response = await asked
@@ -126,7 +127,7 @@ async def test_members_are_told_new_offsets_and_only_force_goes_forward(caller, 
     await caller.send("orders", queue_id=0)
     await caller.send("orders", queue_id=0)
     told = await caller.body(ResetOffset(topic="orders", group="g", timestamp=-1, force=force))
-    header, offsets = await asyncio.wait_for(consumer.resets.get(), 5)
+    header, offsets = await asyncio.wait_for(consumer.resets.get(), PATIENCE_SECONDS)
     assert offsets == told.offsets == dict(zip(QUEUES, expected, strict=True))
     assert (header.topic, header.group, header.force) == ("orders", "g", False)
 
@@ -135,7 +136,8 @@ async def test_members_that_have_stored_nothing_yet_can_be_moved(caller, member,
     await commit(caller)
     await caller.send("orders", queue_id=0)
     told = await caller.body(ResetOffset(topic="orders", group="g", timestamp=-1, force=True))
-    assert (await asyncio.wait_for(consumer.resets.get(), 5))[1] == told.offsets == {QUEUES[0]: 1, QUEUES[1]: 0}
+    _, offsets = await asyncio.wait_for(consumer.resets.get(), PATIENCE_SECONDS)
+    assert offsets == told.offsets == {QUEUES[0]: 1, QUEUES[1]: 0}
     refused = await caller.ask(ResetOffset(topic="orders", group="g", timestamp=-1, force=False), code=1)
     assert refused.remark == "THe consumer group <g> not exist"
 
@@ -154,7 +156,7 @@ async def test_members_tell_their_own_offsets(caller, broker, caller_to, member,
     await silent.beat("two", group="g")
     status = await caller.body(ConsumerStatusOfGroup(topic="orders", group="g", client_address="one"))
     assert status.clients == {"one": {QUEUES[0]: 5}}
-    asked = caller.channel.call_soon(ConsumerStatusOfGroup(topic="orders", group="g"), timeout=5)
+    asked = caller.channel.call_soon(ConsumerStatusOfGroup(topic="orders", group="g"), timeout=30)
     await member.beat("one", group="g")
     await caller.beat("other")
     await clock.advance(6)

@@ -2,11 +2,15 @@
 
 import errno
 import os
+from dataclasses import replace
 
 import pytest
 
+from pyromq.broker import indexing as indexing_module
+from pyromq.broker.admin import message_queries
 from pyromq.broker.broker import Broker
-from pyromq.broker.indexing import QUERY_STEP_SECONDS
+from pyromq.broker.indexing import BULK_BYTES, BULK_PAUSE_SECONDS, FAR_PAUSE_SECONDS, PAUSE_SECONDS, Indexing
+from pyromq.broker.limits import BrokerLimits
 from pyromq.message import StoredMessage
 from pyromq.message_id import parse_offset_id
 from pyromq.record import decode, decode_all
@@ -53,6 +57,19 @@ async def test_an_unknown_key_is_not_found(caller):
     assert response.remark == "can not find message, maybe time range not correct"
 
 
+@pytest.mark.parametrize(("query_bytes", "found"), [(1, 1), (900, 2), (5_000, 3)])
+async def test_an_answer_has_the_newest_that_fit_and_says_how_many_do_not(config, clock, caller_to, query_bytes, found):
+    async with Broker(replace(config, limits=BrokerLimits(query_bytes=query_bytes)), clock) as broker:
+        caller = await caller_to(broker)
+        sent = [letter * 200 for letter in (b"1", b"2", b"3")]
+        for body in sent:
+            await caller.send("orders", body, properties="KEYS\x01a")
+        response = await caller.ask(by_key("a"))
+    assert [message.body for message in decode_all(response.body)] == sent[-found:]
+    left_out = f"{3 - found} older messages are left out: maxQueryBytes is {query_bytes}"
+    assert response.remark == (left_out if found < 3 else None)
+
+
 async def test_only_messages_of_the_asked_time_are_found(caller, clock):
     await caller.send("orders", b"early", properties="KEYS\x01a")
     await clock.advance(100)
@@ -70,10 +87,10 @@ async def test_no_more_than_asked_and_never_more_than_64_are_found(caller):
 
 
 class Ticking(FakeClock):
-    """A clock on which every look takes the time of one slice of indexing."""
+    """A clock on which every look takes the time of a slice of indexing, and of the pause behind it."""
 
     def monotonic(self):
-        self._move_to(self._seconds + QUERY_STEP_SECONDS)
+        self._move_to(self._seconds + PAUSE_SECONDS)
         return super().monotonic()
 
 
@@ -105,6 +122,33 @@ async def test_a_query_is_refused_where_the_index_has_no_room(backlog, monkeypat
     assert "make room on that disk" in response.remark
 
 
+async def test_who_stores_very_much_has_the_processor(backlog):
+    """While much is stored between two steps the index waits longer; it has its time again when that ends."""
+    store = backlog[0].store
+    for _ in range(3_000):  # far more than four steps of either form do
+        store.append(StoredMessage("orders", b"", "KEYS\x01k"))
+    indexing = Indexing(store, Ticking())
+    indexing.step()
+    pauses = []
+    for size in (100, BULK_BYTES, 100):
+        store.append(StoredMessage("orders", bytes(size), "KEYS\x01k"))
+        pauses.append(indexing.step())
+    assert pauses == [PAUSE_SECONDS, BULK_PAUSE_SECONDS, PAUSE_SECONDS]
+
+
+async def test_an_index_that_is_far_behind_has_a_share_however_much_is_stored(backlog, monkeypatch):
+    store = backlog[0].store
+    for _ in range(3_000):
+        store.append(StoredMessage("orders", b"", "KEYS\x01k"))
+    indexing = Indexing(store, Ticking())
+    pauses = []
+    for bound in (1 << 30, 10_000, 1 << 30):
+        monkeypatch.setattr(indexing_module, "FAR_BYTES", bound)
+        store.append(StoredMessage("orders", bytes(BULK_BYTES), "KEYS\x01k"))
+        pauses.append(indexing.step())
+    assert pauses == [BULK_PAUSE_SECONDS, FAR_PAUSE_SECONDS, BULK_PAUSE_SECONDS]
+
+
 async def test_a_message_is_viewed_by_its_offset_id(caller, broker):
     await caller.send("orders", b"first")
     sent = await caller.send("orders", b"second")
@@ -130,6 +174,16 @@ async def test_queue_entries_are_shown(caller):
     assert [(entry.log_offset > 0, entry.tags_code) for entry in shown.entries] == [(False, 2598919), (True, 2598920)]
     assert [entry.accepted for entry in shown.entries] == [True, True]
     assert shown.subscription.topic == "orders"
+
+
+async def test_of_very_many_entries_as_many_are_answered_as_one_answer_has(caller, monkeypatch):
+    monkeypatch.setattr(message_queries, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(message_queries, "ENTRIES_AT_ONCE", 2)
+    for number in range(5):
+        await caller.send("orders", b"%d" % number)
+    shown = await caller.body(QueueEntries(topic="orders", queue_id=0, index=1, count=1 << 30))
+    assert len(shown.entries) == 3
+    assert (shown.min_index, shown.max_index) == (0, 5)
 
 
 async def test_entries_outside_of_the_queue_are_none(caller):

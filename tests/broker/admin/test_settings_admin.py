@@ -1,11 +1,26 @@
 """The broker's settings over the wire: shown, changed while running, kept over a restart."""
 
+import errno
+import os
+
 import pytest
 
-from pyromq.broker.admin.settings_admin import merge_properties
 from pyromq.broker.broker import Broker
+from pyromq.broker.setting_names import FIXED
 from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, SaveBrokerSettings
 from pyromq.remoting.properties import parse_properties
+from pyromq.store.disk import LocalDisk
+
+
+class FullDisk(LocalDisk):
+    """A disk that has no room for settings while it is `full`."""
+
+    full = False
+
+    def replace(self, source, target):
+        if self.full and target.suffix == ".properties":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().replace(source, target)
 
 
 async def shown(caller):
@@ -53,12 +68,56 @@ async def test_changes_outlast_a_restart(config, clock, caller_to):
     assert config.permission == 6, "the caller's own settings are left alone"
 
 
-async def test_changes_are_kept_in_the_file_the_broker_was_started_with(config, clock, caller_to, tmp_path):
-    config.config_file = tmp_path / "broker.conf"
-    config.config_file.write_text("# mine\nbrokerPermission=6\n")
+async def test_changes_are_kept_in_a_file_of_the_brokers_own(config, clock, caller_to):
     async with Broker(config, clock) as broker:
-        await save(await caller_to(broker), "brokerPermission=4\nrejectTransactionMessage=true\n")
-    assert config.config_file.read_text() == "# mine\nbrokerPermission=4\nrejectTransactionMessage=true\n"
+        caller = await caller_to(broker)
+        await save(caller, "rejectTransactionMessage=true\nregionId=caf\\u00e9 \\\\ x\n")
+        await save(caller, "brokerPermission=4\n")
+    text = (config.data / "config" / "broker.properties").read_text()
+    heading, rest = text.split("\n", 1)
+    assert heading.startswith("# Changed while the broker ran")
+    assert rest == "brokerPermission=4\nregionId=caf\\u00e9 \\\\ x\nrejectTransactionMessage=true\n"
+
+
+HOSTILE = (
+    r"regionId=x\nbrokerName=forged\nbindAddress=0.0.0.0",
+    r"regionId=x\u000abrokerName=forged",
+    r"regionId=x\rbrokerName=forged",
+    r"region\nId=x",
+    r"regionId=\u0001",
+    "regionId=" + "x" * 2000,
+    "regionId=" + "x" * 300,
+    r"longPollingEnable=true\nbrokerName\=forged",
+    "# " + "x" * 70_000,
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_no_value_becomes_a_line_of_a_file(config, clock, caller_to, text):
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        response = await save(caller, text, code=1)
+        assert response.remark.isprintable()
+        assert len(response.remark) < 400
+        assert not (config.data / "config" / "broker.properties").exists()
+
+
+async def test_what_is_fixed_is_so_too_where_somebody_has_put_it_into_the_brokers_file(config, clock, caller_to):
+    file = config.data / "config" / "broker.properties"
+    file.parent.mkdir(parents=True)
+    file.write_text("brokerName=forged\nbindAddress=0.0.0.0\nmaxConnections=1\nbrokerPermission=4\n")
+    async with Broker(config, clock) as broker:
+        settings = await shown(await caller_to(broker))
+    assert (settings["brokerName"], settings["bindAddress"], settings["brokerPermission"]) == (
+        "broker-a", "127.0.0.1", "4"
+    )  # fmt: skip
+    assert settings["maxConnections"] != "1"
+
+
+@pytest.mark.parametrize("name", sorted(FIXED))
+async def test_addresses_folders_identity_and_limits_are_fixed(caller, name):
+    response = await save(caller, f"{name}=1", code=16)
+    assert response.remark == f"setting {name} cannot be changed while the broker runs"
 
 
 @pytest.mark.parametrize(
@@ -77,14 +136,24 @@ async def test_what_cannot_be_is_refused_and_nothing_changes(caller, broker, tex
     assert broker.config.long_polling is True
 
 
+async def test_what_the_disk_refuses_is_kept_with_the_next_change_and_nothing_else_is_touched(config, clock, caller_to):
+    disk = FullDisk()
+    file = config.data / "config" / "broker.properties"
+    async with Broker(config, clock, disk=disk) as broker:
+        caller = await caller_to(broker)
+        disk.full = True
+        assert "No space left" in (await save(caller, "transactionCheckMax=7", code=14)).remark
+        disk.full = False
+        await save(caller, "fileReservedTime=9")
+        assert parse_properties(file.read_text()) == {"fileReservedTime": "9", "transactionCheckMax": "7"}
+        file.write_text("fileReservedTime=11\n")
+        await save(caller, "transactionCheckMax=8")
+        assert parse_properties(file.read_text()) == {"fileReservedTime": "11", "transactionCheckMax": "8"}
+
+
 async def test_a_new_permission_is_a_new_version_of_all_topics(caller, broker):
     before = broker.topics.version.counter
     await save(caller, "longPollingEnable=false")
     assert broker.topics.version.counter == before
     await save(caller, "brokerPermission=4")
     assert broker.topics.version.counter == before + 1
-
-
-def test_merging_keeps_comments_and_order():
-    text = "# a\nfirst=1\n\nsecond=2\nfirst=3\n"
-    assert merge_properties(text, {"first": "9", "third": "3"}) == "# a\nfirst=9\n\nsecond=2\nthird=3\n"

@@ -1,10 +1,17 @@
 """Administrators' changes: topics, groups, offsets."""
 
 import asyncio
+import errno
+import os
+import threading
 
 import pytest
+from tests.broker.headers import send_header
+from tests.waiting import PATIENCE_SECONDS
 
+from pyromq.broker.broker import Broker
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.topics import Topics
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import GroupConfig, ResetOffsets, decode_body, encode_body
 from pyromq.remoting.command import Reply
@@ -30,6 +37,7 @@ from pyromq.remoting.headers import (
     TopicSettings,
     UpdateConsumerOffset,
 )
+from pyromq.store.disk import LocalDisk
 from pyromq.store.json_file import JsonFile
 
 
@@ -116,6 +124,81 @@ async def test_a_deleted_topic_loses_the_offsets_of_every_group_for_good(caller,
     assert again.table() == broker.offsets.table()
 
 
+class HangingDisk(LocalDisk):
+    """A disk that replaces a file of that name when it is told to, or refuses that, and notes what was replaced."""
+
+    def __init__(self, name):
+        self.name = name
+        self.goes_on = threading.Event()
+        self.refuses = False
+        self.replaced = []
+
+    def replace(self, source, target):
+        if target.name == self.name:
+            self.goes_on.wait(PATIENCE_SECONDS)
+            if self.refuses:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.replaced.append(target.name)
+        super().replace(source, target)
+
+
+@pytest.fixture
+async def hanging(config, clock, caller_to):
+    """A broker with topics `orders` and `more`, an offset of the former, and a disk that hangs at its topics."""
+    disk = HangingDisk("topics.json")
+    disk.goes_on.set()
+    async with Broker(config, clock, disk=disk) as broker:
+        caller, other = await caller_to(broker), await caller_to(broker)
+        for topic in ("orders", "more"):
+            await caller.create_topic(topic)
+            await caller.send(topic)
+        await commit(caller, "g", "orders", 0, 1)
+        disk.replaced.clear()
+        disk.goes_on.clear()
+        yield disk, caller, other
+        disk.goes_on.set()
+
+
+async def test_while_a_topic_is_deleted_others_are_served_and_it_is_gone_already(hanging):
+    disk, caller, other = hanging
+    deleting = caller.channel.call_soon(DeleteTopic(topic="orders"), timeout=20)
+    await other.send("more")
+    assert not deleting.done()
+    send = send_header(topic="orders")
+    assert (await other.ask(send, b"x", code=17)).remark.startswith("topic[orders] is being deleted")
+    create = CreateTopic(topic="orders", read_queues=1, write_queues=1, permission=6)
+    assert (await other.ask(create, code=1)).remark.startswith("topic[orders] is being deleted")
+    disk.goes_on.set()
+    (await deleting).check()
+    await other.create_topic("orders")
+    assert (await other.send("orders")).queue_offset == 0
+
+
+async def test_offsets_of_a_deleted_topic_go_first_then_its_settings_then_its_queues(hanging, config):
+    disk, caller, other = hanging
+    deleting = caller.channel.call_soon(DeleteTopic(topic="orders"), timeout=20)
+    await other.send("more")
+    assert await end_of(other, "orders") == 1
+    disk.goes_on.set()
+    (await deleting).check()
+    tables = [name for name in disk.replaced if name in ("consumerOffset.json", "topics.json", "queues")]
+    assert tables == ["consumerOffset.json", "topics.json", "queues"]
+    assert not (config.data / "consumequeue" / "orders").exists()
+
+
+async def test_a_topic_whose_deletion_the_disk_refuses_can_be_deleted_once_it_has_room(hanging, config, clock):
+    disk, caller, _ = hanging
+    disk.refuses = True
+    disk.goes_on.set()
+    assert "No space left" in (await caller.ask(DeleteTopic(topic="orders"), code=14)).remark
+    disk.refuses = False
+    await caller.ask(DeleteTopic(topic="orders"))
+    assert await end_of(caller, "orders") == 0
+    again = Topics(config, JsonFile(config.data / "config" / "topics.json"), clock)
+    again.load()  # as after a crash
+    assert again.find("orders") is None
+
+
 async def test_who_consumes_a_deleted_topic_is_told_to_begin_again(broker, caller_to):
     told = Told()
     consumer = await caller_to(broker, told)
@@ -124,7 +207,7 @@ async def test_who_consumes_a_deleted_topic_is_told_to_begin_again(broker, calle
     await consumer.beat("two", group="others", topics=("more",))
     await consumer.ask(DeleteTopic(topic="orders"))
     begin = {MessageQueue("orders", "broker-a", queue_id): 0 for queue_id in range(2)}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await told.resets.get() == ("workers", "orders", begin)
     assert told.resets.empty()
 

@@ -3,18 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from tests.broker.folders import killed
+from tests.broker.folders import killed, without_end
 
-from pyromq.broker.batches.batch_publishing import SLICE
+from pyromq.broker.batches import batch_publishing
 from pyromq.broker.batches.batch_transactions import GROUP
 from pyromq.broker.batches.half_runs import ELSEWHERE_MS
 from pyromq.broker.broker import Broker
-from pyromq.errors import ResponseCode, StoreNotWritable
+from pyromq.errors import ResponseCode
 from pyromq.message import SysFlag
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.record import BatchMember, encode_batch
-from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, decode_body, encode_body
+from pyromq.remoting.bodies import ATTEMPTS, BatchAttempt, BatchAttempts, decode_body, encode_body
+from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.remoting.headers import (
     CommitBatch,
     FindBatch,
@@ -257,13 +258,27 @@ async def test_a_senseless_commit_is_refused(batches, attempts, remark):
     assert remark in (await batches.caller.ask(CommitBatch(transaction="t"), body, code=1)).remark
 
 
+@pytest.mark.parametrize("request_", [CommitBatch, RollBackBatch])
+def test_a_job_of_ten_thousand_tasks_is_decided_by_one_request(request_):
+    attempts = [BatchAttempt("x" * 100, 1000, {"broker-a": 1000}) for _ in range(10_000)]
+    body = encode_body(BatchAttempts(attempts))
+    assert ATTEMPTS.plain_bytes > len(body) > ConnectionLimits().request_bytes
+    assert ConnectionLimits().frame_bytes(request_.code) > len(body)
+
+
 async def test_a_commit_without_body_is_refused(batches):
     await batches.caller.ask(CommitBatch(transaction="t"), code=1)
     await batches.find(code=ResponseCode.QUERY_NOT_FOUND)
 
 
-async def test_many_messages_become_visible_in_slices(batches, broker):
-    bodies = [str(number) for number in range(2 * SLICE + 1)]
+@pytest.fixture
+def short_slices(monkeypatch):
+    monkeypatch.setattr(batch_publishing, "SLICE", 100)
+    monkeypatch.setattr(batch_publishing, "MADE_SLICE", 100)
+
+
+async def test_many_messages_become_visible_in_slices(batches, broker, short_slices):
+    bodies = [str(number) for number in range(201)]
     await batches.run(bodies)
     await batches.commit({"a": len(bodies)})
     assert await batches.visible() == bodies
@@ -282,17 +297,13 @@ async def test_where_flushing_is_synchronous_a_commit_is_on_disk(config, clock, 
 
 async def test_a_full_disk_holds_up_what_is_decided_and_loses_nothing(batches, broker, clock):
     await batches.run(["1", "2"])
-    append_batch = broker.store._log.append_batch
-    broker.store._log.append_batch = refuse
-    await batches.commit({"a": 2})
+    broker.batches.commit("t", [BatchAttempt("a", 2)])
+    broker.store.log_tail.hold("no room")
+    await settle()
     assert not (await batches.find()).visible
-    broker.store._log.append_batch = append_batch
+    broker.store.log_tail.hold("")
     await clock.advance(2)
     assert await batches.visible() == ["1", "2"]
-
-
-def refuse(messages):
-    raise StoreNotWritable("no room")
 
 
 async def test_what_is_undecided_is_listed(batches, clock):
@@ -370,8 +381,10 @@ async def test_a_kill_before_the_commit_leaves_the_attempts_undecided(batches, c
     await restarted(killed(config), clock, batches_of, check)
 
 
-async def test_a_kill_after_the_commit_point_loses_and_repeats_nothing(batches, broker, config, clock, batches_of):
-    bodies = [str(number) for number in range(3 * SLICE)]
+async def test_a_kill_after_the_commit_point_loses_and_repeats_nothing(
+    batches, broker, config, clock, batches_of, short_slices
+):
+    bodies = [str(number) for number in range(300)]
     await batches.run(["lost"], token="b")
     await batches.run(bodies)
     broker.batches.alarm = Alarm(clock)  # one that nobody hears: killed before anything became visible
@@ -397,14 +410,15 @@ async def test_messages_whose_note_a_crash_took_are_not_written_again(batches, b
     await batches.run(["10", "11"])
     broker.batches.alarm = Alarm(clock)
     broker.batches.commit("t", [BatchAttempt("a", 12)])
-    append_batch = broker.store.append_batch
-    broker.store.append_batch = lambda records: append_batch(records[:kept])  # all of a slice that reached the log
     broker.batches.step()
+    last = broker.store.entries("orders", 1, kept - 1, 1)[0]
+    left = killed(config)
+    without_end(left, last.log_offset + last.size)  # all of a slice that reached the log
 
     async def check(batches, broker):
         assert await batches.visible() == [str(number) for number in range(12)]
 
-    await restarted(killed(config), clock, batches_of, check)
+    await restarted(left, clock, batches_of, check)
 
 
 async def test_clean_stops_keep_everything(config, clock, batches_of):

@@ -4,10 +4,8 @@ import os
 from dataclasses import replace
 
 import pytest
-from tests.filter.wanting import with_body
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.consuming import pulling
 from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
 from pyromq.store.disk import LOCAL_DISK
@@ -67,21 +65,21 @@ async def test_a_damaged_entry_among_what_is_on_disk_only_costs_one_more_pull(co
 
 async def test_a_filter_of_records_sees_what_was_on_disk_only(config, clock, caller_to, monkeypatch):
     monkeypatch.setattr(residency, "RECENT_BYTES", 0)
-    monkeypatch.setattr(pulling, "filter_of", lambda expression_type, expression: with_body(b"3", b"7"))
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders", queues=1)
         for number in range(10):
-            await caller.send("orders", b"%d" % number)
+            await caller.send("orders", b"%d" % number, properties=f"price\x01{number}")
+    dear = "price IN ('3', '7')"
     loaded = []
     monkeypatch.setattr(LOCAL_DISK.__class__, "is_loaded", lambda disk, views: bool(loaded))
     monkeypatch.setattr(LOCAL_DISK.__class__, "load", lambda disk, views: loaded.extend(views))
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
-        response = await caller.pull()
+        response = await caller.pull(sql=dear)
         assert (response.code, response.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
         assert len(decode_all(b"".join(loaded))) == 10
-        response = await caller.pull()
+        response = await caller.pull(sql=dear)
         assert [message.body for message in decode_all(response.body)] == [b"3", b"7"]
 
 

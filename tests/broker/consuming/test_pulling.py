@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.filter.wanting import with_body
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.consuming import long_polls, pulling
+from pyromq.broker.limits import BrokerLimits
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import decode_all
@@ -27,6 +27,7 @@ from pyromq.remoting.headers import (
     MaxOffset,
     PullMessage,
     PullMessageResponse,
+    SaveBrokerSettings,
     SaveGroup,
 )
 
@@ -95,8 +96,8 @@ async def test_messages_come_from_the_offset_on(three, form):
 
 async def test_binary_headers_are_answered_with_binary_headers(broker, three, clock):
     channel = await connect(broker.address, Dispatcher(), clock, connections=ConnectionConfig(serialization=BINARY))
-    assert bodies(await channel.call(pull(), timeout=5)) == [b"0", b"1", b"2"]
-    assert position(await channel.call(pull(3), timeout=5)) == (19, "OFFSET_OVERFLOW_ONE", 3, 0, 3)
+    assert bodies(await channel.call(pull(), timeout=30)) == [b"0", b"1", b"2"]
+    assert position(await channel.call(pull(3), timeout=30)) == (19, "OFFSET_OVERFLOW_ONE", 3, 0, 3)
     await channel.close()
 
 
@@ -270,7 +271,33 @@ async def test_an_expression_without_a_tag_cannot_be_understood(three, expressio
     assert response.remark.startswith("parse the consumer's subscription failed")
 
 
-async def test_other_filters_than_tags_are_refused(three):
+async def test_expressions_choose_by_properties(three):
+    by_tag = pull(subscription="TAGS = 'A'", expression_type="SQL92")
+    assert bodies(await three.ask(by_tag)) == [b"0", b"2"]
+    nothing = await three.ask(pull(subscription="missing > 1", expression_type="SQL92"), code=20)
+    assert position(nothing) == (20, "NO_MATCHED_MESSAGE", 3, 0, 3)
+
+
+async def test_a_broken_expression_is_refused(three):
+    """Upstream gives everything, unfiltered."""
+    response = await three.ask(pull(subscription="a >", expression_type="SQL92"), code=23)
+    assert response.remark.startswith("the SQL92 expression 'a >' cannot be used: it ends at character 4")
+
+
+async def test_only_a_record_of_which_the_expression_is_true_ends_the_waiting(three):
+    waiting = await parked(three, pull(3, subscription="price > 5", expression_type="SQL92", sys_flag=INLINE | WAIT))
+    await three.send("orders", b"cheap", properties="price\x014")
+    assert not waiting.done()
+    await three.send("orders", b"dear", properties="price\x016")
+    response = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert bodies(response) == [b"dear"]
+    assert position(response) == (0, "FOUND", 5, 0, 5)
+
+
+async def test_filters_that_are_not_served_are_refused(three):
+    response = await three.ask(pull(subscription="a > 1", expression_type="CLASS"), code=1)
+    assert response.remark == "The broker does not support consumer to filter message by CLASS"
+    await three.ask(SaveBrokerSettings(), b"enablePropertyFilter=false")
     response = await three.ask(pull(subscription="a > 1", expression_type="SQL92"), code=1)
     assert response.remark == "The broker does not support consumer to filter message by SQL92"
     assert bodies(await three.ask(pull(subscription="B", expression_type="TAG"))) == [b"1"]
@@ -310,10 +337,9 @@ async def test_the_told_expression_filters_and_not_the_one_sent(three):
     assert bodies(await three.ask(pull(sys_flag=0, subscription="A"))) == [b"1"]
 
 
-async def test_a_told_expression_of_another_kind_is_refused(three):
-    await beat(three, expression="a > 1", kind="SQL92")
-    response = await three.ask(pull(sys_flag=0), code=1)
-    assert response.remark == "The broker does not support consumer to filter message by SQL92"
+async def test_a_told_expression_chooses_by_properties(three):
+    await beat(three, expression="TAGS <> 'A'", kind="SQL92")
+    assert bodies(await three.ask(pull(sys_flag=0))) == [b"1"]
 
 
 async def test_broadcasting_may_be_forbidden(three):
@@ -372,17 +398,6 @@ async def test_only_a_wanted_tag_ends_the_waiting(three):
     response = await waiting
     assert bodies(response) == [b"5"]
     assert response.header(PullMessageResponse).next_offset == 5
-
-
-async def test_only_a_record_that_the_filter_accepts_ends_the_waiting(three, monkeypatch):
-    monkeypatch.setattr(pulling, "filter_of", lambda expression_type, expression: with_body(b"wanted"))
-    waiting = await parked(three, pull(3, sys_flag=INLINE | WAIT))
-    await three.send("orders", b"other")
-    assert not waiting.done()
-    await three.send("orders", b"wanted")
-    response = await waiting
-    assert bodies(response) == [b"wanted"]
-    assert position(response) == (0, "FOUND", 5, 0, 5)
 
 
 async def test_a_burst_wakes_once_and_comes_in_one_answer(orders):
@@ -457,10 +472,13 @@ async def test_who_waits_on_a_connection_that_broke_disturbs_nobody(broker, thre
     assert bodies(await stays) == [b"3"]
 
 
-async def test_too_many_who_wait_are_told_to_come_back(three, monkeypatch):
-    monkeypatch.setattr(long_polls, "MAX_PARKED", 1)
-    waiting = await parked(three, pull(3, sys_flag=INLINE | WAIT))
-    response = await three.ask(pull(3, sys_flag=INLINE | WAIT), code=2)
-    assert response.remark == "[OVERLOAD]system busy, start flow control for a while"
-    await three.send("orders", b"3")
-    assert (await waiting).code == 0
+async def test_too_many_who_wait_are_told_to_come_back(config, clock, caller_to):
+    async with Broker(replace(config, limits=BrokerLimits(waiting_pulls=1)), clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders")
+        await caller.send("orders", b"0")
+        waiting = await parked(caller, pull(1, sys_flag=INLINE | WAIT))
+        response = await caller.ask(pull(1, sys_flag=INLINE | WAIT), code=2)
+        assert response.remark.startswith("[OVERLOAD]1 pulls of this connection wait")
+        await caller.send("orders", b"1")
+        assert (await waiting).code == 0

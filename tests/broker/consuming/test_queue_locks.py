@@ -2,7 +2,9 @@
 
 import pytest
 
+from pyromq.broker.consuming import queue_locking
 from pyromq.broker.consuming.queue_locks import GRACE_SECONDS, QueueLocks
+from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.dispatch import Dispatcher
@@ -206,3 +208,39 @@ async def test_a_refused_client_that_asks_for_the_tie_is_told_who_holds_the_lock
     (refused,) = decode_body(LockedQueues, response.body).refused
     assert (refused.queue.queue, refused.client_id, refused.age_ms) == (FIRST, "holder", 3000)
     assert b"refused" not in (await caller.ask(LockQueues(), asked("java", False))).body
+
+
+def queues_of(topic, count):
+    return [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(count)]
+
+
+def test_a_group_has_its_share_of_locks_and_the_next_one_finds_some(clock):
+    locks = QueueLocks(clock, most=100)
+    assert len(locks.lock("g", "me", queues_of("orders", 10))) == 10
+    with pytest.raises(LimitReached, match=r"group g has 10 queues locked.*maxQueueLocks raised, which is 100"):
+        locks.lock("g", "me", queues_of("more", 1))
+    assert locks.lock("g", "me", [FIRST]) == [FIRST]
+    assert len(locks.lock("h", "me", queues_of("orders", 9))) == 9
+    locks.unlock("g", "me", queues_of("orders", 10))
+    assert len(locks.lock("g", "me", queues_of("orders", 9))) == 9
+
+
+async def test_locks_that_have_ended_leave_room(clock):
+    locks = QueueLocks(clock, most=1)
+    locks.lock("g", "me", [FIRST])
+    with pytest.raises(LimitReached):
+        locks.lock("h", "me", [FIRST])
+    await clock.advance(61)
+    locks.expire()
+    assert locks.lock("h", "me", [FIRST]) == [FIRST]
+
+
+async def test_many_queues_are_locked_in_slices_in_the_order_asked(orders, monkeypatch):
+    monkeypatch.setattr(queue_locking, "AT_ONCE", 2)
+    asked = QueueLock(group="g", client_id="me", queues=[WireQueue.of(queue) for queue in queues_of("orders", 5)])
+    locked = decode_body(LockedQueues, (await orders.ask(LockQueues(), encode_body(asked))).body)
+    assert [wire.queue for wire in locked.queues] == queues_of("orders", 5)
+    await orders.ask(UnlockQueues(), encode_body(asked))
+    other = QueueLock(group="g", client_id="you", queues=asked.queues)
+    locked = decode_body(LockedQueues, (await orders.ask(LockQueues(), encode_body(other))).body)
+    assert len(locked.queues) == 5

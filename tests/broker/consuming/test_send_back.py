@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyromq.broker.consuming.send_back import MAX_REASON, _max_times
+from pyromq.broker.consuming.send_back import MAX_REASON
+from pyromq.broker.members.consumer_groups import max_tries
 from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
@@ -117,8 +118,8 @@ async def test_the_groups_own_limit_counts_where_the_consumer_names_none(broker,
 def test_the_limit_of_a_client_before_3_4_9_does_not_count():
     header = SendMessageBack(offset=0, group="g", delay_level=0, max_reconsume_times=1)
     group = GroupConfig(name="g", retry_max_times=5)
-    assert _max_times(header, Call(code=36, version=120), group) == 5
-    assert _max_times(header, Call(code=36, version=121), group) == 1
+    assert max_tries(group, header, Call(code=36, version=120)) == 5
+    assert max_tries(group, header, Call(code=36, version=121)) == 1
 
 
 async def test_a_negative_level_means_dead_letter_at_once(caller, message):

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 from tests.broker.delays.test_timer_recovery import Run
 
-from pyromq.broker.delays.timer_answers import Recalling
+from pyromq.broker.delays.timer_answers import ListingTimers
+from pyromq.net.long_answers import LongAnswers
 from pyromq.remoting.bodies import TimerList, decode_body
 from pyromq.remoting.headers import ListTimers
 from pyromq.store.json_file import verified
@@ -54,9 +55,8 @@ def delivered(config, now):
 
 
 def listed(run):
-    reply = Recalling(run.timers, None, confirmation=None, config=run.config, clock=run.clock).list(
-        ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None
-    )
+    listing = ListingTimers(run.timers, LongAnswers(run.clock), broker_name=run.config.name, clock=run.clock)
+    reply = listing.list(ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None)
     return [timer.message_id for timer in decode_body(TimerList, reply.body).timers]
 
 

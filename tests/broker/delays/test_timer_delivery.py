@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from tests.broker.headers import batch_header, send_header
 from tests.broker.timers import DAY, cancel, timed
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.delays import timer_delivery as timers
@@ -307,7 +308,7 @@ def save(alone):
     assert alone.timers.unsaved() is None
     work(alone)
     while alone.store.flushed_to < alone.store.max_log_offset:
-        alone.store.wait_flushed(alone.store.max_log_offset).result(5)
+        alone.store.wait_flushed(alone.store.max_log_offset).result(PATIENCE_SECONDS)
     alone.timers.unsaved()()
 
 
@@ -336,7 +337,7 @@ async def test_bad_times_are_answered_with_the_code_of_illegal_messages(orders, 
 
 async def test_a_full_timer_disk_is_answered_with_its_code_and_others_are_taken(orders, broker, clock):
     handle = (await timed(orders, clock, 5, b"before", key="K1")).recall_handle
-    broker.timers.filed.refusal = "cannot write timers to there: No space left on device"
+    broker.timers.intake.refusal = "cannot write timers to there: No space left on device"
     answer = await orders.ask(send_header("TIMER_DELAY_SEC\x015"), b"x", code=14)
     assert "No space left on device" in answer.remark
     await orders.send("orders", b"plain")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.broker.folders import killed
 from tests.seed import seed_of_the_day
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.delays import timer_delivery as timers
@@ -65,7 +66,7 @@ class Run:
             pass
 
     def flush(self):
-        self.store.wait_flushed(self.store.max_log_offset).result(5)
+        self.store.wait_flushed(self.store.max_log_offset).result(PATIENCE_SECONDS)
 
     def save(self, *, flush=True):
         """Take a checkpoint, and save it if it may be."""
@@ -175,7 +176,7 @@ async def test_a_broker_saves_its_progress_while_it_runs(config, clock, caller_t
         needed = broker.timers.filed.log_needed_from
         for _ in range(4):
             await clock.advance(config.offsets_interval_ms / 1000)
-            broker.store.wait_flushed(broker.store.max_log_offset).result(5)
+            broker.store.wait_flushed(broker.store.max_log_offset).result(PATIENCE_SECONDS)
             await broker.saved()
         assert broker.timers.filed.log_needed_from > needed
         assert list(config.data.glob("timers/*.entries"))

@@ -3,14 +3,27 @@
 import errno
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS, ConsumerGroups
-from pyromq.errors import IllegalName
+from pyromq.broker.limits import BrokerLimits
+from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS, MORE_SYSTEM_GROUPS, ConsumerGroups
+from pyromq.errors import IllegalName, LimitReached
 from pyromq.remoting.bodies import GroupConfig, GroupConfigTable, decode_body, encode_body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import DeleteGroup, SaveGroup
 from pyromq.store.json_file import JsonFile
 from pyromq.testing import FakeClock, SimulatedDisk
+
+
+@pytest.fixture
+def peer():
+    return a_peer()
+
+
+def a_peer():
+    return Exchange(Dispatcher(), FakeClock(), address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda *_: None)
 
 
 @pytest.fixture
@@ -22,26 +35,30 @@ def test_built_in_groups_are_there(groups):
     assert {group.name for group in groups} == set(BUILT_IN_GROUPS)
 
 
-def test_looking_for_a_group_creates_it(groups):
-    group = groups.find("g")
+def test_looking_for_a_group_creates_it(groups, peer):
+    group = groups.find("g", peer)
     assert (group.consume_enabled, group.retry_queues, group.retry_max_times) == (True, 1, 16)
     assert groups.find("g") is group
 
 
-def test_illegal_names_are_not_created(groups):
-    assert groups.find("no blanks") is None
+def test_nothing_is_created_for_nobody(groups):
+    assert groups.find("g") is None
+
+
+def test_illegal_names_are_not_created(groups, peer):
+    assert groups.find("no blanks", peer) is None
     with pytest.raises(IllegalName):
         groups.put(GroupConfig(name=""))
 
 
-def test_automatic_creation_can_be_switched_off(groups, config):
+def test_automatic_creation_can_be_switched_off(groups, config, peer):
     config.auto_create_group = False
-    assert groups.find("g") is None
-    assert groups.find("CID_RMQ_SYS_TRANS").name == "CID_RMQ_SYS_TRANS"
+    assert groups.find("g", peer) is None
+    assert groups.find("CID_RMQ_SYS_TRANS", peer).name == "CID_RMQ_SYS_TRANS"
 
 
 def test_changes_survive_a_restart(groups, config, tmp_path):
-    groups.put(GroupConfig(name="g", retry_max_times=3, consume_enabled=False)).result(5)
+    groups.put(GroupConfig(name="g", retry_max_times=3, consume_enabled=False)).result(PATIENCE_SECONDS)
     again = ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
     again.load()
     assert again.find("g") == GroupConfig(name="g", retry_max_times=3, consume_enabled=False)
@@ -50,10 +67,10 @@ def test_changes_survive_a_restart(groups, config, tmp_path):
     assert "g" not in again
 
 
-def test_a_group_that_came_by_itself_is_written_later(groups, config, tmp_path):
+def test_a_group_that_came_by_itself_is_written_later(groups, config, tmp_path, peer):
     groups.persist()
     assert groups.unsaved() is None
-    groups.find("g")
+    groups.find("g", peer)
     again = ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
     again.load()
     assert "g" not in again
@@ -63,11 +80,11 @@ def test_a_group_that_came_by_itself_is_written_later(groups, config, tmp_path):
     assert "g" in again
 
 
-def test_what_a_thread_writes_late_undoes_nothing(groups, config, tmp_path):
-    groups.find("g")
+def test_what_a_thread_writes_late_undoes_nothing(groups, config, tmp_path, peer):
+    groups.find("g", peer)
     late = groups.unsaved()
     saved = groups.put(GroupConfig(name="h"))
-    saved.result(5)
+    saved.result(PATIENCE_SECONDS)
     late()
     again = ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
     again.load()
@@ -92,3 +109,43 @@ async def test_a_change_that_the_disk_does_not_take_is_refused_and_written_later
         disk.refuse = lambda kind, path: None
         broker.groups.unsaved()()
         assert broker.groups.unsaved() is None
+
+
+def test_there_are_as_many_groups_as_the_broker_keeps(groups, config, peer):
+    config.limits = BrokerLimits(groups=len(BUILT_IN_GROUPS) + 1)
+    groups.find("last", peer)
+    with pytest.raises(LimitReached, match=r"group \[more\] is not created.*maxGroups raised, which is 8"):
+        groups.find("more", a_peer())
+    with pytest.raises(LimitReached):
+        groups.put(GroupConfig(name="more"))
+    groups.put(GroupConfig(name="last", retry_queues=2))
+    for number in range(MORE_SYSTEM_GROUPS):
+        assert groups.find(f"CID_RMQ_SYS_{number}", a_peer()) is not None
+    with pytest.raises(LimitReached):
+        groups.find("CID_RMQ_SYS_MORE", a_peer())
+
+
+def test_a_connection_has_its_share_of_groups_created(groups, config):
+    config.limits = BrokerLimits(groups=len(BUILT_IN_GROUPS) + 100)
+    greedy, other = a_peer(), a_peer()
+    for number in range(10):
+        groups.find(f"greedy-{number}", greedy)
+    with pytest.raises(LimitReached, match=r"10 new groups of this connection are its share.*maxGroups raised"):
+        groups.find("greedy-10", greedy)
+    assert "greedy-10" not in groups
+    assert groups.find("greedy-1", greedy) is not None
+    for number in range(9):
+        groups.find(f"other-{number}", other)
+    with pytest.raises(LimitReached):
+        groups.find("other-9", other)
+
+
+def test_everybody_may_have_one_group_created_and_what_ended_is_forgotten(groups, config):
+    config.limits = BrokerLimits(groups=len(BUILT_IN_GROUPS) + 5)
+    for number in range(5):
+        peer = a_peer()
+        assert groups.find(f"g-{number}", peer) is not None
+        with pytest.raises(LimitReached):
+            groups.find("more", peer)
+        peer.close("the test ends")
+    assert not len(groups._creations)

@@ -3,14 +3,31 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+from tests.waiting import PATIENCE_SECONDS
+
 from pyromq.broker.broker import Broker
-from pyromq.remoting.bodies import ClientCheck, GroupConfig, QueueLock, Subscription, WireQueue, encode_body
+from pyromq.broker.limits import BrokerLimits
+from pyromq.broker.members import connections
+from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS
+from pyromq.remoting.bodies import (
+    ClientCheck,
+    ConsumerEntry,
+    GroupConfig,
+    HeartbeatBody,
+    QueueLock,
+    Subscription,
+    WireQueue,
+    encode_body,
+)
 from pyromq.remoting.headers import (
+    BrokerState,
     CheckClient,
     ConsumerConnections,
     ConsumerList,
     Heartbeat,
     LockQueues,
+    SaveBrokerSettings,
     UnregisterClient,
 )
 
@@ -20,7 +37,7 @@ async def members(caller, group="g"):
 
 
 async def told(caller):
-    return await asyncio.wait_for(caller.notices.get(), 5)
+    return await asyncio.wait_for(caller.notices.get(), PATIENCE_SECONDS)
 
 
 async def test_members_of_a_group_are_listed(caller, broker, caller_to):
@@ -33,6 +50,24 @@ async def test_members_of_a_group_are_listed(caller, broker, caller_to):
 async def test_a_group_without_members_is_refused(caller):
     response = await caller.ask(ConsumerList(consumer_group="nobody"), code=1)
     assert response.remark == "no consumer for this group, nobody"
+
+
+HOSTILE = {
+    "references that multiply": b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[%b]}%b]}'
+    % (b",".join([b'{"topic":"t"}'] * 500), b',{"$ref":"$.consumerDataSet[0]"}' * 5000),
+    "nearly JSON": b'{"clientID":"c","x":[%b0],1:2}' % (b"1," * 100_000),
+    "a long text in what is no plain JSON": b'{1:2,"clientID":"%b"}' % (b"x" * 1_000_000),
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+async def test_a_heartbeat_that_would_take_long_is_refused(caller, broker, body):
+    remark = (await caller.ask(Heartbeat(), body, code=1)).remark
+    assert remark.startswith("HeartbeatBody: ")
+    assert "limit" in remark or "more than" in remark
+    assert "g" not in broker.groups
+    await caller.beat("one", group="g")
+    assert await members(caller) == ["one"]
 
 
 async def test_a_heartbeat_answer_tells_our_version_and_nothing_else(caller):
@@ -232,12 +267,102 @@ async def test_a_heartbeat_that_is_no_json_is_refused(caller):
     assert "JSON body" in response.remark
 
 
-async def test_a_tag_subscription_passes_the_check_and_sql_does_not(caller):
+async def test_a_subscription_is_checked_before_a_consumer_starts(caller, broker):
     def check(expression, kind):
         subscription = Subscription(topic="orders", expression=expression, expression_type=kind)
         return encode_body(ClientCheck(client_id="one", group="g", subscription=subscription))
 
     await caller.ask(CheckClient(), check("a || b", "TAG"))
     await caller.ask(CheckClient(), encode_body(ClientCheck()))
+    await caller.ask(CheckClient(), check("a > 1", "SQL92"))
+    refused = await caller.ask(CheckClient(), check("a >", "SQL92"), code=23)
+    assert "it ends at character 4" in refused.remark
+    await caller.ask(SaveBrokerSettings(), b"enablePropertyFilter=false")
     refused = await caller.ask(CheckClient(), check("a > 1", "SQL92"), code=1)
     assert refused.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+async def test_a_connection_has_its_share_of_groups_and_the_next_one_finds_room(config, clock, caller_to):
+    async with Broker(replace(config, limits=BrokerLimits(groups=len(BUILT_IN_GROUPS) + 30)), clock) as broker:
+        caller, other = await caller_to(broker), await caller_to(broker)
+        for number in range(3):
+            await caller.beat("greedy", group=f"g{number}")
+        response = await caller.beat("greedy", group="more", code=2)
+        assert "3 new groups of this connection are its share" in response.remark
+        assert "maxGroups raised, which is 37" in response.remark
+        assert "more" not in broker.groups
+        await caller.beat("greedy", group="g0")  # what is there already goes on
+        await other.beat("modest", group="more")
+        assert (await caller.body(BrokerState())).table["pyromqRefused.maxGroups"] == "1"
+
+
+async def test_a_connection_has_its_share_of_members_and_the_next_one_finds_room(config, clock, caller_to):
+    async with Broker(replace(config, limits=BrokerLimits(members=100)), clock) as broker:
+        caller, other = await caller_to(broker), await caller_to(broker)
+        for number in range(3):
+            await caller.beat("greedy", group=f"g{number}", topics=("a", "b"))
+        response = await caller.beat("greedy", group="g3", topics=("a", "b"), code=2)
+        assert "9 groups and subscriptions of this connection are its share" in response.remark
+        assert "maxMembers raised, which is 100" in response.remark
+        assert broker.connections.consumers("g3") is None
+        await caller.beat("greedy", group="g0", topics=("a", "b"))  # what is there already goes on
+        await other.beat("modest", group="g3")
+        await caller.ask(UnregisterClient(client_id="greedy", consumer_group="g0"))
+        await caller.beat("greedy", group="g4", topics=("a", "b"))
+        await caller.channel.close()
+        while broker.connections._weight > 2:
+            await asyncio.sleep(0)
+
+
+async def test_one_group_too_many_costs_the_others_of_a_heartbeat_nothing(config, clock, caller_to):
+    async with Broker(replace(config, limits=BrokerLimits(groups=len(BUILT_IN_GROUPS) + 1)), clock) as broker:
+        caller = await caller_to(broker)
+        consumers = [ConsumerEntry(group=name, subscriptions=[Subscription(topic="t")]) for name in ("one", "two")]
+        response = await caller.ask(Heartbeat(), encode_body(HeartbeatBody("client", consumers)), code=2)
+        assert "group [two] is not created" in response.remark
+        assert await members(caller, "one") == ["client"]
+
+
+@pytest.mark.parametrize("long", ["expression", "group", "client"])
+async def test_names_and_expressions_too_long_to_be_kept_are_refused(caller, broker, long):
+    text = "x" * 9_000
+    response = await caller.beat(
+        text if long == "client" else "one",
+        group=text if long == "group" else "g",
+        tags=[text] if long == "expression" else (),
+        code=2 if long == "expression" else 1,
+    )
+    assert ("maxSubscriptionLength" if long == "expression" else "longer than 255") in response.remark
+    assert len(response.remark) < 300
+    assert broker.connections.consumers("g") is None
+
+
+async def test_a_large_group_is_told_of_many_changes_at_once(config, clock, caller_to, monkeypatch):
+    monkeypatch.setattr(connections, "MANY_MEMBERS", 3)
+    monkeypatch.setattr(connections, "TELLING_SLICE", 2)
+    async with Broker(config, clock) as broker:
+        callers = [await caller_to(broker) for _ in range(8)]
+        for number, caller in enumerate(callers):
+            await caller.beat(f"client-{number}", group="g")
+        await clock.advance(connections.LARGE_GROUP_SECONDS)
+        for caller in callers:
+            assert await told(caller) == "g"
+        for caller in callers:
+            while not caller.notices.empty():
+                caller.notices.get_nowait()
+        await callers[0].ask(UnregisterClient(client_id="client-0", consumer_group="g"))
+        await callers[1].ask(UnregisterClient(client_id="client-1", consumer_group="g"))
+        await clock.advance(connections.LARGE_GROUP_SECONDS)
+        assert await told(callers[7]) == "g"
+
+
+async def test_who_was_in_very_many_groups_leaves_all_of_them(caller, broker, caller_to, monkeypatch):
+    monkeypatch.setattr(connections, "LEAVING_SLICE", 2)
+    for number in range(9):
+        await caller.beat("one", group=f"g{number}", producer=f"p{number}")
+    assert broker.connections.producer_at("one") is not None
+    await caller.channel.close()
+    while list(broker.connections.consumer_groups()) or broker.connections.producer_groups():
+        await asyncio.sleep(0)
+    assert broker.connections.producer_at("one") is None
+    assert broker.connections._weight == 0

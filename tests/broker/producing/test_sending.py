@@ -11,6 +11,7 @@ from tests.broker.headers import PLAIN
 
 from pyromq.broker import confirmation
 from pyromq.broker.broker import Broker
+from pyromq.broker.limits import BrokerLimits
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import BatchMember, encode_batch
@@ -18,6 +19,7 @@ from pyromq.remoting.bodies import GroupConfig, TopicConfig, TopicConfigTable, d
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import (
+    BrokerState,
     MaxOffset,
     SaveGroup,
     SendBatchMessage,
@@ -53,10 +55,10 @@ async def size(caller, topic="orders", queue_id=0):
 
 async def refused(caller, request, body):
     """Return code and text of a refused request, which must be the same alone and in the middle of a burst."""
-    alone = await caller.channel.call(request, body, timeout=5)
+    alone = await caller.channel.call(request, body, timeout=30)
     good = header(type(request), topic="beside")
     requests = [(good, b"x"), (request, body), (good, b"x")]
-    pending = [caller.channel.call_soon(each, content, timeout=5) for each, content in requests]
+    pending = [caller.channel.call_soon(each, content, timeout=30) for each, content in requests]
     first, inside, last = await asyncio.gather(*pending)
     assert (first.code, last.code) == (0, 0)
     assert (inside.code, inside.remark) == (alone.code, alone.remark)
@@ -97,7 +99,7 @@ async def test_a_send_without_an_answer_is_stored(orders):
 
 async def test_binary_headers_are_answered_with_binary_headers(broker, orders, clock):
     channel = await connect(broker.address, Dispatcher(), clock, connections=ConnectionConfig(serialization=BINARY))
-    response = await channel.call(header(), b"hello", timeout=5)
+    response = await channel.call(header(), b"hello", timeout=30)
     assert response.header(SendMessageResponse).queue_offset == 0
     await channel.close()
 
@@ -230,7 +232,7 @@ async def test_the_longest_topic_is_stored(orders):
 async def test_refusals_name_region_and_trace_as_answers_do(orders):
     for response in (
         await orders.ask(header(queue_id=99), b"x", code=1),
-        *await asyncio.gather(*[orders.channel.call_soon(header(queue_id=99), b"x", timeout=5) for _ in range(2)]),
+        *await asyncio.gather(*[orders.channel.call_soon(header(queue_id=99), b"x", timeout=30) for _ in range(2)]),
         await orders.ask(header(SendBatchMessage), b"x", code=13),
     ):
         assert response.fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
@@ -434,10 +436,11 @@ def disk(monkeypatch):
 
 
 @pytest.fixture
-async def flushing(config, clock, caller_to, disk):
-    """A caller of a broker that answers when the disk has the message; its disk hangs."""
+async def flushing(request, config, clock, caller_to, disk):
+    """A caller of a broker that answers when the disk has the message; its disk hangs. The parameter: fails fast."""
     store = replace(config.store, flush=FlushMode.SYNC)
-    async with Broker(replace(config, store=store), clock) as broker:
+    limits = BrokerLimits(fast_failure=getattr(request, "param", False))
+    async with Broker(replace(config, store=store, limits=limits), clock) as broker:
         caller = await caller_to(broker)
         caller.broker = broker
         await caller.create_topic("orders")
@@ -448,7 +451,7 @@ async def flushing(config, clock, caller_to, disk):
 @pytest.mark.parametrize("form", [SendMessageV2, SendBatchMessage])
 async def test_an_answer_waits_for_the_disk(flushing, disk, form):
     body = batch((b"a", ""), (b"b", "")) if form is SendBatchMessage else b"x"
-    waiting = flushing.channel.call_soon(header(form, properties=""), body, timeout=5)
+    waiting = flushing.channel.call_soon(header(form, properties=""), body, timeout=30)
     await flushing.ask(MaxOffset(topic="orders", queue_id=0))
     assert not waiting.done()
     assert await size(flushing) > 0  # readable all the same
@@ -473,7 +476,7 @@ async def test_an_answer_waits_for_the_disk(flushing, disk, form):
     ],
 )
 async def test_the_sender_says_whether_to_wait(flushing, disk, properties, waits):
-    waiting = flushing.channel.call_soon(header(properties=properties), b"x", timeout=5)
+    waiting = flushing.channel.call_soon(header(properties=properties), b"x", timeout=30)
     await flushing.ask(MaxOffset(topic="orders", queue_id=0))
     assert waiting.done() != waits
     disk.works.set()
@@ -483,7 +486,7 @@ async def test_the_sender_says_whether_to_wait(flushing, disk, properties, waits
 @pytest.mark.parametrize("form", [SendMessageV2, SendBatchMessage])
 async def test_what_the_disk_does_not_confirm_in_time_is_answered_as_stored(flushing, clock, form):
     body = batch((b"a", "")) if form is SendBatchMessage else b"x"
-    waiting = flushing.channel.call_soon(header(form), body, timeout=5)
+    waiting = flushing.channel.call_soon(header(form), body, timeout=30)
     await flushing.ask(MaxOffset(topic="orders", queue_id=0))
     await clock.advance(6)
     response = await waiting
@@ -493,7 +496,7 @@ async def test_what_the_disk_does_not_confirm_in_time_is_answered_as_stored(flus
 
 
 async def test_a_burst_waits_for_the_disk_and_is_confirmed_as_one(flushing, disk):
-    pending = [flushing.channel.call_soon(header(properties=""), b"x", timeout=5) for _ in range(20)]
+    pending = [flushing.channel.call_soon(header(properties=""), b"x", timeout=30) for _ in range(20)]
     await flushing.ask(MaxOffset(topic="orders", queue_id=0))
     assert not any(waiting.done() for waiting in pending)
     disk.works.set()
@@ -504,7 +507,7 @@ async def test_sends_that_the_store_does_not_take_are_counted(broker, orders):
     await orders.ask(header(queue_id=9), b"x", code=1)
     broker.store._log.refuse("the disk is broken")
     await orders.ask(header(), b"x", code=14)
-    burst = [orders.channel.call_soon(header(), b"x", timeout=5) for _ in range(3)]
+    burst = [orders.channel.call_soon(header(), b"x", timeout=30) for _ in range(3)]
     assert [response.code for response in await asyncio.gather(*burst)] == [14] * 3
     assert broker.statistics.failed_puts == 4
 
@@ -543,7 +546,7 @@ async def creating(config, clock, caller_to):
 async def test_a_new_topic_is_on_disk_when_its_send_is_answered_and_nobody_else_waits(creating, config, form):
     disk, caller, other = creating
     body = batch((b"a", "")) if form is SendBatchMessage else b"a"
-    waiting = [caller.channel.call_soon(header(form, topic=f"new{n}"), body, timeout=5) for n in range(20)]
+    waiting = [caller.channel.call_soon(header(form, topic=f"new{n}"), body, timeout=30) for n in range(20)]
     sent = await other.send("BenchmarkTest")
     assert sent.queue_offset == 0
     assert not any(each.done() for each in waiting)
@@ -568,7 +571,7 @@ async def test_a_new_topic_that_the_disk_does_not_take_is_no_success(creating):
 
 
 async def test_sends_are_refused_while_the_disk_stands_still(flushing, disk, clock):
-    waiting = flushing.channel.call_soon(header(), b"x", timeout=5)
+    waiting = flushing.channel.call_soon(header(), b"x", timeout=30)
     await flushing.ask(MaxOffset(topic="orders", queue_id=0))
     await clock.advance(2)
     text = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -579,9 +582,33 @@ async def test_sends_are_refused_while_the_disk_stands_still(flushing, disk, clo
     await flushing.ask(header(), b"x")
 
 
+@pytest.mark.parametrize(("flushing", "fast_failure"), [(False, False), (True, True)], indirect=["flushing"])
+async def test_sends_are_refused_by_the_age_of_those_that_wait_where_that_is_wanted(
+    flushing, disk, clock, fast_failure
+):
+    waiting = flushing.channel.call_soon(header(), b"x", timeout=30)
+    await flushing.ask(MaxOffset(topic="orders", queue_id=0))
+    await clock.advance(0.1)
+    second = flushing.channel.call_soon(header(), b"x", timeout=30)
+    await flushing.ask(MaxOffset(topic="orders", queue_id=0))
+    await clock.advance(0.15)
+    third = flushing.channel.call_soon(header(), b"x", timeout=30)
+    table = (await flushing.body(BrokerState())).table
+    assert table["sendThreadPoolQueueHeadWaitTimeMills"] == "250"
+    assert table["sendThreadPoolQueueSize"] == ("2" if fast_failure else "3")
+    disk.works.set()
+    assert [(await each).code for each in (waiting, second)] == [0, 0]
+    refused = await third
+    if fast_failure:
+        assert refused.remark == (
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 250ms, size of queue: 2"
+        )
+    assert refused.code == (2 if fast_failure else 0)
+
+
 async def test_too_many_unconfirmed_sends_are_refused(flushing, disk, monkeypatch):
     monkeypatch.setattr(confirmation, "MAX_UNCONFIRMED", 3)
-    pending = [flushing.channel.call_soon(header(), b"x", timeout=5) for _ in range(3)]
+    pending = [flushing.channel.call_soon(header(), b"x", timeout=30) for _ in range(3)]
     await flushing.ask(MaxOffset(topic="orders", queue_id=0))
     response = await flushing.ask(header(), b"x", code=2)
     assert response.remark == "[OVERLOAD]system busy, start flow control for a while"

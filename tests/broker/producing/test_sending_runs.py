@@ -2,7 +2,10 @@
 
 import asyncio
 
-from tests.broker.headers import send_header
+from tests.broker.headers import PLAIN, send_header
+
+from pyromq.record import BatchMember, encode_batch
+from pyromq.remoting.headers import SendBatchMessage
 
 
 def header(*, topic="orders", queue_id=0, properties="a\x011", batch=None):
@@ -11,7 +14,7 @@ def header(*, topic="orders", queue_id=0, properties="a\x011", batch=None):
 
 async def burst(caller, *requests):
     """Write all requests at once; return their responses in order."""
-    pending = [caller.channel.call_soon(request, body, timeout=5) for request, body in requests]
+    pending = [caller.channel.call_soon(request, body, timeout=30) for request, body in requests]
     return await asyncio.gather(*pending)
 
 
@@ -39,11 +42,21 @@ async def test_a_burst_too_large_for_one_write_is_stored_all_the_same(orders):
 
 async def test_a_header_that_does_not_fit_spoils_no_other(orders):
     pending = [
-        orders.channel.call_soon(header(), b"a", timeout=5),
-        orders.channel.call_soon(header(topic=None), b"b", timeout=5),
-        orders.channel.call_soon(header(), b"c", timeout=5),
+        orders.channel.call_soon(header(), b"a", timeout=30),
+        orders.channel.call_soon(header(topic=None), b"b", timeout=30),
+        orders.channel.call_soon(header(), b"c", timeout=30),
     ]
     responses = await asyncio.gather(*pending)
     assert [response.code for response in responses] == [0, 1, 0]
     assert responses[1].remark == "the custom field <b> is null"
     assert await orders.bodies() == [b"a", b"c"]
+
+
+async def test_batches_that_come_together_are_batches_whether_marked_or_not(orders):
+    requests = [
+        (SendBatchMessage(**(PLAIN | {"topic": "orders", "queue_id": 0})), encode_batch([BatchMember(0, body, "")]))
+        for body in (b"a", b"b")
+    ]
+    responses = await burst(orders, *requests)
+    assert [response.code for response in responses] == [0, 0]
+    assert await orders.bodies() == [b"a", b"b"]

@@ -114,7 +114,7 @@ async def test_a_waiting_pull_is_answered_by_the_commit(producer):
         suspend_ms=15_000,
         subscription_version=0,
     )
-    waiting = producer.caller.channel.call_soon(pull, timeout=5)
+    waiting = producer.caller.channel.call_soon(pull, timeout=30)
     await producer.end(sent, COMMIT)
     assert [message.body for message in decode_all((await waiting).body)] == [b"hello"]
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from tests.broker.headers import send_header
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.message import SysFlag
 from pyromq.names import OP_TOPIC
@@ -31,7 +32,7 @@ class Checked:
         return Reply()
 
     async def next(self):
-        return await asyncio.wait_for(self.asked.get(), 5)
+        return await asyncio.wait_for(self.asked.get(), PATIENCE_SECONDS)
 
 
 class Transactions:

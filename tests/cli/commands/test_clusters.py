@@ -1,5 +1,7 @@
 import json
 
+from pyromq import speedups
+
 
 def test_brokers_are_listed(cli, served):
     rows = json.loads(cli("cluster", "list", "-o", "json").out)
@@ -13,6 +15,7 @@ def test_broker_is_shown_by_name_by_address_or_with_all(cli, served):
         (record,) = json.loads(cli("cluster", "show", *arguments, "-o", "json").out)
         assert record["address"] == address
         assert record["brokerVersionDesc"] == "V4_9_8"
+        assert record["pyromqHotPath"] == speedups.hot_path
 
 
 def test_settings_have_the_names_of_settings_files(cli, served):
@@ -43,3 +46,65 @@ def test_name_servers_keep_values(cli, served):
     assert json.loads(cli("cluster", "kv", "list", "colors", "-o", "json").out) == [{"key": "sky", "value": "blue"}]
     cli("cluster", "kv", "delete", "colors", "sky")
     assert cli("cluster", "kv", "list", "colors").err == "namespace colors has no values\n"
+
+
+def test_settings_of_a_broker_are_changed(cli, served):
+    changed = cli("cluster", "set", "broker-a", "transactionCheckMax=9", "-o", "json")
+    assert json.loads(changed.out) == [{"setting": "transactionCheckMax", "before": "15", "now": "9"}]
+
+    refused = cli("cluster", "set", "broker-a", "transactionCheckMax=x")
+    assert (refused.code, "transactionCheckMax" in refused.err) == (1, True)
+    assert cli("cluster", "set", "broker-a", "nonsense").code == 2
+
+
+def test_settings_of_name_servers_are_shown_and_changed(cli, served):
+    assert cli("cluster", "namesrv", "set", "orderMessageEnable=true").out.endswith("changed at each name server\n")
+    (record,) = json.loads(cli("cluster", "namesrv", "settings", "-o", "json").out)
+    assert (record["address"], record["orderMessageEnable"]) == (served.namesrv, "true")
+    assert cli("cluster", "namesrv", "set", "listenPort=1").code == 1
+
+
+def test_unused_queues_are_cleaned(cli, served):
+    assert cli("cluster", "clean").out == f"{served.broker.address} has removed unused queues\n"
+
+
+def test_statistics_are_shown_by_span(cli, served):
+    cli("send", "cluster-counted", stdin=b"1\n")
+    rows = json.loads(cli("cluster", "statistic", "TOPIC_PUT_NUMS", "cluster-counted", "-o", "json").out)
+    assert [row["span"] for row in rows] == ["minute", "hour", "day"]
+    assert (
+        cli("cluster", "statistic", "TOPIC_PUT_NUMS", "nothing").err == "nothing is counted as TOPIC_PUT_NUMS nothing\n"
+    )
+
+
+def test_lag_of_all_groups_is_shown_by_queue(cli, served):
+    cli("topic", "create", "cluster-behind", "--queues", "1")
+    cli("send", "cluster-behind", stdin=b"1\n2\n3\n")
+    cli("consume", "cluster-behind", "--group", "cluster-readers", "--from", "beginning", "--count", "1")
+    cli("offset", "set", "cluster-readers", "cluster-behind", "broker-a", "0", "1")
+
+    rows = json.loads(cli("cluster", "lag", "--least", "2", "-o", "json").out)
+    (row,) = [row for row in rows if row["group"] == "cluster-readers" and row["topic"] == "cluster-behind"]
+    assert (row["lag"], row["consumer_offset"], row["broker_offset"]) == (2, 1, 3)
+
+
+def test_round_trips_are_measured_to_brokers_and_topics(cli, served):
+    (row,) = json.loads(cli("cluster", "rt", "--count", "5", "-o", "json").out)
+    assert (row["topic"], row["confirmed"], row["failed"]) == ("broker-a", 5, 0)
+    assert 0 < row["median_ms"] <= row["slowest_ms"]
+
+    cli("topic", "create", "cluster-rt", "--queues", "2")
+    rows = json.loads(cli("cluster", "rt", "cluster-rt", "--count", "4", "--each", "-o", "json").out)
+    assert [row["queue"] for row in rows] == [0, 1, 0, 1]
+    assert cli("cluster", "rt", "cluster-no-such").code == 1
+
+
+def test_exports_are_json_on_the_terminal_or_in_a_file(cli, served, tmp_path):
+    settings = json.loads(cli("export", "settings").out)
+    assert settings["clusterScale"]["masterBrokerSize"] == 1
+    cli("topic", "create", "cluster-exported")
+    path = tmp_path / "metadata.json"
+    assert cli("export", "metadata", "--cluster", "DefaultCluster", "--file", str(path)).out == ""
+    assert "cluster-exported" in json.loads(path.read_text())["topicConfigTable"]
+    assert "broker-a" in json.loads(cli("export", "metrics").out)["evaluateReport"]
+    assert cli("export", "settings", "--cluster", "nowhere").code == 1

@@ -1,5 +1,7 @@
 import json
 
+from pyromq import speedups
+
 
 def test_all_is_well(cli, served):
     cli("topic", "create", "doctor-topic")
@@ -55,3 +57,4 @@ def test_json_tells_the_same(cli, served):
 
     assert [finding["ok"] for finding in findings] == [True, True]
     assert findings[0].keys() == {"check", "ok", "text", "advice"}
+    assert findings[1]["text"] == f"answers at {served.broker.address}; hot path: {speedups.hot_path}"

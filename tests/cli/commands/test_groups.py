@@ -1,14 +1,14 @@
 import json
-import time
 
 import pytest
+from tests.waiting import wait_until
 
 
 def test_group_is_created_listed_and_deleted(cli, served):
     assert cli("group", "create", "group-life", "--retries", "3").code == 0
 
     rows = json.loads(cli("group", "list", "-o", "json").out)
-    assert {"group": "group-life", "enabled": True, "attempts": 3} in rows
+    assert {"group": "group-life", "members": 0, "lag": 0, "delay_seconds": 0.0} in rows
     assert cli("group", "delete", "group-life", "--yes").code == 0
     assert "group-life" not in cli("group", "list").out
 
@@ -128,10 +128,13 @@ def test_members_that_subscribe_differently_are_shown_by_name(cli, served):
 
     cli("topic", "create", "group-locks")
     one, two = served.do(join())
-    deadline = time.monotonic() + 5
-    while not (shown := json.loads(cli("group", "show", "group-differs", "-o", "json").out))["differences"]:
-        assert time.monotonic() < deadline
-    assert shown["differences"] == [
+
+    def differences():
+        shown = cli("group", "show", "group-differs", "-o", "json")
+        return json.loads(shown.out)["differences"] if shown.code == 0 else []  # the broker has not heard of it yet
+
+    wait_until(differences)
+    assert differences() == [
         {"topic": "group-locks", "subscription": "a", "members": [one]},
         {"topic": "group-locks", "subscription": "b || c", "members": [two]},
     ]
@@ -150,3 +153,46 @@ def test_progress_tells_what_is_left(cli, served):
     assert {row["queue"]: (row["consumer_offset"], row["lag"]) for row in rows}[queue] == (1, 2)
     cli("group", "create", "group-idle")
     assert cli("group", "progress", "group-idle").err == "group group-idle has consumed nothing\n"
+
+
+def test_list_is_an_overview(cli, served):
+    cli("topic", "create", "group-topic-seen", "--queues", "1")
+    cli("send", "group-topic-seen", stdin=b"1\n2\n3\n")
+    cli("consume", "group-topic-seen", "--group", "group-seen", "--from", "beginning", "--count", "1")
+    cli("offset", "set", "group-seen", "group-topic-seen", "broker-a", "0", "1")
+
+    (row,) = [row for row in json.loads(cli("group", "list", "-o", "json").out) if row["group"] == "group-seen"]
+    assert (row["members"], row["lag"]) == (0, 2)
+    assert row["delay_seconds"] >= 0
+
+
+def test_settings_are_shown_by_broker(cli, served):
+    cli("group", "create", "group-set", "--retries", "3")
+    (row,) = json.loads(cli("group", "settings", "group-set", "-o", "json").out)
+    assert (row["broker"], row["attempts"], row["enabled"]) == ("broker-a", 3, True)
+
+
+def test_monitor_tells_of_groups_that_are_behind(cli, served):
+    cli("topic", "create", "group-topic-watched", "--queues", "1")
+    cli("send", "group-topic-watched", stdin=b"1\n2\n3\n")
+    cli("consume", "group-topic-watched", "--group", "group-watched", "--from", "beginning", "--count", "3")
+    watch = ("group", "monitor", "group-watched", "--rounds", "1", "-o", "json")
+
+    quiet = cli(*watch, "--lag", "10")
+    assert (quiet.code, quiet.out) == (0, "")
+    cli("offset", "set", "group-watched", "group-topic-watched", "broker-a", "0", "0")
+    behind = cli(*watch, "--lag", "2")
+    assert (behind.code, json.loads(behind.out)["lag"]) == (1, 3)
+    shown = cli("group", "monitor", "group-watched", "--rounds", "2", "--every", "0")
+    assert (shown.code, len(shown.lines)) == (0, 2)
+    assert shown.lines[0].split(" ", 1)[1].startswith("group-watched: 0 online, lag 3, delay")
+
+
+def test_monitor_goes_on_while_brokers_are_away(cli, served_with):
+    served = served_with()
+    served.do(served.cluster.stop_broker())
+
+    watched = cli("group", "monitor", "--rounds", "2", "--every", "0", "--namesrv", served.namesrv)
+
+    assert (watched.code, watched.out, len(watched.err.splitlines())) == (1, "", 2)
+    assert "no broker is registered" in watched.err

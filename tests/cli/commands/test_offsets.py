@@ -63,3 +63,24 @@ def test_group_is_moved_to_a_place_or_a_time(cli, served, place):
     assert (offset_after("beginning"), offset_after("end")) == (0, 4)
     assert offset_after(str(later + 900)) == 3
     assert cli("offset", "reset", "offset-moved", topic, "--to", "5").code == 2
+
+
+def test_offsets_are_cloned_to_another_group(cli, served):
+    cli("topic", "create", "offset-cloned", "--queues", "1")
+    cli("send", "offset-cloned", stdin=b"1\n2\n3\n")
+    cli("consume", "offset-cloned", "--group", "offset-first", "--from", "beginning", "--count", "3")
+
+    rows = json.loads(cli("offset", "clone", "offset-first", "offset-second", "offset-cloned", "-o", "json").out)
+    assert rows == [{"broker": "broker-a", "queue": 0, "offset": 3}]
+    assert cli("offset", "clone", "offset-nobody", "offset-second", "offset-cloned").code == 1
+
+
+def test_entries_of_a_consume_queue_are_shown(cli, served):
+    cli("topic", "create", "offset-entries", "--queues", "1")
+    cli("send", "offset-entries", stdin=b"1\n2\n3\n")
+
+    rows = json.loads(cli("offset", "entries", "offset-entries", "broker-a", "0", "1", "-o", "json").out)
+    assert [row["offset"] for row in rows] == [1, 2]
+    assert cli("message", "at", "offset-entries", "broker-a", "0", "2").code == 0
+    missing = cli("message", "at", "offset-entries", "broker-a", "0", "9")
+    assert (missing.code, "no message at offset 9" in missing.err) == (1, True)

@@ -5,8 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from urllib.request import urlopen
 
 import pytest
+from tests.certificates import Authority
+from tests.waiting import PATIENCE_SECONDS
+
+from pyromq import speedups
 
 ALL = ("--from", "beginning", "--until", "now")
 
@@ -21,10 +26,17 @@ def test_banner_names_addresses_folder_and_commands_that_work(serve, at, tmp_pat
     server = serve()
 
     assert server.banner[2] == f"data folder  {tmp_path / 'data'}"
-    assert server.banner[3] == f"try          pyromq send greetings 'hello world' --namesrv {server.namesrv}"
+    assert server.banner[3] == f"hot path     {speedups.hot_path}"
+    assert server.banner[4] == f"try          pyromq send greetings 'hello world' --namesrv {server.namesrv}"
     assert server.banner[-1].startswith("ready in ")
     at(server, "send", "greetings", "hello world")
     assert at(server, "consume", "greetings", *ALL).out == "hello world\n"
+
+
+def test_plain_python_that_was_chosen_is_said_to_be(serve, monkeypatch):
+    monkeypatch.setenv("PYROMQ_PURE", "1")
+
+    assert "hot path     plain Python, chosen by PYROMQ_PURE" in serve().banner
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -111,7 +123,7 @@ def test_roles_run_apart(serve, at, tmp_path):
     names = serve("namesrv", data=tmp_path / "names", ports=("--namesrv-port", "0"))
     broker = serve("broker", "--namesrv", names.namesrv, "--broker-name", "alone", ports=("--broker-port", "0"))
 
-    assert broker.banner[2] == f"name servers {names.namesrv}"
+    assert broker.banner[3] == f"name servers {names.namesrv}"
     (row,) = json.loads(at(names, "cluster", "list", "-o", "json").out)
     assert (row["broker"], row["address"]) == ("alone", broker.broker)
 
@@ -153,6 +165,8 @@ def test_broker_may_listen_everywhere_and_advertise_one_address(serve, at):
     server = serve("--host", "0.0.0.0", "--broker-ip", "127.0.0.1")
 
     assert ", listening on 0.0.0.0:" in server.banner[1]
+    [said] = [line for line in server.banner if line.startswith("open ")]
+    assert "0.0.0.0 takes connections without TLS, without permissions: whoever reaches it may read" in said
     assert at(server, "doctor").code == 0
 
 
@@ -164,7 +178,7 @@ def test_ctrl_c_ends_consume_with_code_130(serve, at, consuming):
     assert process.stdout.readline() == b"x\n"
 
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    assert process.wait(PATIENCE_SECONDS) == 130
     assert process.stderr.read().strip() == b""
 
 
@@ -183,3 +197,101 @@ def consuming():
     for process in processes:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Options of a server with a certificate, and the file to trust it by."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    return ("--tls-cert", certificate, "--tls-key", key), ("--tls-ca", str(authority.file))
+
+
+@pytest.mark.parametrize("mode", ["permissive", "enforcing"])
+def test_tls_by_options(serve, at, files, mode):
+    certificate, trust = files
+    server = serve("--tls-mode", mode, *certificate)
+
+    at(server, "send", "t", "x", *trust)
+    assert at(server, "consume", "t", *ALL, *trust).out == "x\n"
+    assert at(server, "doctor", *trust).code == 0
+    assert at(server, "doctor").code == (1 if mode == "enforcing" else 0)
+
+
+def test_tls_of_roles_that_run_apart_and_ask_for_certificates(serve, at, files, tmp_path):
+    certificate, trust = files
+    enforcing = ("--tls-mode", "enforcing", *certificate, "--tls-client-certs", "require", "--tls-client-ca", trust[1])
+    names = serve("namesrv", *enforcing, data=tmp_path / "names", ports=("--namesrv-port", "0"))
+    serve("broker", "--namesrv", names.namesrv, *enforcing, *trust, ports=("--broker-port", "0"))
+    own = tuple(str(each) for each in certificate)
+
+    at(names, "send", "t", "x", *trust, *own)
+    assert at(names, "consume", "t", *ALL, *trust, *own).out == "x\n"
+    assert at(names, "topic", "list", *trust).code == 1
+
+
+def test_tls_by_a_file_of_settings(serve, at, files, tmp_path):
+    certificate, trust = files
+    config = tmp_path / "broker.conf"
+    config.write_text(
+        f"tls.server.mode=enforcing\ntls.server.certPath={certificate[1]}\ntls.server.keyPath={certificate[3]}\n"
+    )
+    server = serve("--config", config)
+
+    assert at(server, "doctor", *trust).code == 0
+    assert at(server, "topic", "list").code == 1
+
+
+def test_a_certificate_that_is_none_ends_the_start(cli, tmp_path):
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("no PEM")
+    failed = cli(
+        "serve", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "--tls-cert", str(rubbish)
+    )
+
+    assert (failed.code, failed.err) == (1, f"error: TLS certificate {rubbish} cannot be used: no PEM file\n")
+
+
+def _metrics(server):
+    """Return what the port for metrics says: /metrics, and the status and text of /readyz."""
+    address = next(line.split()[1] for line in server.banner if line.startswith("metrics "))
+    with urlopen(address, timeout=30) as scrape, urlopen(address.replace("/metrics", "/readyz"), timeout=30) as ready:
+        return scrape.read().decode(), ready.read().decode()
+
+
+def test_metrics_of_both_roles_are_told_at_one_port(serve):
+    told, ready = _metrics(serve("--metrics-port", "0"))
+
+    assert 'pyromq_namesrv_brokers{node_type="nameserver"' in told
+    assert 'rocketmq_topic_number{cluster="DefaultCluster",node_type="broker",node_id="broker-a"}' in told
+    assert ready == "name server: ok\nstore: ok\nname servers: ok\npermissions: ok\n"
+
+
+def test_metrics_are_set_by_the_file_as_well(serve, tmp_path):
+    file = tmp_path / "settings"
+    file.write_text("metricsPort=0\nmetricsSeriesLimit=1000\n")
+    server = serve("--config", str(file))
+
+    assert "pyromq_metrics_series_limit 1000\n" in _metrics(server)[0]
+
+
+def test_metrics_that_cannot_be_told_are_refused(serve, call, tmp_path):
+    port = serve("--metrics-port", "0").banner
+    taken = next(line for line in port if line.startswith("metrics ")).split(":")[-1].split("/")[0]
+    common = ("--data", tmp_path / "other", "--namesrv-port", "0", "--broker-port", "0")
+    file = tmp_path / "settings"
+    file.write_text("metricsPort=many\n")
+
+    in_use = call("serve", *common, "--metrics-port", taken)
+    assert (in_use.code, "--metrics-port (0: any free port)" in in_use.err) == (1, True)
+    assert f"metrics: port {taken} at 127.0.0.1 is in use" in in_use.err
+    assert "give --metrics-port, too" in call("serve", *common, "--metrics-host", "127.0.0.1").err
+    assert "metricsPort is 'many'" in call("serve", *common, "--config", file).err
+
+
+def test_a_start_without_metrics_does_not_load_them():
+    program = (
+        "import sys, pyromq.cli.commands.serve; "
+        "sys.exit(any('metrics' in name for name in sys.modules if name.startswith('pyromq')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -79,17 +79,59 @@ def test_deleting_asks_first(cli, served):
 
     kept = cli("topic", "delete", "topic-kept", stdin=b"n\n")
     assert (kept.code, kept.err.endswith("error: nothing is changed\n")) == (1, True)
-    assert "topic-kept" in cli("topic", "list").lines
+    assert "topic-kept" in listed(cli)
     assert cli("topic", "delete", "topic-kept", stdin=b"y\n").code == 0
 
 
 def test_list_leaves_out_what_the_broker_made_for_itself(cli, served):
     cli("topic", "create", "topic-mine")
-    names = cli("topic", "list").lines
+    names = listed(cli)
 
     assert "topic-mine" in names
-    assert not {"TBW102", "broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC"} & set(names)
-    assert {"TBW102", "broker-a", "topic-mine"} <= set(cli("topic", "list", "--all").lines)
+    assert not {"TBW102", "broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC"} & names
+    assert {"TBW102", "broker-a", "topic-mine"} <= listed(cli, "--all") == listed(cli, "--all", "--names")
+
+
+def listed(cli, *options):
+    """The names that `topic list` shows."""
+    return {line.split()[0] for line in cli("topic", "list", *options).lines}
+
+
+def test_list_is_an_overview(cli, served):
+    cli("topic", "create", "topic-seen", "--queues", "3")
+    cli("send", "topic-seen", stdin=b"1\n2\n")
+
+    (row,) = [row for row in json.loads(cli("topic", "list", "-o", "json").out) if row["topic"] == "topic-seen"]
+    assert (row["queues"], row["messages"], row["brokers"]) == (3, 2, ["broker-a"])
+    assert row["last_write"].startswith("20")
+
+
+def test_rates_of_a_topic_have_a_row_for_each_group(cli, served):
+    cli("send", "topic-rated", stdin=b"1\n2\n3\n")
+    cli("consume", "topic-rated", "--group", "topic-raters", "--from", "beginning", "--count", "3")
+
+    (row,) = json.loads(cli("topic", "rates", "topic-rated", "-o", "json").out)
+    assert (row["group"], row["lag"]) == ("topic-raters", 0)
+    assert json.loads(cli("topic", "groups", "topic-rated", "-o", "json").out) == [{"group": "topic-raters"}]
+    assert cli("topic", "rates", "topic-none").code == 1
+    assert cli("topic", "rates", "--active").code == 0
+
+
+def test_allocation_names_the_queues_of_each_member(cli, served):
+    cli("topic", "create", "topic-shared", "--queues", "3")
+    rows = json.loads(cli("topic", "allocate", "topic-shared", "b", "a", "-o", "json").out)
+    assert [(row["client_id"], row["queue"]) for row in rows] == [("a", 0), ("a", 1), ("b", 2)]
+
+
+def test_fixed_queues_of_an_order_topic_are_shown_set_and_deleted(cli, served):
+    cli("topic", "create", "topic-fixed", "--queues", "2", "--order")
+    order = ("topic", "order", "topic-fixed")
+
+    assert cli(*order).lines[1].split() == ["fixed_queues", "broker-a:2"]
+    assert json.loads(cli(*order, "--set", "broker-a:4", "-o", "json").out)["fixed_queues"] == "broker-a:4"
+    assert json.loads(cli(*order, "--delete", "-o", "json").out)["fixed_queues"] is None
+    assert cli(*order, "--set", "nonsense").code == 2
+    assert cli(*order, "--set", "a:1", "--delete").code == 2
 
 
 def test_route_names_brokers_and_addresses(cli, served):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyromq.client.admin.diagnosis import diagnose
+from pyromq import speedups
+from pyromq.client.admin.doctor.diagnosis import diagnose
 from pyromq.store.log.disk_use import DiskUse
 from pyromq.testing.cluster import Cluster
 
@@ -21,6 +22,17 @@ async def test_nothing_is_wrong_with_a_running_cluster(cluster):
         "broker broker-a (id 0)",
         "topic orders",
     ]
+
+
+async def test_a_broker_says_which_form_of_the_hot_path_it_runs(cluster):
+    _, finding = await diagnose(cluster.namesrv)
+    assert finding.text == f"answers at {cluster.broker.address}; hot path: {speedups.hot_path}"
+
+
+async def test_of_a_java_broker_no_hot_path_is_said(java_broker):
+    _, finding = await diagnose(java_broker)
+    assert finding.ok
+    assert "hot path" not in finding.text
 
 
 async def test_no_name_server():

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 import pyromq
 from pyromq import (
@@ -118,7 +119,7 @@ def test_iteration_ends_when_another_thread_closes(served, producer, topic):
         while consumer.position(queue) == 0:
             pass
         consumer.close()
-        assert reading.result(5) == [b"1"]
+        assert reading.result(PATIENCE_SECONDS) == [b"1"]
 
 
 def test_an_admin_does_what_the_async_one_does(served, topic):
@@ -174,11 +175,20 @@ def test_both_kinds_have_the_same_methods(blocking, asynchronous):
         "check_open",
         "room",
         "in_flight",
+        "is_full",
         "hand_back_latest",
         "next_buffered",
     }  # what the blocking kind itself builds on
     assert names(asynchronous) - names(blocking) <= inner
     assert names(blocking) - names(asynchronous) <= {"diagnose"}
+
+
+@pytest.mark.parametrize("part", ["members", "servers", "overviews", "exports"])
+def test_parts_of_both_admins_have_the_same_methods(part):
+    def names(of):
+        return {name for name in dir(of) if not name.startswith("_")}
+
+    assert names(getattr(Admin(), part)) == names(getattr(AsyncAdmin(), part))
 
 
 def test_every_public_name_can_be_loaded():
@@ -200,6 +210,6 @@ def test_a_listener_for_queues_runs_in_a_thread_where_it_may_call_the_consumer(s
         consumer.assign(consumer.watch_queues(topic, take))
         admin.create_topic(topic, queues=2, replace=True)
 
-        assert assigned.wait(5)
+        assert assigned.wait(PATIENCE_SECONDS)
         assert len(consumer.assignment) == 2
         consumer.unwatch_queues(topic)

@@ -10,8 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.client.blocking.portal import TAKE_OVER_SECONDS, Portal
+from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.turned_loop import TAKE_OVER_SECONDS
 from pyromq.errors import NotRunning, UsageError
 
 
@@ -19,9 +21,10 @@ async def nothing():
     pass
 
 
-@pytest.fixture
-def portal():
-    portal = Portal(lambda: None)
+@pytest.fixture(params=[None, "shop"])
+def portal(request):
+    """A portal with a loop of its own, and one with the loop of an instance."""
+    portal = Portal(lambda: None, request.param)
     portal.start(nothing)
     yield portal
     portal.close(nothing)
@@ -30,6 +33,10 @@ def portal():
 async def add(a, b, seconds=0.0):
     await asyncio.sleep(seconds)
     return a + b
+
+
+async def call(function):
+    function()
 
 
 async def thread_name():
@@ -68,7 +75,7 @@ def test_the_keeper_outlives_a_task_that_exits(portal, error, caplog):
         raise error
 
     portal.run(leave_a_task)
-    assert done.wait(5)
+    assert done.wait(PATIENCE_SECONDS)
     assert "goes on" in caplog.text
 
 
@@ -84,7 +91,7 @@ def test_the_keeper_turns_the_loop_when_nobody_calls(portal):
         asyncio.get_running_loop().later = asyncio.get_running_loop().create_task(work())
 
     portal.run(later)
-    assert done.wait(5)
+    assert done.wait(PATIENCE_SECONDS)
     assert names in (["pyromq keeper"], [threading.current_thread().name])
     time.sleep(4 * TAKE_OVER_SECONDS)  # real threads, real time: the keeper has the loop now
     assert portal.run(add, 1, 2) == 3
@@ -101,13 +108,20 @@ def test_many_threads_share_one_portal(portal):
 
 
 def test_a_short_call_does_not_wait_for_a_long_one(portal):
+    begun, end = threading.Event(), asyncio.Event()
+
+    async def wait_for_the_end():
+        begun.set()
+        await end.wait()
+
     with ThreadPoolExecutor(1) as pool:
-        long = pool.submit(portal.run, add, 1, 1, 0.5)
-        begin = time.monotonic()
+        long = pool.submit(portal.run, wait_for_the_end)
+        assert begun.wait(PATIENCE_SECONDS)
         for n in range(20):
-            portal.run(add, n, n)
-        assert time.monotonic() - begin < 0.4
-        assert long.result() == 2
+            assert portal.run(add, n, n) == 2 * n
+        assert not long.done()
+        portal.run(call, end.set)
+        long.result(PATIENCE_SECONDS)
 
 
 def test_a_long_call_goes_on_when_the_thread_that_turned_the_loop_leaves(portal):
@@ -146,7 +160,7 @@ def test_submitted_work_keeps_its_order_whoever_turns_the_loop(portal):
 
 def test_outcomes_come_without_anybody_asking(portal):
     outcomes = [portal.submit(soon, n) for n in range(10)]
-    done, _ = wait(outcomes, timeout=5)
+    done, _ = wait(outcomes, timeout=PATIENCE_SECONDS)
     assert len(done) == 10
 
 
@@ -212,16 +226,20 @@ def test_a_failed_start_leaves_nothing_behind():
 def test_closing_ends_a_call_of_another_thread():
     portal = Portal(lambda: None)
     portal.start(nothing)
+    begun, stop = threading.Event(), asyncio.Event()
+
+    async def wait_for_the_stop():
+        begun.set()
+        return await stop.wait()
+
+    async def close():
+        stop.set()
+
     with ThreadPoolExecutor(1) as pool:
-        stop = asyncio.Event()
-        waiting = pool.submit(portal.run, stop.wait)
-
-        async def close():
-            stop.set()
-
-        time.sleep(0.02)
+        waiting = pool.submit(portal.run, wait_for_the_stop)
+        assert begun.wait(PATIENCE_SECONDS)
         portal.close(close)
-        assert waiting.result(5) is True
+        assert waiting.result(PATIENCE_SECONDS) is True
 
 
 def interrupt_after(seconds):
@@ -231,25 +249,31 @@ def interrupt_after(seconds):
 
 
 def test_ctrl_c_ends_the_call_and_leaves_the_portal_usable(portal):
-    timer = interrupt_after(0.05)
-    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        portal.run(add, 1, 2, 30)
-    assert time.monotonic() - begin < 5
+        timer = interrupt_after(0.05)
+        portal.run(asyncio.Event().wait)
     timer.join()
     assert portal.run(add, 1, 2) == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_ends_a_call_while_another_thread_turns_the_loop(portal):
+    begun, end = threading.Event(), asyncio.Event()
+
+    async def wait_for_the_end():
+        begun.set()
+        await end.wait()
+
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(portal.run, add, 1, 1, 0.3)
-        time.sleep(0.02)
-        timer = interrupt_after(0.05)
+        other = pool.submit(portal.run, wait_for_the_end)
+        assert begun.wait(PATIENCE_SECONDS)
         with pytest.raises(KeyboardInterrupt):
-            portal.run(add, 1, 2, 30)
+            timer = interrupt_after(0.05)
+            portal.run(asyncio.Event().wait)
         timer.join()
-        assert other.result() == 2
+        assert not other.done()
+        portal.run(call, end.set)
+        other.result(PATIENCE_SECONDS)
     assert portal.run(add, 1, 2) == 3
 
 
@@ -311,5 +335,6 @@ portal.start(lambda: asyncio.sleep(0))
 
 
 def test_a_forgotten_client_is_closed_when_the_program_ends():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=20, check=True)
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     assert (done.stdout, done.stderr) == ("closing\nclosed\n", "")

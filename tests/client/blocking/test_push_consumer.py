@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import Consumer, ConsumerConfig, Message, NoNameServer, NotRunning, Producer, PullConsumer, UsageError
 
@@ -40,7 +41,7 @@ def test_a_plain_listener_is_called_while_the_program_does_something_else(served
     seen = Seen(5)
     with Consumer("g1", served.namesrv) as consumer:
         consumer.subscribe(topic, seen)
-        assert seen.all.wait(5)
+        assert seen.all.wait(PATIENCE_SECONDS)
         assert consumer.client_id
         assert len(consumer.assignment) == 4
     assert sorted(seen.bodies) == [0, 1, 2, 3, 4]
@@ -55,7 +56,7 @@ def test_a_decorator_takes_async_listeners_too(served, topic):
             await asyncio.sleep(0)
             seen(messages)
 
-        assert seen.all.wait(5)
+        assert seen.all.wait(PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -168,7 +169,7 @@ def test_sigterm_ends_run_as_ctrl_c_does(served, topic):
     with consuming_program(served, topic) as program:
         lines = [program.stdout.readline() for _ in range(10)]
         program.terminate()
-        rest, _ = program.communicate(timeout=10)
+        rest, _ = program.communicate(timeout=PATIENCE_SECONDS)
     assert (lines.count("done\n"), rest, program.returncode) == (5, "closed\n", 0)
     assert consumed(served, topic) == 5
 
@@ -179,7 +180,7 @@ def test_a_second_sigterm_does_not_cut_the_closing_short(served, topic):
         program.terminate()
         time.sleep(0.1)
         program.terminate()
-        rest, _ = program.communicate(timeout=10)
+        rest, _ = program.communicate(timeout=PATIENCE_SECONDS)
     assert (rest, program.returncode) == ("done\n" * 5 + "closed\n", 0)
     assert consumed(served, topic) == 5
 
@@ -188,7 +189,7 @@ def test_run_leaves_signals_alone_if_told(served, topic):
     with consuming_program(served, topic, signals="no") as program:
         program.stdout.readline()
         program.terminate()
-        program.communicate(timeout=10)
+        program.communicate(timeout=PATIENCE_SECONDS)
     assert program.returncode == -signal.SIGTERM
 
 
@@ -233,7 +234,7 @@ def test_a_listener_may_send(served, topic):
 
         seen = Seen(5)
         consumer.subscribe(topic + "-copy", seen)
-        assert seen.all.wait(5)
+        assert seen.all.wait(PATIENCE_SECONDS)
 
 
 def test_pausing_unsubscribing_and_wrong_calls(served, topic):

@@ -16,13 +16,13 @@ from pyromq import (
     Producer,
     PullConsumer,
 )
-from pyromq.client.admin.dead_letters import AsyncDeadLetters
-from pyromq.client.admin.delayed_messages import AsyncDelayedMessages
-from pyromq.client.admin.diagnosis import diagnose
-from pyromq.client.admin.undecided_transactions import AsyncHalfMessages
-from pyromq.client.cluster.name_servers import parse_addresses
+from pyromq.client.admin.doctor.diagnosis import diagnose
+from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
+from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
+from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.errors import NoNameServer, UsageError
+from pyromq.net.address_server import parse_addresses
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,19 @@ async def test_clients_with_hooks_of_their_own_share_no_connections_and_hooks_ne
     ):
         await first.send(Message("orders", b"1"))
     assert [310 in hook.codes for hook in hooks] == [True, False]
+
+
+async def test_a_group_has_one_producer_of_an_instance(cluster):
+    config = ProducerConfig(instance="shop")
+    async with AsyncProducer("p", cluster.namesrv, config=config):
+        with pytest.raises(UsageError, match=r"producer of group p with instance 'shop' already.*ProducerConfig.insta"):
+            await AsyncProducer("p", cluster.namesrv, config=config).start()
+        async with (
+            AsyncProducer("q", cluster.namesrv, config=config),
+            AsyncProducer("p", cluster.namesrv, config=ProducerConfig(instance="other")),
+            AsyncProducer("p", cluster.namesrv),
+            AsyncConsumer("p", cluster.namesrv, config=SHARED),
+        ):
+            pass
+    async with AsyncProducer("p", cluster.namesrv, config=config) as again:
+        await again.send(Message("orders", b"1"))

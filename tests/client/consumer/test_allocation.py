@@ -160,6 +160,7 @@ def test_every_queue_has_exactly_one_owner(strategy, queues, members):
     assert sorted(queue for share in shares for queue in share) == queues
 
 
+@pytest.mark.slow  # many queues and members are drawn
 @given(queues=sorted_queues, members=sorted_members)
 def test_averaging_and_circular_differ_by_one_queue_at_most(queues, members):
     for strategy in (averaging, circular):

@@ -5,6 +5,7 @@ import threading
 from contextvars import ContextVar
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import (
     Ack,
@@ -131,7 +132,7 @@ async def test_a_listener_that_is_cancelled_is_told_to_have_failed(consuming, se
 
     async with consuming(hang, close_seconds=0.01, hooks=(watching,)):
         await send([1])
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), PATIENCE_SECONDS)
     assert watching.statuses == [(ConsumeStatus.RETRIED, 0, "CancelledError")]
 
 
@@ -163,7 +164,7 @@ def test_a_blocking_consumer_tells_the_same(served, watching):
     consumer.subscribe("letters", lambda messages: got.set())
     with Producer("p", served.namesrv) as producer, consumer:
         producer.send(Message("letters", b"1"))
-        assert got.wait(5)
+        assert got.wait(PATIENCE_SECONDS)
     assert watching.statuses == [(ConsumeStatus.CONSUMED, 1, "NoneType")]
 
 
@@ -224,3 +225,39 @@ def test_iteration_tells_message_by_message(served):
         bodies = [message.body for _, message in zip(range(2), consumer, strict=False)]
     assert bodies == [b"1", b"2"]
     assert hook.told == [[b"1"], (ConsumeStatus.CONSUMED, 1), [b"2"], (ConsumeStatus.CONSUMED, 1)]
+
+
+class Even:
+    """Wants messages with even numbers only."""
+
+    def filter_messages(self, group, messages):
+        return [message for message in messages if int(message.body) % 2 == 0]
+
+
+class FailingFilter:
+    def filter_messages(self, group, messages):
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_push_consumers_give_what_hooks_want_and_pass_over_the_rest(
+    cluster, send, consuming, seen, until, orderly
+):
+    (sent, *_) = await send(range(5), key="k")
+    async with consuming(seen, orderly=orderly, hooks=(FailingFilter(), Even()), commit_seconds=0.01):
+        await seen.wait(3)
+        await until(lambda: cluster.broker.offsets.find("workers", "orders", sent.queue.queue_id) == 5)
+    assert sorted(seen.bodies) == [0, 2, 4]
+
+
+async def test_pull_consumers_hand_out_what_hooks_want(cluster, send):
+    (sent, *_) = await send(range(5), key="k")
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, hooks=(Even(),))
+    async with AsyncPullConsumer("workers", cluster.namesrv, config=config) as consumer:
+        await consumer.assign([sent.queue])
+        found = []
+        while len(found) < 3:
+            found += await consumer.poll(timeout=10)
+        await consumer.commit()
+        assert await consumer.committed(sent.queue) == 5
+    assert [message.body for message in found] == [b"0", b"2", b"4"]

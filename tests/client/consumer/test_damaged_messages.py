@@ -3,12 +3,12 @@
 Bits are flipped in the log of a running broker, which sends what it finds there as any broker of RocketMQ does.
 """
 
-import asyncio
 import random
 
 import pytest
+from tests.waiting import until
 
-from pyromq.client.admin.dead_letters import AsyncDeadLetters, Fate
+from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters, Fate
 from pyromq.client.config import ConsumerConfig, Damaged, ProducerConfig
 from pyromq.client.consumer.damage import MessageDamaged
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
@@ -42,12 +42,6 @@ def flip(cluster, body, byte, mask=1):
 
 def log_offset(sent):
     return int(sent.offset_message_id[-16:], 16)
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 class Work:

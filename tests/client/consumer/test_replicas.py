@@ -26,7 +26,7 @@ def suggested(monkeypatch):
     """As a Java broker whose replicas may be read does for consumers that are far behind. Ours has no replicas."""
     variables = ("next_offset", "min_offset", "max_offset")
     answer = ReplyTemplate(PullMessageResponse, variables, code=0, remark="FOUND", suggested_broker_id=1)
-    monkeypatch.setitem(pulling._ANSWERS, ReadStatus.FOUND, answer)
+    monkeypatch.setitem(pulling.ANSWERS, ReadStatus.FOUND, answer)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
@@ -88,7 +89,7 @@ async def test_iterating_goes_on_with_a_topic_made_again(orders):
     await bodies_in(orders, range(8))
     consumer = await orders.consumer("readers", config=ConsumerConfig(**SOON))
     await consumer.assign(await consumer.queues("orders"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         old = [int((await anext(consumer)).body) for _ in range(8)]
         going_on = asyncio.ensure_future(anext(consumer))
         await delete(orders)
@@ -124,7 +125,7 @@ async def test_polls_say_that_a_topic_is_gone_until_it_is_there_again(orders, un
 
 async def read(consumer, count):
     found = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(found) < count:
             found += await consumer.poll(0.2)
     return sorted(int(message.body) for message in found)

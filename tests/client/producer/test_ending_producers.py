@@ -5,6 +5,7 @@ import threading
 from functools import partial
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import (
     AsyncProducer,
@@ -53,7 +54,7 @@ async def test_what_a_selector_raises_reaches_the_caller_and_nothing_is_in_fligh
     send = getattr(producer, kind)
     assert await outcome(lambda: send(Message("orders", b"1"), selector=raising(error))) is error
     assert producer.in_flight == 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await producer.close()
 
 
@@ -105,7 +106,7 @@ def test_a_blocking_producer_whose_user_code_raises_can_be_closed(served):
             with pytest.raises(type(error)):
                 producer.send(Message("raising", b"1"), selector=raising(error))
             with pytest.raises(type(error)):
-                producer.send_soon(Message("raising", b"1"), selector=raising(error)).result(5)
+                producer.send_soon(Message("raising", b"1"), selector=raising(error)).result(PATIENCE_SECONDS)
             with pytest.raises(type(error)):
                 producer.request(Message("raising", b"1"), selector=raising(error))
         with pytest.raises(UsageError, match="ordering_key"):
@@ -158,7 +159,7 @@ async def test_closing_refuses_new_sends_at_once(cluster):
     await asyncio.sleep(0)
     with pytest.raises(NotRunning, match="is being closed"):
         producer.send_soon(Message("orders", b"2"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(closing, *senders)
     assert len(stopped) == 3
     assert all(future.result().queue_offset >= 0 for future in sent)
@@ -196,11 +197,11 @@ def test_a_blocking_producer_is_closed_while_threads_send_on(served, kind):
     for thread in threads:
         thread.start()
     for _ in range(50):
-        assert begun.acquire(timeout=5)
+        assert begun.acquire(timeout=PATIENCE_SECONDS)
     closing = threading.Thread(target=producer.close, daemon=True)
     closing.start()
-    closing.join(5)
+    closing.join(PATIENCE_SECONDS)
     assert not closing.is_alive()
-    assert all(refused.acquire(timeout=5) for _ in threads)
+    assert all(refused.acquire(timeout=PATIENCE_SECONDS) for _ in threads)
     if kind == "send_soon":  # every message was sent or refused, and says so
-        assert {type(result.exception(5)) for result in results} <= {type(None), NotRunning}
+        assert {type(result.exception(PATIENCE_SECONDS)) for result in results} <= {type(None), NotRunning}

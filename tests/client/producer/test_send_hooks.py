@@ -296,3 +296,27 @@ def test_a_blocking_transaction_tells_the_same(served, watching):
         (Decision.COMMIT, b"1"),
         (Decision.UNKNOWN, b"1"),
     ]
+
+
+class Forbidding:
+    """Lets nothing pass that is secret."""
+
+    def check_forbidden(self, send):
+        if any(message.tags == "secret" for message in send.messages):
+            raise PermissionError(f"{send.kind.value}: secrets stay here")
+
+
+async def test_what_a_hook_forbids_is_not_sent_and_its_reason_raised(cluster):
+    watching = Watching()
+    config = ProducerConfig(hooks=(Forbidding(), watching))
+    secret, plain = Message("orders", b"1", tags="secret"), Message("orders", b"2")
+    async with AsyncProducer("shop", cluster.namesrv, config=config) as producer:
+        with pytest.raises(PermissionError, match="single: secrets stay here"):
+            await producer.send(secret)
+        with pytest.raises(PermissionError, match="batch: "):
+            await producer.send_batch([plain, secret])
+        with pytest.raises(PermissionError, match="single: "):
+            await producer.send_soon(secret)
+        result = await producer.send(plain)
+    assert result.queue_offset == 0
+    assert [list(send.messages) for send in watching.begun] == [[plain]]

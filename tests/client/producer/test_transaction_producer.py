@@ -6,6 +6,7 @@ import os
 import threading
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import (
     AsyncTransactionProducer,
@@ -41,7 +42,7 @@ class Checks:
         return decision
 
     async def next(self):
-        return await asyncio.wait_for(self.asked.get(), 5)
+        return await asyncio.wait_for(self.asked.get(), PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ async def visible(cluster, topic="orders"):
 
 
 async def until_visible(cluster, *bodies):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await visible(cluster) != sorted(bodies):
             await asyncio.sleep(0.005)  # decisions travel one-way: nothing tells when they have arrived
 
@@ -161,7 +162,7 @@ async def test_whatever_a_check_raises_counts_as_unknown(cluster, is_async, fail
             transaction.leave_open()
         for _ in range(2):
             await cluster.clock.advance(ROUND_SECONDS)
-            await asyncio.wait_for(asked.get(), 5)
+            await asyncio.wait_for(asked.get(), PATIENCE_SECONDS)
         await until_visible(cluster, b"1")
 
 
@@ -200,7 +201,7 @@ async def test_a_member_that_sends_nothing_is_asked_too(cluster, checks):
     async with first, first.transaction(Message("orders", b"orphan")) as transaction:
         transaction.leave_open()
     checks.decisions = [Decision.COMMIT]
-    async with AsyncTransactionProducer("p", cluster.namesrv, check=checks), asyncio.timeout(5):
+    async with AsyncTransactionProducer("p", cluster.namesrv, check=checks), asyncio.timeout(PATIENCE_SECONDS):
         while not cluster.broker.connections.producers("p"):
             await asyncio.sleep(0.005)
         await cluster.clock.advance(ROUND_SECONDS)
@@ -209,7 +210,8 @@ async def test_a_member_that_sends_nothing_is_asked_too(cluster, checks):
 
 async def test_a_plain_check_does_not_hold_up_the_loop(cluster):
     def check(message):
-        return asyncio.run_coroutine_threadsafe(answer(), loop).result(5)  # would never end on the loop itself
+        answered = asyncio.run_coroutine_threadsafe(answer(), loop)
+        return answered.result(PATIENCE_SECONDS)  # would never end on the loop itself
 
     async def answer():
         return Decision.COMMIT
@@ -337,7 +339,7 @@ def test_a_blocking_producer_answers_on_after_a_check_that_exits(served, failure
             with producer.transaction(Message(group, body)) as transaction:
                 transaction.leave_open()
             served.do(served.cluster.clock.advance(70))  # with default settings
-            assert asked[body].wait(5)
+            assert asked[body].wait(PATIENCE_SECONDS)
         with PullConsumer("reader", served.namesrv) as consumer:
             consumer.assign(consumer.queues(group))
             for queue in consumer.assignment:

@@ -10,7 +10,17 @@ from typing import Any
 
 from tests.interop.peers.java import Driver
 
-from pyromq import Message, MessageQueue, Producer, PullConsumer, SendResult, StoredMessage
+from pyromq import (
+    ConnectionConfig,
+    ConsumerConfig,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    SendResult,
+    StoredMessage,
+)
 from pyromq.errors import TopicNotFound
 
 ORDER = "order"  # the property by which the way "ordered" chooses the queue
@@ -131,11 +141,13 @@ def _received(line: dict[str, Any]) -> Received:
 class OurClient:
     """Our blocking clients, a new one for every verb as the Java side has it."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, connections: ConnectionConfig | None = None) -> None:
         self.namesrv = namesrv
+        self._connections = connections
 
     def send(self, way: str, messages: Sequence[Message]) -> list[Sent]:
-        with Producer("our-sends", self.namesrv) as producer:
+        config = ProducerConfig(connections=self._connections)
+        with Producer("our-sends", self.namesrv, config=config) as producer:
             return [_sent(result) for result in self._send(producer, way, messages)]
 
     @staticmethod
@@ -155,7 +167,7 @@ class OurClient:
 
     def pull(self, topic: str, group: str, tags: str = "*") -> list[Received]:
         """Read from the group's committed offsets (else the start) to the present end and commit."""
-        with PullConsumer(group, self.namesrv) as consumer:
+        with PullConsumer(group, self.namesrv, config=ConsumerConfig(connections=self._connections)) as consumer:
             queues = consumer.queues(topic)
             consumer.assign(queues, tags=tags)
             ends = {queue: consumer.max_offset(queue) for queue in queues}

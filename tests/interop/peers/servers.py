@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.interop.peers.java import command, furnish
@@ -13,11 +14,12 @@ from tests.processes import Program, free_port
 class GenuineServers:
     """RocketMQ 4.9.7: `broker-a` of `DefaultCluster` with default store settings on the folder `store`.
 
-    `settings` are the broker's, by RocketMQ's names.
+    `settings` are the broker's, by RocketMQ's names; `options` are Java's.
     """
 
-    def __init__(self, folder: Path, store: Path, **settings: str | int) -> None:
+    def __init__(self, folder: Path, store: Path, *, options: Sequence[str] = (), **settings: str | int) -> None:
         self.store = store
+        self._options = options
         self._settings = settings
         self._home = furnish(folder)
         self._namesrv_port = free_port()
@@ -51,6 +53,7 @@ class GenuineServers:
         path.write_text(settings)
         main = f"org.apache.rocketmq.{role}.{role.capitalize()}Startup"
         arguments = [*command(self._home, "servers", heap, main), "-c", path]
+        arguments[1:1] = self._options
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._home)}
         program = Program(arguments, "boot success", environment)
         self._programs.append(program)
@@ -74,10 +77,14 @@ class GenuineServers:
 
 
 class OurServers:
-    """`pyromq serve` on the data folder whose store is `store`. `settings` are the broker's, by RocketMQ's names."""
+    """`pyromq serve` on the data folder whose store is `store`. `settings` are the broker's, by RocketMQ's names.
 
-    def __init__(self, data: Path, **settings: str | int) -> None:
+    `options` are more of the command line's.
+    """
+
+    def __init__(self, data: Path, *, options: Sequence[str | Path] = (), **settings: str | int) -> None:
         self._data = data
+        self._options = options
         self._settings = settings
         self.store = data
         self._namesrv_port = free_port()
@@ -100,6 +107,7 @@ class OurServers:
         arguments = [
             *(sys.executable, "-u", "-m", "pyromq", "serve", "--data", self._data),
             *("--namesrv-port", str(self._namesrv_port), "--broker-port", str(self._broker_port)),
+            *self._options,
         ]
         self._program = Program(arguments, "ready in", os.environ)
         self._program.wait_until_ready()

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pyspark")
 
@@ -190,7 +191,7 @@ class TestRedrive:
             consumer = AsyncConsumer(group, namesrv)
             consumer.subscribe(topic, give_up)
             async with consumer:
-                await asyncio.wait_for(done.wait(), 10)
+                await asyncio.wait_for(done.wait(), PATIENCE_SECONDS)
 
         asyncio.run(consume())
 

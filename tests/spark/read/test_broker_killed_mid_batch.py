@@ -59,7 +59,7 @@ def held(frame, folder):
 
 def read(spark, served):
     options = {"namesrvAddr": served.namesrv, "subscribe": SOURCE, "startingOffsets": "earliest"}
-    small = {"maxOffsetsPerTrigger": BATCH, "pullBatchSize": 50, "arrowBatchRows": 100}
+    small = {"maxOffsetsPerTrigger": BATCH, "pullBatchSize": 50, "arrowBatchRows": 100, "maxRowsOnDriver": 0}
     return spark.readStream.format("rocketmq").options(**options, **small).load()
 
 

@@ -3,16 +3,17 @@
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
-from pyromq.errors import StoreCorrupt
-from pyromq.message import StoredMessage, SysFlag, compress, decode_properties
+from pyromq.compression import compress
+from pyromq.errors import StoreCorrupt, UndecodableBody
+from pyromq.message import StoredMessage, SysFlag, decode_properties
 from pyromq.record import encode
-from pyromq.spark.read.columns import ARROW_TYPES, arrow_schema, count_records, to_batch
+from pyromq.spark.read.columns import ARROW_TYPES, Reading, arrow_schema, count_records, to_batch, to_batches
 
 ALL = list(ARROW_TYPES)
 
@@ -22,7 +23,7 @@ def record(body=b"body", text="", **fields):
 
 
 def rows(raw, columns=ALL, **options):
-    return to_batch(raw, "broker-a", columns, **({"tags": frozenset()} | options)).to_pylist()
+    return to_batch(raw, "broker-a", columns, Reading(**options)).to_pylist()
 
 
 def test_every_field_of_a_record_is_in_its_column():
@@ -83,6 +84,84 @@ def test_system_properties_come_when_asked_for():
     assert row["properties"] == [("TAGS", "x"), ("a", "1")]
 
 
+BOMB = compress(bytes(1_000_000))
+
+
+def test_a_body_that_cannot_be_unpacked_is_null_and_properties_say_why():
+    raw = b"".join(
+        [
+            record(b"plain", "a\x01b"),
+            record(BOMB, "a\x01b\x02UNDECODABLE\x01forged", sys_flag=SysFlag.COMPRESSED),
+            record(b"no zlib", sys_flag=SysFlag.COMPRESSED),
+            record(b"new", sys_flag=SysFlag.COMPRESSED | 0x500),
+            record(compress(b"packed"), sys_flag=SysFlag.COMPRESSED),
+        ]
+    )
+    found = rows(raw, ["body", "properties"], most_body_bytes=10_000)
+    assert [row["body"] for row in found] == [b"plain", None, None, None, b"packed"]
+    reasons = [dict(row["properties"]).get("UNDECODABLE") for row in found]
+    assert [reasons[0], reasons[4]] == [None, None]
+    assert reasons[1] == f"body of {len(BOMB)} bytes unfolds to more than 10000, the limit here"
+    assert "cannot be unpacked" in reasons[2]
+    assert "not known here" in reasons[3]
+    assert dict(found[1]["properties"])["a"] == "b"
+
+
+def test_it_may_be_had_as_it_is_stored_or_be_an_error():
+    raw = record(b"no zlib", sys_flag=SysFlag.COMPRESSED)
+    (row,) = rows(raw, ["body", "properties"], undecodable="raw")
+    assert row["body"] == b"no zlib"
+    assert "UNDECODABLE" in dict(row["properties"])
+    with pytest.raises(UndecodableBody):
+        rows(raw, undecodable="fail")
+    assert rows(raw, ["properties"], undecodable="fail") == [{"properties": []}], "bodies that nobody wants are left"
+
+
+def test_bodies_that_are_large_together_are_shared_out():
+    raw = b"".join(record(compress(bytes([n]) * 1000), sys_flag=SysFlag.COMPRESSED, queue_id=n) for n in range(10))
+    reading = Reading(most_batch_bytes=2500)
+    batches = list(to_batches(raw, "broker-a", ["queueId", "body"], reading))
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["queueId"], row["body"]) for row in found] == [(n, bytes([n]) * 1000) for n in range(10)]
+    assert max(batch.num_rows for batch in batches) <= 2
+    assert [batch.num_rows for batch in to_batches(raw, "broker-a", ["body"])] == [10]
+    (alone,) = to_batches(record(compress(bytes(9000)), sys_flag=SysFlag.COMPRESSED), "b", ["body"], reading)
+    assert alone.num_rows == 1
+
+
+noises = st.sampled_from([b"\xff", b"\0", b"\x7f"]).map(lambda byte: byte * 4) | st.binary(min_size=4, max_size=4)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from([0, SysFlag.COMPRESSED, SysFlag.BORN_HOST_IPV6]), min_size=1, max_size=20), st.data())
+def test_changed_records_are_rows_or_an_error_and_nothing_beyond_them_is_read(flags, data):
+    parts = [
+        record(
+            compress(b"x" * n),
+            "TAGS\x01red\x02KEYS\x01k1",
+            sys_flag=flag,
+            born_address=bytes(20 if flag & SysFlag.BORN_HOST_IPV6 else 8),
+        )
+        for n, flag in enumerate(flags)
+    ]
+    raw = bytearray(b"".join(parts))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at, size = data.draw(st.integers(0, len(raw) - 4)), data.draw(st.sampled_from([1, 2, 4]))
+        raw[at : at + size] = data.draw(noises)[:size]
+    try:
+        found = rows(bytes(raw))
+    except StoreCorrupt:
+        return
+    assert sum(len(row["body"] or b"") for row in found if not row["sysFlag"] & 1) <= len(raw)
+
+
+def test_times_that_no_calendar_holds_are_null():
+    raw = b"".join(record(born_ms=ms, store_ms=1000) for ms in (1000, 1 << 62, -(1 << 62), 253_402_300_800_000))
+    found = rows(raw, ["bornTimestamp", "storeTimestamp"])
+    assert [row["bornTimestamp"] and row["bornTimestamp"].timestamp() for row in found] == [1.0, None, None, None]
+    assert {row["storeTimestamp"].timestamp() for row in found} == {1.0}
+
+
 def test_compressed_bodies_are_the_applications_again():
     raw = record(compress(b"long" * 1000), sys_flag=SysFlag.COMPRESSED) + record(b"plain")
     assert [row["body"] for row in rows(raw, ["body"])] == [b"long" * 1000, b"plain"]
@@ -104,7 +183,7 @@ def test_bodies_of_all_lengths_around_the_inline_limit():
 
 
 def test_columns_come_in_the_order_asked_for():
-    batch = to_batch(record(), "b", ["flag", "topic"], tags=frozenset())
+    batch = to_batch(record(), "b", ["flag", "topic"])
     assert batch.schema == arrow_schema(["flag", "topic"])
 
 

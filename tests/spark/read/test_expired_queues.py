@@ -8,6 +8,7 @@ import json
 import os
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pyarrow")
 
@@ -60,7 +61,7 @@ async def expire(cluster):
     for _ in range(8):
         await producer.send(Message("bulk", os.urandom(20_000)))
     await cluster.clock.advance(11)
-    broker.store.wait_flushed(broker.store.max_log_offset).result(5)
+    broker.store.wait_flushed(broker.store.max_log_offset).result(PATIENCE_SECONDS)
     await broker.saved()
     broker.store.retention.expire_now(0)
     while not broker.store.retention.step(1):

@@ -1,6 +1,7 @@
 """`spark.readStream.format("rocketmq")` against a real broker: few tests, since each query costs a second or more."""
 
 import json
+import time
 import uuid
 
 import pytest
@@ -80,7 +81,7 @@ def test_what_is_available_is_read_in_batches_and_a_restart_goes_on_there(spark,
 
 def test_a_batch_that_was_not_committed_is_repeated_with_the_same_rows(spark, namesrv, topic, producer, tmp_path):
     send(producer, topic, range(50))
-    run(spark, namesrv, topic, tmp_path, maxOffsetsPerTrigger="20")
+    run(spark, namesrv, topic, tmp_path, maxOffsetsPerTrigger="20", maxRowsOnDriver="0")  # then on the driver
     lose_newest_commit(tmp_path)
     send(producer, topic, range(50, 60))
     run(spark, namesrv, topic, tmp_path)
@@ -96,6 +97,27 @@ def test_a_topic_created_again_ends_the_query_and_says_so(spark, namesrv, topic,
     send(producer, topic, range(30))
     with pytest.raises(Exception, match=r"was deleted and created again"):
         run(spark, namesrv, topic, tmp_path)
+
+
+def test_rows_that_came_with_the_plan_are_there_without_their_topic(spark, namesrv, topic, producer, tmp_path):
+    seen = []
+
+    def look(frame, batch):
+        with Admin(namesrv) as admin:
+            admin.delete_topic(topic)
+        seen.extend(int(row.body) for row in frame.select("body").collect())
+
+    send(producer, topic, range(20))
+    given = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = spark.readStream.format("rocketmq").options(**given).load()
+    query = frame.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path)).start()
+    try:
+        while not seen:  # after that, the query ends: it looks for its topic
+            assert query.isActive or seen, query.exception()
+            time.sleep(0.02)
+    finally:
+        query.stop()
+    assert sorted(seen) == list(range(20))
 
 
 def test_an_option_for_batches_is_refused(spark, namesrv, topic, tmp_path):

@@ -38,7 +38,7 @@ class Sent:
         """Add rows: each a body and what else is known of it, by column."""
         names = {"body", *(name for row in rows for name in row)}
         columns = {name: pa.array([row.get(name) for row in rows], TYPES[name]) for name in names}
-        reader = MessageReader(sink_options({"topic": "orders"}), lambda count: ["i"] * count, str)
+        reader = MessageReader(sink_options({"topic": "orders"}), lambda count: pa.array(["i"] * count), str)
         self.open.add(topic, reader.read(pa.RecordBatch.from_pydict(columns)))
 
 

@@ -2,11 +2,14 @@
 
 import mmap
 import re
+import resource
 import threading
 from pathlib import Path
 
+import pytest
 from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, opened
 
+from pyromq import speedups
 from pyromq.message import StoredMessage
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
@@ -113,3 +116,38 @@ def test_a_roll_flushes_the_folder_of_the_log_and_none_above() -> None:
         store.append(StoredMessage("orders", bytes(1_000), born_address=ADDRESS))
     log = root / "commitlog"
     assert [path for path in flushed if path in (log, *log.parents)] == [log]
+
+
+def test_an_unwritten_stretch_is_zeros_in_memory_and_what_is_beside_it_stays(tmp_path: Path) -> None:
+    segment = Segment(tmp_path / "0", 64 << 10)
+    segment.create()
+    segment.memory[:] = b"x" * segment.size
+    segment.prepare_unwritten(5_000, 20_000)
+    assert bytes(segment.memory) == b"x" * 5_000 + bytes(15_000) + b"x" * (segment.size - 20_000)
+    segment.prepare_unwritten(segment.size - 10, segment.size + 4096)
+    assert bytes(segment.memory[-11:]) == b"x" + bytes(10)
+    assert segment.path.stat().st_size == segment.size
+
+
+def test_what_a_disk_refuses_to_make_ready_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "0"
+    path.write_bytes(bytes(4 * PAGE))
+    writing, reading = LOCAL_DISK.open(path), LOCAL_DISK.open(path, write=False)
+    memory = LOCAL_DISK.map(writing, 4 * PAGE, scattered=False)
+    LOCAL_DISK.make_ready(writing, memory, 0, 4 * PAGE)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        LOCAL_DISK.make_ready(reading, memory, 0, PAGE)
+    LOCAL_DISK.write_out(writing, 0, 4 * PAGE)
+    LOCAL_DISK.close(writing)
+    LOCAL_DISK.close(reading)
+
+
+@pytest.mark.skipif(not speedups.is_active, reason="only compiled parts pause without the interpreter's lock")
+def test_a_helper_leaves_the_processor_to_others_again_and_again(tmp_path: Path) -> None:
+    segment = Segment(tmp_path / "0", 8 << 20)
+    segment.create()
+    assert segment.memory is not None
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    segment.prepare_unwritten(0, 8 << 20)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before >= 4
+    assert resident(segment.path) == 8 << 10

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from tests.golden.test_stores import CLEAN, CRASHED, unpack
 from tests.store.making import SMALL, TOPIC, crashed_copy, files_below, fill, message, opened
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import decode_all
 from pyromq.store.config import StoreConfig
+from pyromq.store.index.key_index import searched
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.repairing import Repairing
@@ -234,7 +236,7 @@ def test_queues_of_a_deleted_topic_are_not_missed(tmp_path: Path) -> None:
             store.append(message(number, topic="gone"))
             store.append(message(number, topic="again"))
         store.delete_topic("gone")
-        store.delete_topic("again")
+        store.delete_topic("again").result(timeout=PATIENCE_SECONDS)
         store.append(message(77, topic="again"))
     report = checked(tmp_path)
     assert report.is_sound
@@ -256,7 +258,7 @@ def test_a_flipped_bit_in_the_index_is_found_and_the_index_made_again(
     assert repaired(tmp_path).is_sound
     with opened(tmp_path) as store:
         store.follow_index()
-        assert store.find_by_key(TOPIC, "k99", 1, 0, 1 << 60).log_offsets == [sent[99].log_offset]
+        assert searched(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 60)).log_offsets == [sent[99].log_offset]
     after = [content for _, content in sorted(files_below(tmp_path / "index").items())]
     assert after == before
 

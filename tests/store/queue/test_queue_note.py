@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.store.making import SMALL, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
@@ -112,7 +113,7 @@ def test_a_deletion_is_known_before_the_next_stop(tmp_path: Path) -> None:
     with opened(tmp_path / "live") as store:
         fill(store, 10)
     with opened(tmp_path / "live") as store:
-        store.delete_topic(TOPIC).result(5)
+        store.delete_topic(TOPIC).result(PATIENCE_SECONDS)
         copy = crashed_copy(tmp_path / "live", tmp_path / "copy")
     with opened(copy) as store:
         assert store.topics() == []
@@ -121,7 +122,7 @@ def test_a_deletion_is_known_before_the_next_stop(tmp_path: Path) -> None:
 def test_a_deletion_that_was_answered_outlives_a_kill_and_a_topic_made_again_begins_at_0(tmp_path: Path) -> None:
     with opened(tmp_path / "live", flush_interval_ms=3_600_000) as store:
         fill(store, 10)
-        store.delete_topic(TOPIC).result(5)
+        store.delete_topic(TOPIC).result(PATIENCE_SECONDS)
         gone = crashed_copy(tmp_path / "live", tmp_path / "gone")
         store.append(message(99))
         again = crashed_copy(tmp_path / "live", tmp_path / "again")
@@ -137,7 +138,7 @@ def test_a_queue_that_a_deletion_notes_before_its_entries_are_flushed_is_kept(tm
     with opened(tmp_path / "live") as store:
         store.append(message(topic="gone"))
         fill(store, 10)
-        store.delete_topic("gone").result(5)
+        store.delete_topic("gone").result(PATIENCE_SECONDS)
         copy = crashed_copy(tmp_path / "live", tmp_path / "copy", power_cut=True)
     shutil.rmtree(copy / "consumequeue" / TOPIC)  # was not on disk
     with opened(copy) as store:

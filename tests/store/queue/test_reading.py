@@ -106,7 +106,7 @@ def test_bulk_reads_find_what_looking_at_each_entry_finds(tmp_path: Path, most_b
 def cold_store(root: Path) -> MessageStore:
     store = small_store(root, segment_bytes=1 << 20, consume_queue_entries=100, cold_transfer_count=2)
     store.open()
-    store._reading._resident_bytes = 1000  # as if memory were that small
+    store.reading._resident_bytes = 1000  # as if memory were that small
     return store
 
 

@@ -10,19 +10,19 @@ missed, which the file says as soon as it can. Bodies are not noted, but for the
 from __future__ import annotations
 
 import json
-import logging
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from pyromq.broker.members.connections import Connections, Member
+from pyromq.broker.admin.settings_admin import MOST_SETTINGS_BYTES
+from pyromq.broker.members.connections import Connections
 from pyromq.broker.part import Part
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import MQError, ResponseCode
-from pyromq.remoting.bodies import GroupConfig, decode_body
+from pyromq.logs import logger_of
+from pyromq.remoting.bodies import REQUEST, GroupConfig, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.header import Header, request_headers, wire_fields
 from pyromq.remoting.headers import (
@@ -36,14 +36,17 @@ from pyromq.remoting.headers import (
     DeleteTopic,
     ResetOffset,
     ResumeHalfMessage,
+    SaveAccount,
     SaveBrokerSettings,
     SaveGroup,
+    SaveWhiteList,
 )
 from pyromq.remoting.hooks import RemotingOutcome, RemotingRequest
 from pyromq.remoting.properties import parse_properties
-from pyromq.store.disk import Disk, worker
+from pyromq.store.disk import Disk
+from pyromq.store.worker import worker
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 # What changes something. Questions are left out: monitoring asks them every few seconds.
 AUDITED = (
@@ -57,8 +60,10 @@ AUDITED = (
     DeleteTopic,
     ResetOffset,
     ResumeHalfMessage,
+    SaveAccount,
     SaveBrokerSettings,
     SaveGroup,
+    SaveWhiteList,
 )
 SECRETS = ("secret", "password", "signature", "token")  # fields with such names are noted without their values
 MOST_CHARACTERS = 256  # of a text
@@ -89,23 +94,14 @@ class AuditLog:
             {
                 "time": _time(self._clock),
                 "from": request.address,
-                "client": _short(self._client_at(request.address)),
+                "account": _short(request.account),
+                "client": _short(self._connections.client_at(request.address)),
                 "request": RequestCode(request.code).name,
                 "fields": {name: _short(text) for name, text in fields.items()},
                 "outcome": _outcome(outcome.code),
                 "remark": _short(outcome.remark),
             }
         )
-
-    def _client_at(self, address: str) -> str | None:
-        """Return the id of the client that has told it over this connection, if one has."""
-        return next((member.client_id for member in self._members() if member.exchange.address == address), None)
-
-    def _members(self) -> Iterator[Member]:
-        for producers in self._connections.producer_groups().values():
-            yield from producers
-        for group in self._connections.consumer_groups():
-            yield from group.members
 
 
 class AuditFile:
@@ -202,8 +198,8 @@ def _named(request: RemotingRequest) -> dict[str, str]:
     """Return the names of what is changed that only the body has; a body that cannot be read is refused anyway."""
     try:
         if request.code == SaveGroup.code:
-            return {"group": decode_body(GroupConfig, request.body).name}
-        if request.code == SaveBrokerSettings.code:
+            return {"group": decode_body(GroupConfig, request.body, REQUEST).name}
+        if request.code == SaveBrokerSettings.code and len(request.body) <= MOST_SETTINGS_BYTES:
             return {"settings": ", ".join(parse_properties(request.body.decode()))}
     except (MQError, UnicodeDecodeError):
         pass

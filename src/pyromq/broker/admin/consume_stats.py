@@ -1,8 +1,12 @@
-"""How far groups are in topics: queue bounds, stored offsets and store times put together. Asks, never changes."""
+"""How far groups are in topics: queue bounds, stored offsets and store times put together. Asks, never changes.
+
+There may be thousands of queues, so after each one it may be left for a while.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
@@ -33,7 +37,7 @@ class Progress:
         self._broker_name = broker_name
         self._clock = clock
 
-    def of_topic(self, topic: TopicConfig) -> TopicStats:
+    def of_topic(self, topic: TopicConfig) -> Generator[None, None, TopicStats]:
         """Bounds and last store time of the queues that can be sent to."""
         queues = {}
         for queue_id in range(topic.write_queues):
@@ -43,9 +47,10 @@ class Progress:
                 max_offset=end,
                 last_update_ms=self._stored_ms(topic, queue_id, end - 1),
             )
+            yield
         return TopicStats(queues=queues)
 
-    def of_group(self, group: str, topic: TopicConfig) -> ConsumeStats:
+    def of_group(self, group: str, topic: TopicConfig) -> Generator[None, None, ConsumeStats]:
         """The group's offset in each queue that can be pulled from, beside the queue's end."""
         queues = {}
         for queue_id in range(topic.read_queues):
@@ -55,11 +60,16 @@ class Progress:
                 consumer_offset=offset,
                 last_ms=self._stored_ms(topic, queue_id, offset - 1),
             )
+            yield
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
-    def times(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
+    def times(self, group: str, topic: TopicConfig) -> Generator[None, None, list[QueueTimeSpan]]:
         """Store times of the first, the last consumed and the last message of each queue, and the delay."""
-        return [self._times(group, topic, queue_id) for queue_id in range(topic.write_queues)]
+        spans = []
+        for queue_id in range(topic.write_queues):
+            spans.append(self._times(group, topic, queue_id))
+            yield
+        return spans
 
     def _times(self, group: str, topic: TopicConfig, queue_id: int) -> QueueTimeSpan:
         end = self._store.max_offset(topic.name, queue_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 from pyromq.broker.admin.consume_stats import Progress, subscribes
 from pyromq.broker.config import BrokerConfig
@@ -11,13 +12,13 @@ from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.topics import Topics
 from pyromq.errors import TopicNotFound
+from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
 from pyromq.remoting.bodies import (
     ConsumeStats,
     ConsumeStatsList,
     ConsumeTimeSpans,
     GroupList,
     TopicConfig,
-    encode_body,
 )
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -42,6 +43,7 @@ class Tracking:
         offsets: ConsumerOffsets,
         connections: Connections,
         config: BrokerConfig,
+        long_answers: LongAnswers,
     ) -> None:
         self._progress = progress
         self._topics = topics
@@ -49,47 +51,70 @@ class Tracking:
         self._offsets = offsets
         self._connections = connections
         self._config = config
+        self._long_answers = long_answers
 
     @answers(TopicStatistics)
-    def topic(self, header: TopicStatistics, call: Call) -> Reply:
-        return Reply(body=encode_body(self._progress.of_topic(self._known(header.topic))))
+    def topic(self, header: TopicStatistics, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._of_topic(self._known(header.topic)), call)
+
+    def _of_topic(self, topic: TopicConfig) -> LongAnswer:
+        stats = yield from self._progress.of_topic(topic)
+        return (yield from in_pieces(stats))
 
     @answers(ConsumeStatistics)
-    def group(self, header: ConsumeStatistics, call: Call) -> Reply:
+    def group(self, header: ConsumeStatistics, call: Call) -> Reply | Future[Reply]:
         """The group's queues in one topic or in all it has offsets of; an unknown group has none."""
+        return self._long_answers.give(self._of_group(header), call)
+
+    def _of_group(self, header: ConsumeStatistics) -> LongAnswer:
         names = {header.topic} if header.topic else self._offsets.topics_of(header.consumer_group)
         tps, queues = 0.0, {}
         for topic in self._consumed(header.consumer_group, names):
-            stats = self._progress.of_group(header.consumer_group, topic)
+            stats = yield from self._progress.of_group(header.consumer_group, topic)
             tps += stats.consume_tps
             queues.update(stats.queues)
-        return Reply(body=encode_body(ConsumeStats(consume_tps=tps, queues=queues)))
+        return (yield from in_pieces(ConsumeStats(consume_tps=tps, queues=queues)))
 
     @answers(BrokerConsumeStatistics)
-    def all_groups(self, header: BrokerConsumeStatistics, call: Call) -> Reply:
+    def all_groups(self, header: BrokerConsumeStatistics, call: Call) -> Reply | Future[Reply]:
         """Every group's progress, topic by topic; of ordered topics only where that is asked."""
+        return self._long_answers.give(self._of_all_groups(header), call)
+
+    def _of_all_groups(self, header: BrokerConsumeStatistics) -> LongAnswer:
         listed, lag = [], 0
-        for group in self._groups:
-            stats = [
-                self._progress.of_group(group.name, topic)
-                for topic in self._consumed(group.name, self._offsets.topics_of(group.name))
-                if topic.order or not header.order
-            ]
-            listed.append({group.name: stats})
-            lag += sum(q.broker_offset - q.consumer_offset for stat in stats for q in stat.queues.values())
-        body = ConsumeStatsList(broker_address=self._config.advertised_address, groups=listed, total_lag=lag)
-        return Reply(body=encode_body(body))
+        topics_by_group = self._offsets.topics_by_group()
+        for group in list(self._groups):
+            progress = []
+            for topic in self._consumed(group.name, topics_by_group.get(group.name, set())):
+                if topic.order or not header.order:
+                    stats = yield from self._progress.of_group(group.name, topic)
+                    lag += sum(queue.broker_offset - queue.consumer_offset for queue in stats.queues.values())
+                    progress.append(stats)
+            listed.append({group.name: progress})
+            yield None
+        address = self._config.advertised_address
+        return (yield from in_pieces(ConsumeStatsList(broker_address=address, groups=listed, total_lag=lag)))
 
     @answers(ConsumeTimeSpan)
-    def times(self, header: ConsumeTimeSpan, call: Call) -> Reply:
-        spans = self._progress.times(header.group, self._known(header.topic))
-        return Reply(body=encode_body(ConsumeTimeSpans(spans=spans)))
+    def times(self, header: ConsumeTimeSpan, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._times(header.group, self._known(header.topic)), call)
+
+    def _times(self, group: str, topic: TopicConfig) -> LongAnswer:
+        spans = yield from self._progress.times(group, topic)
+        return (yield from in_pieces(ConsumeTimeSpans(spans=spans)))
 
     @answers(TopicConsumers)
-    def consumers(self, header: TopicConsumers, call: Call) -> Reply:
+    def consumers(self, header: TopicConsumers, call: Call) -> Reply | Future[Reply]:
         """The groups that are connected to the topic or have offsets of it."""
-        groups = self._connections.groups_of_topic(header.topic) | self._offsets.groups_of(header.topic)
-        return Reply(body=encode_body(GroupList(groups=sorted(groups))))
+        return self._long_answers.give(self._consumers(header.topic), call)
+
+    def _consumers(self, topic: str) -> LongAnswer:
+        groups = self._offsets.groups_of(topic)
+        for group in list(self._connections.consumer_groups()):
+            if topic in group.subscriptions:
+                groups.add(group.name)
+            yield None
+        return (yield from in_pieces(GroupList(groups=sorted(groups))))
 
     def _known(self, name: str) -> TopicConfig:
         topic = self._topics.find(name)

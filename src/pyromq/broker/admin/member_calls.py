@@ -15,7 +15,8 @@ from pyromq.broker.topics import Topics
 from pyromq.errors import BrokerError, ConsumerNotOnline, ConsumeTimeout, DeadlineExceeded, MQError
 from pyromq.message import MessageQueue
 from pyromq.message_id import parse_offset_id
-from pyromq.remoting.bodies import ConsumerStatus, QueueOffset, ResetOffsets, decode_body, encode_body
+from pyromq.net.long_answers import LongAnswer, LongAnswers
+from pyromq.remoting.bodies import REQUEST, ConsumerStatus, QueueOffset, ResetOffsets, decode_body, encode_body
 from pyromq.remoting.codes import RELAY_VERSION, STATUS_VERSION, Language
 from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.dispatch import answers
@@ -45,12 +46,14 @@ class Relaying:
         offsets: ConsumerOffsets,
         connections: Connections,
         broker_name: str,
+        long_answers: LongAnswers,
     ) -> None:
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._connections = connections
         self._broker_name = broker_name
+        self._long_answers = long_answers
 
     @answers(ConsumerRunningState)
     def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Reply]:
@@ -75,16 +78,20 @@ class Relaying:
         return self._relay(relayed, body)
 
     @answers(ResetOffset)
-    def reset_offset(self, header: ResetOffset, call: Call) -> Reply:
+    def reset_offset(self, header: ResetOffset, call: Call) -> Reply | Future[Reply]:
         """Tell all members to go on at a time; without force none goes forward. The members commit, not the broker."""
+        return self._long_answers.give(self._reset(header, call), call)
+
+    def _reset(self, header: ResetOffset, call: Call) -> LongAnswer:
         topic = self._topics.find(header.topic)
         if topic is None:
             raise BrokerError(f"[reset-offset] reset offset failed, no topic in this broker, topic={header.topic}")
         members = self._members(header.group, STATUS_VERSION)
-        queues = {
-            MessageQueue(topic.name, self._broker_name, queue_id): self._reset_to(header, queue_id, bool(members))
-            for queue_id in range(topic.write_queues)
-        }
+        queues = {}
+        for queue_id in range(topic.write_queues):
+            queue = MessageQueue(topic.name, self._broker_name, queue_id)
+            queues[queue] = self._reset_to(header, queue_id, bool(members))
+            yield None
         if not members:
             raise ConsumerNotOnline(
                 f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} "
@@ -165,7 +172,7 @@ def _collect(members: list[Member], header: ConsumerStatusOfClient) -> Future[Re
         nonlocal missing
         with suppress(MQError):  # an answer nobody can read counts as none
             if isinstance(result, Response) and result.check().body:
-                tables[member.client_id] = decode_body(ConsumerStatus, result.body).queues
+                tables[member.client_id] = decode_body(ConsumerStatus, result.body, REQUEST).queues
         missing -= 1
         if not missing:
             done()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import Future
 
+from pyromq import speedups
+from pyromq.broker.confirmation import MAX_UNCONFIRMED, Confirmation
+from pyromq.broker.consuming.cold_pulls import ColdPulls
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.members.connections import Connections, Member
@@ -11,6 +16,8 @@ from pyromq.broker.statistics import Rates, Span, Statistics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC
+from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
+from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.bodies import (
     BrokerStats,
     Connection,
@@ -34,7 +41,10 @@ from pyromq.remoting.headers import (
     ConsumerConnections,
     ProducerConnections,
 )
+from pyromq.remoting.refusals import Refusals
 from pyromq.store.message_store import MessageStore
+
+FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
 
 
 class Inspecting:
@@ -44,53 +54,94 @@ class Inspecting:
         self,
         store: MessageStore,
         connections: Connections,
+        offsets: ConsumerOffsets,
         *,
         queue_locks: QueueLocks,
+        confirmation: Confirmation,
+        cold_reads: ColdPulls,
+        long_answers: LongAnswers,
         statistics: Statistics,
         delay_levels: DelayLevels,
+        refusals: Refusals,
+        permissions: Permissions,
         clock: Clock,
     ) -> None:
         self._store = store
         self._connections = connections
+        self._offsets = offsets
         self._queue_locks = queue_locks
+        self._confirmation = confirmation
+        self._cold_reads = cold_reads
+        self._long_answers = long_answers
         self._statistics = statistics
         self._delay_levels = delay_levels
+        self._refusals = refusals
+        self._permissions = permissions
         self._clock = clock
 
     @answers(BrokerState)
     def state(self, header: BrokerState, call: Call) -> Reply:
         table = self._counters() | self._store_figures() | self._queue_figures() | self._delay_figures()
+        table |= {f"pyromqRefused.{reason}": str(count) for reason, count in self._refusals.counts.items()}  # ours
+        if self._permissions.fault is not None:
+            table["pyromqPermissionsFault"] = self._permissions.fault
         return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
 
     @answers(BrokerStatistics)
     def statistic(self, header: BrokerStatistics, call: Call) -> Reply:
+        if header.stats_name in (FALL_SIZE, FALL_TIME):
+            return self._fall(header)
         course = self._statistics.course(header.stats_name, header.stats_key)
         if course is None:
             raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         body = BrokerStats(minute=_item(course.minute), hour=_item(course.hour), day=_item(course.day))
         return Reply(body=encode_body(body))
 
+    def _fall(self, header: BrokerStatistics) -> Reply:
+        """How far a group is behind in a queue now, in bytes of the log or in ms; upstream only logs it.
+
+        The same in each span: it is not a sum. Source of the meaning: BrokerStatsManager.recordDiskFallBehindSize.
+        """
+        queue_text, _, rest = header.stats_key.partition("@")
+        topic, _, group = rest.partition("@")
+        offset = self._offsets.find(group, topic, int(queue_text)) if queue_text.isdecimal() else None
+        if offset is None:
+            raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
+        behind = 0
+        if entries := self._store.entries(topic, int(queue_text), offset, 1):
+            if header.stats_name == FALL_SIZE:
+                behind = self._store.max_log_offset - entries[0].log_offset
+            elif (stored_ms := self._store.store_time_at(topic, int(queue_text), offset)) is not None:
+                behind = max(self._clock.now_ms() - stored_ms, 0)
+        item = StatsItem(sum=behind, average=float(behind))
+        return Reply(body=encode_body(BrokerStats(minute=item, hour=item, day=item)))
+
     @answers(ConsumerConnections)
-    def consumers(self, header: ConsumerConnections, call: Call) -> Reply:
+    def consumers(self, header: ConsumerConnections, call: Call) -> Reply | Future[Reply]:
         """A group's members; with details also when there are none, but locks are left."""
+        return self._long_answers.give(self._consumers(header), call)
+
+    def _consumers(self, header: ConsumerConnections) -> LongAnswer:
         group = self._connections.consumers(header.consumer_group)
         locks = self._locks(header.consumer_group) if header.details else None
         if group is None:
             if locks:
                 return Reply(body=encode_body(ConsumerConnection(locks=locks)))
             raise ConsumerNotOnline(f"the consumer group[{header.consumer_group}] not online")
+        connections = []
+        for exchange, member in list(group.by_exchange.items()):
+            wanted = group.wanted_by.get(exchange, {}) if header.details else None
+            connections.append(_connection(member, wanted))
+            yield None
         body = ConsumerConnection(
-            connections=[
-                _connection(member, group.wanted_by[exchange] if header.details else None)
-                for exchange, member in group.by_exchange.items()
-            ],
-            subscriptions=group.subscriptions,
+            connections=connections,
+            subscriptions=dict(group.subscriptions),
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from=group.consume_from,
             locks=locks,
         )
-        return Reply(body=encode_body(body))
+        return (yield from in_pieces(body))
 
     def _locks(self, group: str) -> list[LockHolder]:
         return [
@@ -99,19 +150,30 @@ class Inspecting:
         ]
 
     @answers(ProducerConnections)
-    def producers(self, header: ProducerConnections, call: Call) -> Reply:
-        members = self._connections.producers(header.producer_group)
+    def producers(self, header: ProducerConnections, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._producers(header.producer_group), call)
+
+    def _producers(self, group: str) -> LongAnswer:
+        members = self._connections.producers(group)
         if not members:
-            raise BrokerError(f"the producer group[{header.producer_group}] not exist")
-        return Reply(body=encode_body(ProducerConnection(connections=[_connection(member) for member in members])))
+            raise BrokerError(f"the producer group[{group}] not exist")
+        connections = []
+        for member in members:
+            connections.append(_connection(member))
+            yield None
+        return (yield from in_pieces(ProducerConnection(connections=connections)))
 
     @answers(AllProducers)
-    def all_producers(self, header: AllProducers, call: Call) -> Reply:
-        groups = {
-            group: [_producer(member) for member in members]
-            for group, members in self._connections.producer_groups().items()
-        }
-        return Reply(body=encode_body(ProducerTable(groups=groups)))
+    def all_producers(self, header: AllProducers, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._all_producers(), call)
+
+    def _all_producers(self) -> LongAnswer:
+        groups: dict[str, list[ProducerClient]] = {}
+        for group in self._connections.producer_groups():
+            for member in self._connections.producers(group):
+                groups.setdefault(group, []).append(_producer(member))
+                yield None
+        return (yield from in_pieces(ProducerTable(groups=groups)))
 
     def _delay_figures(self) -> dict[str, str]:
         """By level: delivered, and how many there are in all."""
@@ -129,7 +191,6 @@ class Inspecting:
             "brokerVersionDesc": VERSION_NAME,
             "bootTimestamp": str(statistics.started_ms),
             "runtime": _duration(now - statistics.started_ms),
-            "startAcceptSendRequestTimeStamp": "0",
             "putMessageTimesTotal": str(puts.count),
             "putMessageFailedTimes": str(statistics.failed_puts),
             "putMessageSizeTotal": str(puts.size),
@@ -141,6 +202,7 @@ class Inspecting:
             "msgGetTotalTodayMorning": str(statistics.gets_until["today"]),
             "msgGetTotalTodayNow": str(gets.count),
             **_rate_texts(rates),
+            "pyromqHotPath": speedups.hot_path,  # ours
         }
 
     def _store_figures(self) -> dict[str, str]:
@@ -156,36 +218,26 @@ class Inspecting:
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {_readable(disk.total)}, Free : {_readable(disk.free)}.",
             "earliestMessageTimeStamp": str(store.earliest_store_time_of_log()),
-            "dispatchBehindBytes": "0",  # a queue's entry is written together with its record
+            "dispatchBehindBytes": str(store.index_behind),  # a queue's entry is written together with its record
             "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
             **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours
         }
 
     def _queue_figures(self) -> dict[str, str]:
-        """Queues of thread pools, which one event loop does not have; pulls held for a message do not count as waiting.
+        """What waits, under the names of upstream's thread pools, whose tasks wait likewise.
 
-        They are there because tools read them, as are times that are not measured.
+        Sends wait for the disk to have them (synchronous flush), pulls for records from the disk, queries for their
+        turn. Pulls held for a message do not count. Capacities, and times that are not measured, are left out.
         """
+        sends, pulls = self._confirmation.waiting, self._cold_reads.waiting
         return {
-            "sendThreadPoolQueueSize": "0",
-            "sendThreadPoolQueueCapacity": "10000",
-            "sendThreadPoolQueueHeadWaitTimeMills": "0",
-            "pullThreadPoolQueueSize": "0",
-            "pullThreadPoolQueueCapacity": "100000",
-            "pullThreadPoolQueueHeadWaitTimeMills": "0",
-            "queryThreadPoolQueueSize": "0",
-            "queryThreadPoolQueueCapacity": "20000",
-            "queryThreadPoolQueueHeadWaitTimeMills": "0",
-            "EndTransactionQueueSize": "0",
-            "EndTransactionThreadPoolQueueCapacity": "100000",
-            "putMessageEntireTimeMax": "0",
-            "putMessageDistributeTime": "null",
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
-            "getMessageEntireTimeMax": "0",
-            "dispatchMaxBuffer": "0",
-            "pageCacheLockTimeMills": "0",
-            "remainTransientStoreBufferNumbs": "2147483647",
+            "sendThreadPoolQueueSize": str(len(sends)),
+            "sendThreadPoolQueueCapacity": str(MAX_UNCONFIRMED),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(int(sends.oldest_seconds * 1000)),
+            "pullThreadPoolQueueSize": str(len(pulls)),
+            "pullThreadPoolQueueHeadWaitTimeMills": str(int(pulls.oldest_seconds * 1000)),
+            "queryThreadPoolQueueSize": str(len(self._long_answers)),
+            "pageCacheLockTimeMills": "0",  # who answers this is who writes the log: no write is under way
         }
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.confirmation import complete_when_saved, when_saved
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.statistics import Statistics
-from pyromq.broker.topics import Topics, check_changeable
+from pyromq.broker.topics import MAX_QUEUES, Topics, check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
+from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
 from pyromq.remoting.bodies import TopicConfig, TopicList, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -26,10 +26,9 @@ from pyromq.remoting.headers import (
     TopicSettings,
 )
 from pyromq.store.message_store import MessageStore
+from pyromq.store.table_file import complete_when_saved
 
-logger = logging.getLogger(__name__)
-
-MAX_QUEUES = 65_536  # of a topic at one broker; guards against a mistyped number, upstream has no limit
+logger = logger_of(__name__)
 
 
 class Administering:
@@ -47,6 +46,7 @@ class Administering:
         connections: Connections,
         statistics: Statistics,
         config: BrokerConfig,
+        long_answers: LongAnswers,
         announce: Callable[[TopicConfig], Future[None]],
     ) -> None:
         self._store = store
@@ -55,6 +55,7 @@ class Administering:
         self._connections = connections
         self._config = config
         self._statistics = statistics
+        self._long_answers = long_answers
         self._announce = announce
 
     @answers(CreateTopic)
@@ -62,6 +63,8 @@ class Administering:
         """Create the topic or replace its settings; answers when disk and name servers have it. Order is theirs."""
         check_changeable(self._topics, header.topic)
         _check_numbers(header)
+        if header.topic in self._topics.leaving:
+            raise BrokerError(f"topic[{header.topic}] is being deleted, create it in a moment")
         known = self._topics.find(header.topic)
         topic = TopicConfig(
             name=header.topic,
@@ -84,33 +87,46 @@ class Administering:
         return answered
 
     @answers(DeleteTopic)
-    def delete_topic(self, header: DeleteTopic, call: Call) -> Future[Reply]:
+    def delete_topic(self, header: DeleteTopic, call: Call) -> Reply | Future[Reply]:
         """Forget the topic, its queues and where groups are in it; its records stay in the log until that is cleaned.
 
-        Answered when no crash brings them back.
+        Answered when no crash brings them back. Until then no topic of the name can be made.
 
         Who consumes it is told to begin again: a topic made again by this name is another one, whose messages would
         else be taken for those consumed before. Upstream forgets no offsets here.
         """
         check_changeable(self._topics, header.topic)
-        known = self._topics.find(header.topic)
-        self._offsets.remove_topic(header.topic)
-        self._offsets.persist()  # before the topic goes: no crash leaves offsets for the next one of this name
+        return self._long_answers.give(self._deleting(header.topic, call.peer.address), call)
+
+    def _deleting(self, name: str, address: str) -> LongAnswer:
+        """Offsets, settings and queues go from the disk in this order: no crash leaves those for the next topic."""
+        known = self._topics.find(name)
+        self._offsets.remove_topic(name)
+        saved = self._topics.delete(name, after=self._offsets.unsaved())
         if known is not None:
-            self._topics.delete(header.topic)
-            self._connections.begin_again(header.topic, self._queues(known))
-            logger.info("topic %s deleted by %s", header.topic, call.peer.address)
-        noted = self._store.delete_topic(header.topic)
-        self._statistics.forget_topic(header.topic)
-        return when_saved(noted, Reply())
+            self._topics.leaving.add(name)
+            logger.info("topic %s deleted by %s", name, address)
+        try:
+            if saved is not None:
+                yield saved
+                saved.result()
+            if known is not None:
+                self._connections.begin_again(name, self._queues(known))
+            noted = self._store.delete_topic(name)
+            self._statistics.forget_topic(name)
+            yield noted
+        finally:
+            if known is not None:
+                self._topics.leaving.discard(name)
+        return Reply()
 
     def _queues(self, topic: TopicConfig) -> list[MessageQueue]:
         count = max(topic.read_queues, topic.write_queues)
         return [MessageQueue(topic.name, self._config.name, queue_id) for queue_id in range(count)]
 
     @answers(AllTopics)
-    def topics(self, header: AllTopics, call: Call) -> Reply:
-        return Reply(body=encode_body(self._topics.table()))
+    def topics(self, header: AllTopics, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(in_pieces(self._topics.table()), call)
 
     @answers(TopicSettings)
     def topic(self, header: TopicSettings, call: Call) -> Reply:
@@ -125,11 +141,14 @@ class Administering:
         return Reply(body=encode_body(TopicList(topics=self._topics.system_topics())))
 
     @answers(CleanTopics)
-    def clean_topics(self, header: CleanTopics, call: Call) -> Reply:
+    def clean_topics(self, header: CleanTopics, call: Call) -> Reply | Future[Reply]:
         """Remove the queues of topics that are gone; those of transactions belong to no topic and stay."""
-        for name in list(self._store.topics()):
+        return self._long_answers.give(self._cleaning(), call)
+
+    def _cleaning(self) -> LongAnswer:
+        for name in self._store.topics():
             if self._topics.find(name) is None and not self._topics.is_system(name):
-                self._store.delete_topic(name)
+                yield self._store.delete_topic(name)
         return Reply()
 
 

@@ -15,10 +15,11 @@ from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX
 from pyromq.record import batch_labels
-from pyromq.remoting.bodies import BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
+from pyromq.remoting.bodies import ATTEMPTS, BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
 from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
+from pyromq.store.batch_appends import members_of
 
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
 MOST_LISTED = 200
@@ -70,6 +71,8 @@ class BatchTransacting:
         """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""
         if not body or len(body) > self._config.max_message_bytes:
             raise MessageRefused(f"{too_large(self._config)} The run has {len(body)} bytes.")
+        if (members := members_of(body, self._cluster_pair)) is not None:
+            return members.count
         count = 0
         for body_size, text in batch_labels(body):
             if not body_size:
@@ -111,7 +114,7 @@ class BatchTransacting:
 
 
 def _attempts(call: Call) -> list[BatchAttempt]:
-    attempts = decode_body(BatchAttempts, call.body).attempts
+    attempts = decode_body(BatchAttempts, call.body, ATTEMPTS).attempts
     for attempt in attempts:
         _check_name("token", attempt.token)
         if attempt.messages < 0 or any(messages < 0 for messages in attempt.elsewhere.values()):

@@ -1,31 +1,40 @@
 """Decided runs on their way to their queues: made visible slice by slice, in order of the decisions, each message once.
 
-A slice is one write: its messages, and a note of how far the transaction is visible now. A crash can part them only at
+A slice is its messages, and behind them a note of how far the transaction is visible now. A crash can part them only at
 the end of the log; then messages are there whose note is missing. Each says in which run it was (as committed messages
 say where their half message lies), so at the start they are counted and not written again.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
 
+from pyromq import speedups
 from pyromq.broker.batches.decisions import Decision, Ledger
 from pyromq.broker.batches.half_runs import Run
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
-from pyromq.message import PAIRS, Property, StoredMessage, SysFlag
-from pyromq.record import BatchMember, decode, decode_batch, sys_flag_of
+from pyromq.logs import logger_of
+from pyromq.message import Property, StoredMessage, SysFlag
+from pyromq.record import FIXED_SIZE, decode, decode_batch, sys_flag_of
 from pyromq.remoting.bodies import SINGLE_TAG, LedgerNote
+from pyromq.store.batch_appends import Shape, members_of
 from pyromq.store.message_store import MessageStore
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pyromq.speedups.batches import Members
 
-SLICE = 256  # messages made visible before others get their turn: about 3 ms
+logger = logger_of(__name__)
+
+# Messages made visible before others get their turn: about 3 ms of them, or about 1 where none is made of a member.
+MADE_SLICE = 256
+SLICE = 4096 if speedups.is_active else MADE_SLICE
 SLICE_BYTES = 1 << 20
 TRANSACTION_BITS = SysFlag.ROLLBACK
 
@@ -39,16 +48,36 @@ class _Publication:
     done: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What the messages of a run have in common."""
+class _OpenRun:
+    """The run that is made visible, from the first of its messages on that is not yet."""
 
-    topic: str
-    queue_id: int
-    sys_flag: int
-    born_ms: int
-    born_address: bytes
-    log_offset: int  # of the run
+    def __init__(self, batch: bytes = b"", shape: Shape | None = None, done: int = 0) -> None:
+        self.members: Members | None = None
+        self.shape = shape
+        self._batch = batch
+        self._messages: Iterator[StoredMessage] = iter(())  # what is left, where there are no members
+        if shape is not None:
+            self.members = members_of(batch, shape.more)
+            if self.members is None:
+                self._messages = self.made(done)
+
+    def made(self, first: int, end: int | None = None) -> Iterator[StoredMessage]:
+        """Yield messages to be stored, made of the batch."""
+        members = islice(decode_batch(self._batch), first, end)
+        return iter(()) if self.shape is None else self.shape.messages(members)
+
+    def next_slice(self, first: int) -> tuple[int, list[StoredMessage]]:
+        """Return how many messages go next, and themselves where they are made of the batch."""
+        if self.members is not None:
+            return self.members.next_slice(first, SLICE, SLICE_BYTES), []
+        messages: list[StoredMessage] = []
+        size = 0
+        for message in self._messages:
+            messages.append(message)
+            size += len(message.stored_body)
+            if len(messages) == MADE_SLICE or size >= SLICE_BYTES:
+                break
+        return len(messages), messages
 
 
 class BatchPublishing:
@@ -63,8 +92,7 @@ class BatchPublishing:
         self._ledger = ledger
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._waiting: deque[_Publication] = deque()
-        self._members: Iterator[BatchMember] | None = None  # of the first run, from the first hidden one on
-        self._shape: _Shape | None = None  # of the first run
+        self._open_run: _OpenRun | None = None  # the first one
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -106,23 +134,23 @@ class BatchPublishing:
         """Make the next slice visible; return the queue offset of its note. Raises `StoreNotWritable`."""
         publication = self._waiting[0]
         run = publication.runs[0]
-        if self._members is None:
-            self._open(publication)
-        messages = self._slice()
-        done = publication.done + len(messages)
-        ended = not messages or done >= run.messages
+        if self._open_run is None:
+            self._open_run = self._opened(run, publication.done)
+        count, messages = self._open_run.next_slice(publication.done)
+        done = publication.done + count
+        ended = not count or done >= run.messages
         note = self._ledger.note(LedgerNote(run.transaction, run.queue_offset, run.messages if ended else done))
         try:
-            self._append(publication, messages, note)
+            if not self._append_members(publication, self._open_run, count, note):
+                self._append(publication, messages or list(self._open_run.made(publication.done, done)), note)
         except StoreNotWritable:
-            self._members = None  # the next try begins with what was not written
+            self._open_run = None  # the next try begins with what was not written
             raise
         if ended:
             self._end_run(publication)
         return note.queue_offset
 
-    def _open(self, publication: _Publication) -> None:
-        run = publication.runs[0]
+    def _opened(self, run: Run, done: int) -> _OpenRun:
         record, reason = None, "it is not in the log any more"
         try:
             record = self._store.message_at(run.log_offset)
@@ -133,47 +161,39 @@ class BatchPublishing:
                 "the run at log offset %d is lost, with %d messages of batch transaction %s: %s",
                 *(run.log_offset, run.messages, run.transaction, reason),
             )
-            self._members = iter(())
-            return
-        self._members = decode_batch(record.stored_body)
-        for _ in range(publication.done):
-            next(self._members, None)
-        self._shape = self._shape_of(record, run)
+            return _OpenRun()
+        return _OpenRun(record.stored_body, self._shape(record, run), done)
 
-    def _shape_of(self, record: StoredMessage, run: Run) -> _Shape:
+    def _shape(self, record: StoredMessage, run: Run) -> Shape:
         topic = record.properties[Property.REAL_TOPIC]
         settings = self._topics.find(topic)
         tags = 0 if settings is None or settings.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
-        queue_id = int(record.properties[Property.REAL_QUEUE_ID])
-        flags = SysFlag.COMMIT | tags
-        return _Shape(topic, queue_id, flags, record.born_ms, record.born_address, run.log_offset)
-
-    def _slice(self) -> list[StoredMessage]:
-        assert self._members is not None
-        messages: list[StoredMessage] = []
-        size = 0
-        for member in self._members:
-            messages.append(self._message(member))
-            size += len(member.body)
-            if len(messages) == SLICE or size >= SLICE_BYTES:
-                break
-        return messages
-
-    def _message(self, member: BatchMember) -> StoredMessage:
-        shape = self._shape
-        assert shape is not None
-        text = member.property_text
-        return StoredMessage(
-            shape.topic,
-            member.body,
-            text + ("" if not text or text.endswith(PAIRS) else PAIRS) + self._cluster_pair,
-            shape.queue_id,
-            member.flag,
-            shape.sys_flag,
-            shape.born_ms,
-            shape.born_address,
-            prepared_offset=shape.log_offset,
+        return Shape(
+            topic,
+            int(record.properties[Property.REAL_QUEUE_ID]),
+            SysFlag.COMMIT | tags,
+            record.born_ms,
+            record.born_address,
+            self._cluster_pair,
+            prepared_offset=run.log_offset,
         )
+
+    def _append_members(self, publication: _Publication, run: _OpenRun, count: int, note: StoredMessage) -> bool:
+        """Append a slice and its note; False where messages have to be made of it."""
+        if run.members is None or run.shape is None or not count:
+            return False
+        room = FIXED_SIZE + len(note.topic) + len(note.stored_body)
+        try:
+            stored = self._put_message.put_members(
+                *(run.members, run.shape), first=publication.done, count=count, room_behind=room
+            )
+        except MessageRefused:  # too much for one write
+            return False
+        if stored is None:
+            return False
+        publication.done += count  # whatever becomes of the note
+        self._put_message.put_record(note)
+        return True
 
     def _append(self, publication: _Publication, messages: list[StoredMessage], note: StoredMessage) -> None:
         try:
@@ -192,7 +212,7 @@ class BatchPublishing:
             logger.exception("a committed message to %s is lost", message.topic)
 
     def _end_run(self, publication: _Publication) -> None:
-        self._members = self._shape = None
+        self._open_run = None
         publication.runs.popleft()
         publication.done = 0
         if not publication.runs:

@@ -11,7 +11,6 @@ transactions of single messages keep theirs; they reach the disk after what they
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BatchDecided, StoreCorrupt
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, decode_properties, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.alarm import Alarm
@@ -32,7 +32,7 @@ from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
 from pyromq.store.message_store import MessageStore, QueueEntry
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 GROUP = "CID_RMQ_SYS_HALF_RUNS"
 LOOK_SECONDS = 60.0  # at most between two looks for what has timed out

@@ -18,7 +18,7 @@ from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.message import StoredMessage
 from pyromq.names import LEDGER_TOPIC
-from pyromq.remoting.bodies import BatchAttempt, LedgerEntry, LedgerNote, decode_body, encode_body
+from pyromq.remoting.bodies import FILE, BatchAttempt, LedgerEntry, LedgerNote, decode_body, encode_body
 from pyromq.remoting.bodies.body import Body
 from pyromq.store.message_store import MessageStore
 
@@ -62,14 +62,14 @@ class Ledger:
     def load(self, first: int) -> None:
         """Read the decisions from a queue offset on."""
         for record in self._records(ENTRIES, first):
-            entry = decode_body(LedgerEntry, record.stored_body)
+            entry = decode_body(LedgerEntry, record.stored_body, FILE)
             self._decisions.pop(entry.transaction, None)  # decided again, when it was forgotten
             self._enter(entry, record)
 
     def notes(self, first: int) -> Iterator[tuple[StoredMessage, LedgerNote]]:
         """Yield the notes from a queue offset on, with their records."""
         for record in self._records(NOTES, first):
-            yield record, decode_body(LedgerNote, record.stored_body)
+            yield record, decode_body(LedgerNote, record.stored_body, FILE)
 
     def _records(self, queue_id: int, first: int) -> Iterator[StoredMessage]:
         for offset in range(first, self._store.max_offset(LEDGER_TOPIC, queue_id)):

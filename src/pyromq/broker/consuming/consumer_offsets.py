@@ -8,21 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
 import msgspec
 
+from pyromq.broker.limits import DEFAULT_LIMITS
+from pyromq.errors import LimitReached
+from pyromq.names import SYSTEM_GROUP_PREFIX
 from pyromq.remoting.bodies import ConsumerOffsetTable, decode_body
 from pyromq.store.json_file import JsonFile
+from pyromq.store.table_file import give_way
 
 _AT = "@"  # between topic and group; neither may contain it
+_PART = 500  # keys written at once: some 300 us, for which the loop may have to wait
 
 
 class ConsumerOffsets:
-    """The table topic and group -> queue id -> next offset. On disk only after `persist`."""
+    """The table topic and group -> queue id -> next offset. On disk only after `persist`; of at most `most` queues."""
 
-    def __init__(self, file: JsonFile) -> None:
+    def __init__(self, file: JsonFile, *, most: int = DEFAULT_LIMITS.offsets) -> None:
         self._file = file
+        self._most = most
         self._table: dict[str, dict[int, int]] = {}
+        self._count = 0  # of queues
+        self._groups: dict[str, dict[str, None]] = {}  # by topic, and the other way round
+        self._topics: dict[str, dict[str, None]] = {}
         self._dirty = False
         self._saved = 0
 
@@ -30,7 +40,9 @@ class ConsumerOffsets:
         """Read the table from disk. Raises `StoreCorrupt` naming the file."""
         stored = self._file.read(partial(decode_body, ConsumerOffsetTable))
         if stored is not None:
-            self._table = stored.offsets
+            for key, queues in stored.offsets.items():
+                topic, _, group = key.partition(_AT)
+                self._enter(group, topic, queues)
 
     def persist(self) -> None:
         """Write the table to disk if it changed since the last time."""
@@ -38,29 +50,67 @@ class ConsumerOffsets:
             save()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return what writes the present table, to be called once, in any thread; None if nothing has changed."""
+        """Return what writes the table, to be called once, in any thread; None if nothing has changed.
+
+        What the broker notes for itself is written as it is now, since one of it may rest on another; the rest is as it
+        is then.
+        """
         if not self._dirty:
             return None
         self._dirty = False
         self._saved += 1
-        return self._file.saving(msgspec.json.encode(self.table()), failed=self._lost, order=self._saved)
+        own = {
+            topic + _AT + group: dict(self._table[topic + _AT + group])
+            for group, topics in self._topics.items()
+            if group.startswith(SYSTEM_GROUP_PREFIX)
+            for topic in topics
+        }
+        return self._file.saving(partial(self._encoded, own), failed=self._lost, order=self._saved)
+
+    def _encoded(self, own: dict[str, dict[int, int]]) -> bytes:
+        """Return the table as a file holds it, in a thread: each look at what the loop changes is a single step."""
+        keys = iter(list(self._table))
+        parts = []
+        while names := list(islice(keys, _PART)):
+            queues = {key: own.get(key) or dict(self._table.get(key, {})) for key in names}
+            parts.append(msgspec.json.encode({key: each for key, each in queues.items() if each})[1:-1])
+            give_way()
+        return b'{"offsetTable":{' + b",".join(part for part in parts if part) + b"}}"
 
     def _lost(self) -> None:
         self._dirty = True
 
     def table(self) -> ConsumerOffsetTable:
         """Return everything, as request 43 answers."""
-        return ConsumerOffsetTable(offsets=self._table)
+        return ConsumerOffsetTable(offsets={key: dict(queues) for key, queues in self._table.items()})
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset. Called for every pull that carries one."""
+    def keys(self) -> list[str]:
+        """Return the keys of the table as request 43 answers it; `queues_at` has what is at each."""
+        return list(self._table)
+
+    def queues_at(self, key: str) -> dict[int, int]:
+        return dict(self._table.get(key, {}))
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Store an offset; false where it is one too many. Called for every pull that carries one."""
+        queues = self._table.get(topic + _AT + group)
+        if queues is None or queue_id not in queues:
+            if not self._has_room(group):
+                return False
+            self._count += 1
+            if queues is None:
+                queues = self._enter(group, topic, {})
         self._dirty = True
-        key = topic + _AT + group
-        queues = self._table.get(key)
-        if queues is None:
-            self._table[key] = {queue_id: offset}
-        else:
-            queues[queue_id] = offset
+        queues[queue_id] = offset
+        return True
+
+    def _has_room(self, group: str) -> bool:
+        return self._count < self._most or group.startswith(SYSTEM_GROUP_PREFIX)
+
+    def too_many(self, group: str) -> LimitReached:
+        """Return the error for who wants to be told that his offset is one too many."""
+        text = f"no offset of group {group} is stored, there are {self._count}: delete groups or topics"
+        return LimitReached("maxOffsets", self._most, text)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the stored offset; None if there is none."""
@@ -68,44 +118,65 @@ class ConsumerOffsets:
 
     def of_topic(self, group: str, topic: str) -> dict[int, int]:
         """Return the group's stored offsets of a topic by queue id."""
-        return dict(self._table.get(topic + _AT + group, {}))
+        return self.queues_at(topic + _AT + group)
 
     def topics_of(self, group: str) -> set[str]:
         """Return the topics that the group has offsets of."""
-        return {topic for topic, _, of in self._split_keys() if of == group}
+        return set(self._topics.get(group, ()))
+
+    def topics_by_group(self) -> dict[str, set[str]]:
+        """Return by group the topics that it has offsets of."""
+        return {group: set(topics) for group, topics in self._topics.items()}
 
     def groups_of(self, topic: str) -> set[str]:
         """Return the groups that have offsets of the topic."""
-        return {group for of, _, group in self._split_keys() if of == topic}
+        return set(self._groups.get(topic, ()))
 
     def remove_group(self, group: str) -> None:
         """Forget everything the group has consumed."""
         for topic in self.topics_of(group):
-            del self._table[topic + _AT + group]
-            self._dirty = True
+            self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
         """Forget where all groups are in the topic."""
         for group in self.groups_of(topic):
-            del self._table[topic + _AT + group]
-            self._dirty = True
+            self._remove(group, topic)
 
     def clone(self, source: str, destination: str, topic: str) -> None:
-        """Give `destination` the offsets of `source` for the topic, replacing its own. Nothing happens without any."""
+        """Give `destination` the offsets of `source` for the topic, replacing its own. Nothing happens without any.
+
+        Raises `LimitReached`.
+        """
         queues = self._table.get(topic + _AT + source)
         if queues is not None:
-            self._table[topic + _AT + destination] = dict(queues)
+            if not self._has_room(destination):
+                raise self.too_many(destination)
+            self._remove(destination, topic)
+            self._enter(destination, topic, dict(queues))
             self._dirty = True
 
     def lowest_except(self, topic: str, groups: set[str]) -> dict[int, int]:
         """Return by queue id the lowest offset that any group but these has stored."""
         lowest: dict[int, int] = {}
-        for of, _, group in self._split_keys():
-            if of != topic or group in groups:
-                continue
+        for group in self.groups_of(topic) - groups:
             for queue_id, offset in self._table[topic + _AT + group].items():
                 lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         return lowest
 
-    def _split_keys(self) -> list[tuple[str, str, str]]:
-        return [key.partition(_AT) for key in self._table]
+    def _enter(self, group: str, topic: str, queues: dict[int, int]) -> dict[int, int]:
+        self._table[topic + _AT + group] = queues
+        self._groups.setdefault(topic, {})[group] = None
+        self._topics.setdefault(group, {})[topic] = None
+        self._count += len(queues)
+        return queues
+
+    def _remove(self, group: str, topic: str) -> None:
+        queues = self._table.pop(topic + _AT + group, None)
+        if queues is None:
+            return
+        self._count -= len(queues)
+        self._dirty = True
+        for table, key, value in ((self._groups, topic, group), (self._topics, group, topic)):
+            table[key].pop(value, None)
+            if not table[key]:
+                del table[key]

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from pyromq.broker.limits import DEFAULT_LIMITS, share
 from pyromq.clock import Clock
-from pyromq.errors import MQError, SystemBusy
+from pyromq.errors import LimitReached, MQError
 from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Answered
 from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.later import Later
 
-MAX_PARKED = 100_000  # upstream's pull queue; beyond it a pull is told to come back later
 LONGEST_SECONDS = 90.0  # a connection that is silent for 120 s is closed: better an answer before
-SLICE = 100  # answers between two turns of the loop: a few milliseconds of reading
+SLICE_SECONDS = 0.001  # of answers between two turns of the loop: everybody else waits as long
 _TICK_SECONDS = 0.0625  # pulls whose time is up within it leave together
+_MOST_CODES = 16  # of a filter that is found by them; others are asked
 
 
 class LongPoll(msgspec.Struct, gc=False, eq=False):
@@ -29,16 +30,81 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     queue_id: int
     wanted: Filter
     resume: Callable[[], Answered]
-    future: Future[Answered]
+    future: Later
     peer: Exchange
     due: int = 0  # the tick in which its patience ends
 
+    @property
+    def weight(self) -> int:
+        """How many pulls it counts as: what it wants is kept as well."""
+        return 1 + self.wanted.weight
+
+
+class _Peer:
+    """The waiting pulls of one connection, and what they weigh."""
+
+    __slots__ = ("polls", "weight")
+
+    def __init__(self) -> None:
+        self.polls: set[LongPoll] = set()
+        self.weight = 0
+
+
+class _Waiting:
+    """What waits at one queue, by filter: most want the same, and an arrival asks once for all of these."""
+
+    __slots__ = ("asked", "by_code", "polls")
+
+    def __init__(self) -> None:
+        self.polls: dict[Filter, dict[LongPoll, None]] = {}
+        self.by_code: dict[int, dict[Filter, None]] = {}  # filters that want nothing but a few codes
+        self.asked: dict[Filter, None] = {}  # all others
+
+    def add(self, poll: LongPoll) -> None:
+        polls = self.polls.get(poll.wanted)
+        if polls is None:
+            polls = self.polls[poll.wanted] = {}
+            for filters in self._places(poll.wanted):
+                filters[poll.wanted] = None
+        polls[poll] = None
+
+    def discard(self, poll: LongPoll) -> None:
+        polls = self.polls.get(poll.wanted, {})
+        polls.pop(poll, None)
+        if not polls:
+            self.take(poll.wanted)
+
+    def take(self, wanted: Filter) -> Iterable[LongPoll]:
+        """Let all go that want this."""
+        polls = self.polls.pop(wanted, None)
+        if polls is None:
+            return ()
+        for filters in self._places(wanted):
+            filters.pop(wanted, None)
+        for code in wanted.codes or ():
+            if self.by_code.get(code) == {}:
+                del self.by_code[code]
+        return polls
+
+    def that_accept(self, tags_code: int) -> list[Filter]:
+        """Return the filters that let this code pass."""
+        found = [each for each in self.asked if (accepts := each.accepts_code) is None or accepts(tags_code)]
+        return [*found, *self.by_code.get(tags_code, ())]
+
+    def _places(self, wanted: Filter) -> Iterator[dict[Filter, None]]:
+        codes = wanted.codes
+        if not codes or len(codes) > _MOST_CODES:
+            yield self.asked
+        else:
+            for code in codes:
+                yield self.by_code.setdefault(code, {})
+
 
 class LongPolls:
-    """The parked pulls. One that is answered, or whose connection is gone, leaves all tables at once.
+    """The parked pulls. One that is answered, or whose connection is gone, counts no more at once.
 
     Arrivals are noted at once and answered when the current turn of the loop has ended, so that a burst of messages
-    comes in one answer: `run_soon` runs a function at the end of the turn.
+    comes in one answer: `run_soon` runs a function at the end of the turn. Of `most`, a connection gets its share.
     """
 
     def __init__(
@@ -46,52 +112,72 @@ class LongPolls:
         clock: Clock,
         record_at: Callable[[int], memoryview | None],
         run_soon: Callable[[Callable[[], None]], object] = lambda answer: answer(),
+        *,
+        most: int = DEFAULT_LIMITS.waiting_pulls,
     ) -> None:
-        self._run_soon = run_soon
+        self.run_soon = run_soon
         self._clock = clock
         self._record_at = record_at
-        # By queue, then by filter: most want the same, and an arrival asks once for all of these.
-        self._parked: dict[tuple[str, int], dict[Filter, dict[LongPoll, None]]] = {}
+        self._most = most
+        self.parked: dict[tuple[str, int], _Waiting] = {}
         self._due: dict[int, set[LongPoll]] = {}
-        self._of_peer: dict[Exchange, set[LongPoll]] = {}  # all that wait, until the moment they are answered
-        self._count = 0
-        self._ready: deque[LongPoll] = deque()  # to be answered, unless they leave before
+        self._of_peer: dict[Exchange, _Peer] = {}  # all that wait, until the moment they are answered
+        self._weight = 0
+        self._ready: deque[Iterator[LongPoll]] = deque()  # to be answered, unless they leave before
+        self._gone: deque[set[LongPoll]] = deque()  # of closed connections, still in the tables
+        self._is_going_on = False
         self._stopping = False
 
     def __len__(self) -> int:
-        return self._count
+        return sum(len(peer.polls) for peer in self._of_peer.values())
 
-    def park(self, poll: LongPoll, seconds: float) -> Future[Answered]:
+    def park(self, poll: LongPoll, seconds: float) -> Later:
         """Keep a pull for at most `seconds`, and never beyond `LONGEST_SECONDS`.
 
-        Raises `SystemBusy` when too many wait.
+        Raises `LimitReached` when its connection has as many as it may have.
         """
         if self._stopping:  # consumers pull again as soon as `answer_all` has answered them
             _resume(poll)
             return poll.future
-        if self._count >= MAX_PARKED:
-            raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
+        peer = self._watched(poll.peer)
+        weight = poll.weight
+        if peer.weight + weight > max(1, share(self._most, self._weight - peer.weight)):
+            text = f"[OVERLOAD]{len(peer.polls)} pulls of this connection wait, which is its share; ask less at a time"
+            raise LimitReached("maxWaitingPulls", self._most, text)
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
-        self._parked.setdefault((poll.topic, poll.queue_id), {}).setdefault(poll.wanted, {})[poll] = None
+        key = poll.topic, poll.queue_id
+        waiting = self.parked.get(key)
+        if waiting is None:
+            waiting = self.parked[key] = _Waiting()
+        waiting.add(poll)
         self._due.setdefault(poll.due, set()).add(poll)
-        self._watched(poll.peer).add(poll)
-        self._count += 1
+        peer.polls.add(poll)
+        peer.weight += weight
+        self._weight += weight
         return poll.future
 
     def arrived(self, message: StoredMessage, tags_code: int) -> None:
         """A message was appended to its queue. Called for every message stored."""
-        if not self._parked:
+        if self.parked:
+            self.came(message.topic, message.queue_id, message.log_offset, tags_code)
+
+    def came_together(self, topic: str, queue_id: int, arrivals: Callable[[], Iterable[tuple[int, int]]]) -> None:
+        """Messages were appended to one queue; `arrivals` tells log offset and tags code of each."""
+        if (topic, queue_id) in self.parked:
+            for log_offset, tags_code in arrivals():
+                self.came(topic, queue_id, log_offset, tags_code)
+
+    def came(self, topic: str, queue_id: int, log_offset: int, tags_code: int) -> None:
+        """As `arrived`, for who has no message; to be called while anything is `parked`."""
+        key = topic, queue_id
+        waiting = self.parked.get(key)
+        if waiting is None:
             return
-        key = message.topic, message.queue_id
-        parked = self._parked.get(key)
-        if parked is None:
-            return
-        woken = [wanted for wanted in parked if (accepts := wanted.accepts_code) is None or accepts(tags_code)]
-        for wanted in woken:
-            if (accepts_record := wanted.accepts_record) is None or self._is_accepted(message, accepts_record):
-                self._make_ready(parked.pop(wanted))
-        if not parked:
-            self._parked.pop(key, None)
+        for wanted in waiting.that_accept(tags_code):
+            if (accepts_record := wanted.accepts_record) is None or self._is_accepted(log_offset, accepts_record):
+                self._make_ready(waiting.take(wanted))
+        if not waiting.polls:
+            self.parked.pop(key, None)
 
     def expire(self) -> None:
         """Answer the pulls whose time is up; they read once more and say what they find."""
@@ -99,67 +185,83 @@ class LongPolls:
         for tick in [tick for tick in self._due if tick <= now]:
             self._make_ready(self._due.pop(tick))
 
-    def answer_ready(self) -> None:
-        """Let pulls read and answer; where they are very many, the rest in the next turn."""
-        for _ in range(min(SLICE, len(self._ready))):
-            self._answer(self._ready.popleft())
-        if self._ready:
-            self._run_soon(self.answer_ready)
+    def go_on(self) -> None:
+        """Let pulls read and answer, or forget those that nobody waits for; the rest in the next turn."""
+        self._is_going_on = False
+        end = self._clock.monotonic() + SLICE_SECONDS
+        while self._ready:
+            for poll in self._ready[0]:
+                self._answer(poll)
+                if self._clock.monotonic() >= end:
+                    self._go_on_soon()
+                    return
+            self._ready.popleft()
+        while self._gone:
+            while self._gone[0]:
+                self._leave(self._gone[0].pop())
+                if self._clock.monotonic() >= end:
+                    self._go_on_soon()
+                    return
+            self._gone.popleft()
 
     def answer_all(self) -> None:
         """The broker stops: nobody waits any longer."""
         self._stopping = True
-        for poll in [poll for polls in self._of_peer.values() for poll in polls]:
+        for poll in [poll for peer in self._of_peer.values() for poll in peer.polls]:
             self._answer(poll)
 
-    def _is_accepted(self, message: StoredMessage, accepts: Callable[[memoryview], bool]) -> bool:
-        record = self._record_at(message.log_offset)
+    def _is_accepted(self, log_offset: int, accepts: Callable[[memoryview], bool]) -> bool:
+        record = self._record_at(log_offset)
         return record is not None and accepts(record)
 
-    def _watched(self, peer: Exchange) -> set[LongPoll]:
+    def _watched(self, exchange: Exchange) -> _Peer:
         """Return the waiting pulls of a connection, which leave when it is closed."""
-        polls = self._of_peer.get(peer)
-        if polls is None:
-            polls = self._of_peer[peer] = set()
-            peer.on_close.append(self._forget_peer)
-        return polls
+        peer = self._of_peer.get(exchange)
+        if peer is None:
+            peer = self._of_peer[exchange] = _Peer()
+            exchange.on_close += (self._forget_peer,)
+        return peer
 
     def _make_ready(self, polls: Iterable[LongPoll]) -> None:
-        is_first = not self._ready
-        self._ready.extend(polls)
-        if is_first:
-            self._run_soon(self.answer_ready)
+        self._ready.append(iter(polls))
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if not self._is_going_on:
+            self._is_going_on = True
+            self.run_soon(self.go_on)
 
     def _answer(self, poll: LongPoll) -> None:
-        waiting = self._of_peer.get(poll.peer)
-        if waiting is not None and poll in waiting:  # else it has left since it was found ready
-            waiting.remove(poll)
+        peer = self._of_peer.get(poll.peer)
+        if peer is not None and poll in peer.polls:  # else it has left since it was found ready
+            peer.polls.remove(poll)
+            peer.weight -= poll.weight
+            self._weight -= poll.weight
             self._leave(poll)
             _resume(poll)
 
-    def _forget_peer(self, peer: Exchange) -> None:
-        for poll in self._of_peer.pop(peer):
-            self._leave(poll)
+    def _forget_peer(self, exchange: Exchange) -> None:
+        peer = self._of_peer.pop(exchange)
+        self._weight -= peer.weight
+        self._gone.append(peer.polls)
+        self._go_on_soon()
 
     def _leave(self, poll: LongPoll) -> None:
-        """Take it out of the counter and of those tables in which it still is."""
-        self._count -= 1
+        """Take it out of those tables in which it still is."""
         due = self._due.get(poll.due, set())
         due.discard(poll)
         if not due:
             self._due.pop(poll.due, None)
         key = poll.topic, poll.queue_id
-        parked = self._parked.get(key, {})
-        polls = parked.get(poll.wanted, {})
-        polls.pop(poll, None)
-        if not polls:
-            parked.pop(poll.wanted, None)
-        if not parked:
-            self._parked.pop(key, None)
+        waiting = self.parked.get(key)
+        if waiting is not None:
+            waiting.discard(poll)
+            if not waiting.polls:
+                self.parked.pop(key, None)
 
 
 def _resume(poll: LongPoll) -> None:
     try:
         poll.future.set_result(poll.resume())
     except MQError as error:
-        poll.future.set_exception(error)
+        poll.future.set_exception(error.with_traceback(None))  # whose frames hold the poll

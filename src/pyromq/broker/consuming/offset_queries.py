@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.topics import Topics
+from pyromq.broker.topics import MAX_QUEUES, Topics
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
-from pyromq.remoting.bodies import ConsumerIds, encode_body
+from pyromq.names import check_group
+from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
+from pyromq.remoting.bodies import ConsumerIds
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
@@ -27,8 +31,15 @@ class Consuming:
     """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
 
     def __init__(
-        self, store: MessageStore, topics: Topics, *, offsets: ConsumerOffsets, connections: Connections
+        self,
+        store: MessageStore,
+        topics: Topics,
+        *,
+        offsets: ConsumerOffsets,
+        connections: Connections,
+        long_answers: LongAnswers,
     ) -> None:
+        self._long_answers = long_answers
         self._store = store
         self._topics = topics
         self._offsets = offsets
@@ -59,9 +70,14 @@ class Consuming:
 
         As RocketMQ 5 does; 4.9.8 stores offsets of unknown topics. Its clients do not wait for the answer.
         """
+        group = header.consumer_group
         if self._topics.find(header.topic) is None:
             raise TopicNotFound(f"topic[{header.topic}] not exist, its offsets are not stored")
-        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        if not 0 <= header.queue_id < MAX_QUEUES:
+            raise BrokerError(f"queueId[{header.queue_id}] is illegal, its offsets are not stored")
+        check_group(group)
+        if not self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset):
+            raise self._offsets.too_many(group)
         return Reply()
 
     @answers(MaxOffset)
@@ -83,8 +99,12 @@ class Consuming:
         return Reply(EarliestStoreTimeResponse(timestamp=timestamp))
 
     @answers(ConsumerList)
-    def members(self, header: ConsumerList, call: Call) -> Reply:
-        group = self._connections.consumers(header.consumer_group)
+    def members(self, header: ConsumerList, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._members(header.consumer_group), call)
+
+    def _members(self, name: str) -> LongAnswer:
+        group = self._connections.consumers(name)
         if group is None:
-            raise BrokerError(f"no consumer for this group, {header.consumer_group}")
-        return Reply(body=encode_body(ConsumerIds(client_ids=[member.client_id for member in group.members])))
+            raise BrokerError(f"no consumer for this group, {name}")
+        yield None  # others may be before it
+        return (yield from in_pieces(ConsumerIds(client_ids=[member.client_id for member in group.members])))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyromq.broker.consuming.cold_pulls import ColdPulls
-from pyromq.broker.consuming.long_polls import LongPolls
+from pyromq.broker.consuming.express_pulls import express_pulls
+from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
 from pyromq.broker.consuming.offset_queries import Consuming
 from pyromq.broker.consuming.pulling import Pulling
 from pyromq.broker.consuming.queue_locking import Locking
@@ -13,6 +13,7 @@ from pyromq.broker.consuming.send_back import Retrying
 from pyromq.broker.part import Part, Step, periodic
 from pyromq.broker.shared_state import SharedState
 
+EXPIRE_LOCKS_SECONDS = 60.0
 EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time is up
 
 
@@ -20,9 +21,11 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
     """`run_soon` runs a function when the loop's turn has ended."""
     store, topics, groups, config = state.store, state.topics, state.groups, state.config
     offsets, connections, statistics = state.offsets, state.connections, state.statistics
-    long_polls = LongPolls(state.clock, store.record_at, run_soon)
-    store.on_append = long_polls.arrived
-    cold_reads = ColdPulls(store)
+    long_polls = state.long_polls
+    long_polls.run_soon = run_soon
+    store.listen(long_polls.arrived)
+    store.batch_appends.on_append = long_polls.came_together
+    cold_reads = state.cold_reads
     pulling = Pulling(
         store,
         topics,
@@ -32,7 +35,9 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
         long_polls=long_polls,
         cold_reads=cold_reads,
         statistics=statistics,
+        moved=OffsetMovedEvents(state.put_message, config.name, state.clock),
         config=config,
+        clock=state.clock,
     )
 
     retrying = Retrying(
@@ -51,13 +56,15 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
     return Part(
         answerers=[
             pulling,
-            Consuming(store, topics, offsets=offsets, connections=connections),
-            Locking(state.queue_locks),
+            Consuming(store, topics, offsets=offsets, connections=connections, long_answers=state.long_answers),
+            Locking(state.queue_locks, state.long_answers),
             retrying,
         ],
+        express=express_pulls(state, pulling),
         steps=[
             periodic(EXPIRE_PULLS_SECONDS, long_polls.expire),
             Step(state.queue_locks.tell_refused, state.queue_locks.alarm),
+            periodic(EXPIRE_LOCKS_SECONDS, state.queue_locks.expire),
         ],
         stop=stop,
         close=cold_reads.close,

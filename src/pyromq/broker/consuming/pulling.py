@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -9,10 +10,12 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.cold_pulls import ColdPulls
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
+from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics
+from pyromq.clock import Clock
 from pyromq.errors import (
     BrokerError,
     GroupNotFound,
@@ -22,11 +25,13 @@ from pyromq.errors import (
     SubscriptionNotLatest,
     TopicNotFound,
 )
-from pyromq.filter.filter import Filter, filter_of
+from pyromq.filter.filter import Filter, check_length, filter_of
 from pyromq.remoting.codes import Permission, PullFlag
 from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
+from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
+from pyromq.remoting.later import Later
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 
 _CODES = {
@@ -50,8 +55,8 @@ def _answer(status: ReadStatus, code: ResponseCode) -> ReplyTemplate:
     return ReplyTemplate(PullMessageResponse, variables, code=code, remark=status.name, suggested_broker_id=0)
 
 
-_ANSWERS = {status: _answer(status, code) for status, code in _CODES.items()}
-_MOVED_ANSWERS = {
+ANSWERS = {status: _answer(status, code) for status, code in _CODES.items()}
+MOVED_ANSWERS = {
     status: _answer(status, ResponseCode.PULL_OFFSET_MOVED)
     for status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 }
@@ -71,7 +76,9 @@ class Pulling:
         long_polls: LongPolls,
         cold_reads: ColdPulls,
         statistics: Statistics,
+        moved: OffsetMovedEvents,
         config: BrokerConfig,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -81,24 +88,39 @@ class Pulling:
         self._long_polls = long_polls
         self._cold_reads = cold_reads
         self._statistics = statistics
+        self._moved = moved
         self._config = config
+        self._clock = clock
 
     @answers(PullMessage)
-    def pull(self, header: PullMessage, call: Call) -> Answered | Future[Answered]:
-        self._check(header, call)
+    def pull(self, header: PullMessage, call: Call) -> Answered | Future[Answered] | Later:
+        self.check(header, call.peer)
         flags = header.sys_flag
-        wanted = self._subscription(header)
+        wanted = self.subscription(header)
         if flags & PullFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         found = self._find(header, wanted)
         reply = self._reply(header, found)
         if found.unread:
-            return self._cold_reads.when_loaded(found.unread, lambda: reply)
+            return self._when_loaded(header, found.unread, lambda: reply)
         if found.is_past and found.records and not self._store.disk.is_loaded(found.records):
-            return self._cold_reads.when_loaded(found.records, partial(self._proven, header, found, reply, wanted))
+            return self._when_loaded(header, found.records, partial(self._proven, header, found, reply, wanted))
         if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, wanted, call)
         return reply
+
+    def _when_loaded(
+        self, header: PullMessage, records: Sequence[memoryview], reply: Callable[[], FilledReply]
+    ) -> Future[Answered]:
+        began = self._clock.monotonic()
+
+        def timed() -> FilledReply:
+            answer = reply()
+            seconds = self._clock.monotonic() - began
+            self._statistics.note_latency(header.consumer_group, header.topic, seconds)
+            return answer
+
+        return self._cold_reads.when_loaded(records, timed)
 
     def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, wanted: Filter) -> FilledReply:
         """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
@@ -106,12 +128,13 @@ class Pulling:
         if not found.is_doubted or self._store.prove(*place, tags=wanted.accepts_code is not None):
             return reply
         values = (header.queue_offset, found.min_offset, found.max_offset)
-        return FilledReply(_ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)
+        return FilledReply(ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)
 
-    def _check(self, header: PullMessage, call: Call) -> None:
+    def check(self, header: PullMessage, peer: Exchange | None = None) -> None:
+        """Raise what refuses a pull of a peer; without one nothing is created for it."""
         if not self._config.permission & Permission.READ:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] pulling message is forbidden")
-        group = self._groups.find(header.consumer_group)
+        group = self._groups.find(header.consumer_group, peer)
         if group is None:
             raise GroupNotFound(f"subscription group [{header.consumer_group}] does not exist, {FAQ}")
         if not group.consume_enabled:
@@ -124,13 +147,14 @@ class Pulling:
         if not 0 <= header.queue_id < topic.read_queues:
             raise BrokerError(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{call.peer.address}]"
+                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{peer and peer.address}]"
             )
 
-    def _subscription(self, header: PullMessage) -> Filter:
+    def subscription(self, header: PullMessage) -> Filter:
         """Return what is wanted: from the request itself, or as the group's heartbeats have told."""
         if header.sys_flag & PullFlag.SUBSCRIPTION:
-            return filter_of(header.expression_type, header.subscription)
+            check_length(header.subscription, self._config.limits.subscription_length)
+            return self._filter(header.expression_type, header.subscription)
         consumers = self._connections.consumers(header.consumer_group)
         if consumers is None:
             raise SubscriptionNotFound(f"the consumer's group info not exist{FAQ}")
@@ -142,7 +166,10 @@ class Pulling:
             raise SubscriptionNotFound(f"the consumer's subscription not exist{FAQ}")
         if subscription.version < header.subscription_version:
             raise SubscriptionNotLatest("the consumer's subscription not latest")
-        return filter_of(subscription.expression_type, subscription.expression)
+        return self._filter(subscription.expression_type, subscription.expression)
+
+    def _filter(self, expression_type: str | None, expression: str | None) -> Filter:
+        return filter_of(expression_type, expression, by_properties=self._config.property_filter)
 
     def _find(self, header: PullMessage, wanted: Filter) -> ReadResult:
         return self._store.read(
@@ -158,27 +185,30 @@ class Pulling:
         values = (found.next_offset, found.min_offset, found.max_offset)
         if found.status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
-            return FilledReply(_ANSWERS[ReadStatus.FOUND], values, found.records, found.size)
+            return FilledReply(ANSWERS[ReadStatus.FOUND], values, found.records, found.size)
         self._statistics.count_get_miss()
-        return FilledReply(_template(found.status, header.queue_offset), values)
+        template = _template(found.status, header.queue_offset)
+        if template.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._moved.tell(header, found.next_offset)
+        return FilledReply(template, values)
 
-    def _park(self, header: PullMessage, wanted: Filter, call: Call) -> Future[Answered]:
+    def _park(self, header: PullMessage, wanted: Filter, call: Call) -> Later:
         suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms
         poll = LongPoll(
             header.topic,
             header.queue_id,
             wanted,
             partial(self._read_again, header, wanted, call),
-            Future(),
+            Later(),
             call.peer,
         )
         return self._long_polls.park(poll, suspend_ms / 1000)
 
     def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> FilledReply:
         """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
-        self._check(header, call)
+        self.check(header, call.peer)
         return self._reply(header, self._find(header, wanted))
 
 
 def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:
-    return (asked_offset and _MOVED_ANSWERS.get(status)) or _ANSWERS[status]
+    return (asked_offset and MOVED_ANSWERS.get(status)) or ANSWERS[status]

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pyromq.broker.limits import DEFAULT_LIMITS, share
 from pyromq.clock import Clock
+from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.exchange import Exchange
@@ -36,8 +38,11 @@ class _Lock:
 class QueueLocks:
     """The locks by group and queue. `alarm` rings when `tell_refused` has work, at the latest."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, most: int = DEFAULT_LIMITS.queue_locks) -> None:
         self._clock = clock
+        self._most = most
+        self._count = 0
+        self._count_refused = 0
         self.alarm = Alarm(clock)
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         # The groups that each connection holds or held locks of, so that its end costs only what it was part of.
@@ -55,7 +60,8 @@ class QueueLocks:
     ) -> list[MessageQueue]:
         """Lock what is free, expired or the client's own; return those queues in the order asked.
 
-        The connection `asker` is told when the others are free. `tied` locks end soon after it.
+        The connection `asker` is told when the others are free. `tied` locks end soon after it. Raises `LimitReached`
+        for a group that has its share of the locks there may be.
         """
         tied_to = asker if tied else None
         now = self._clock.monotonic()
@@ -64,11 +70,16 @@ class QueueLocks:
         for queue in queues:
             lock = locks.get(queue)
             if lock is None or lock.client_id == client_id or now > lock.ends:
+                if lock is None:
+                    self._check_room(group, len(locks))
+                    self._count += 1
                 since = lock.since if lock is not None and lock.client_id == client_id else now
                 locks[queue] = _Lock(client_id, since, now + LOCK_SECONDS, tied_to)
                 granted.append(queue)
-            elif asker is not None:
-                self._refused.setdefault((group, queue), set()).add(asker)
+            elif asker is not None and self._count_refused < self._most:
+                askers = self._refused.setdefault((group, queue), set())
+                self._count_refused += asker not in askers
+                askers.add(asker)
                 self.alarm.ring_within(lock.ends - now)
         if tied_to is not None and granted:
             self._watch(tied_to, group)
@@ -81,6 +92,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
                 if (group, queue) in self._refused:
                     self.alarm.ring_within(0)
         if not locks:
@@ -98,9 +110,27 @@ class QueueLocks:
             else:
                 told.update((group, asker) for asker in askers)
                 del self._refused[group, queue]
+                self._count_refused -= len(askers)
         for group, asker in told:
             asker.notify(ConsumerIdsChanged(consumer_group=group))
         return min(waits) + _JUST_AFTER if waits else None
+
+    def expire(self) -> None:
+        """Forget the locks that have ended."""
+        now = self._clock.monotonic()
+        for group in list(self._locks):
+            locks = self._locks[group]
+            ended = [queue for queue, lock in locks.items() if now > lock.ends]
+            for queue in ended:
+                del locks[queue]
+            self._count -= len(ended)
+            if not locks:
+                del self._locks[group]
+
+    def _check_room(self, group: str, own: int) -> None:
+        if self._count >= self._most or own >= max(1, share(self._most, self._count - own)):
+            text = f"group {group[:80]} has {own} queues locked, which is its share; use several groups"
+            raise LimitReached("maxQueueLocks", self._most, text)
 
     def holders(self, group: str) -> dict[MessageQueue, tuple[str, float]]:
         """Return who has which queue of a group locked, and for how many seconds."""
@@ -112,7 +142,7 @@ class QueueLocks:
         groups = self._groups_of.get(connection)
         if groups is None:
             groups = self._groups_of[connection] = set()
-            connection.on_close.append(self._free)
+            connection.on_close += (self._free,)
         groups.add(group)
 
     def _free(self, connection: Exchange) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from pyromq.broker.admission import Admission
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics
@@ -19,7 +19,7 @@ from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, encode_pr
 from pyromq.names import dead_letter_topic, retry_topic
 from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.remoting.bodies import GroupConfig
-from pyromq.remoting.codes import MAX_RECONSUME_VERSION, UNIT_SUBSCRIPTION, Permission
+from pyromq.remoting.codes import UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import SendMessageBack
@@ -58,7 +58,7 @@ class Retrying:
 
         Unlike upstream's, the answer waits for the disk as one to a send does: the consumer goes on behind the message.
         """
-        group = self._group(header)
+        group = self._group(header, call)
         if group.retry_queues <= 0:
             return Reply()
         self._check_retry_topic(header, group)
@@ -66,7 +66,7 @@ class Retrying:
         message = self._store.message_at(header.offset, check_crc=False)  # it goes back as it came
         if message is None:
             raise BrokerError(f"look message by offset failed, {header.offset}")
-        if message.reconsume_times >= _max_times(header, call, group) or header.delay_level < 0:
+        if message.reconsume_times >= max_tries(group, header, call) or header.delay_level < 0:
             level = 0
             topic = self._topics.for_group_retry(dead_letter_topic(group.name), 1).name
             queue_id = 0
@@ -79,8 +79,8 @@ class Retrying:
         self._statistics.count_send_back(properties[Property.RETRY_TOPIC], group.name)
         return self._confirmation.when_safe(Reply())
 
-    def _group(self, header: SendMessageBack) -> GroupConfig:
-        group = self._groups.find(header.group)
+    def _group(self, header: SendMessageBack, call: Call) -> GroupConfig:
+        group = self._groups.find(header.group, call.peer)
         if group is None:
             raise GroupNotFound(f"subscription group not exist, {header.group} {FAQ}")
         self._admission.check_writable()
@@ -102,13 +102,6 @@ class Retrying:
             raise BrokerError(f"MESSAGE_ILLEGAL: {error}") from error
         except StoreError as error:
             raise BrokerError(f"SERVICE_NOT_AVAILABLE: {error}") from error
-
-
-def _max_times(header: SendMessageBack, call: Call, group: GroupConfig) -> int:
-    """Return after how many tries a message is a dead letter: as the consumer says, else as the group's settings."""
-    if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
-        return header.max_reconsume_times
-    return group.retry_max_times
 
 
 def _properties(header: SendMessageBack, message: StoredMessage, level: int) -> dict[str, str]:

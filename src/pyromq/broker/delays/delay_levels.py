@@ -8,7 +8,6 @@ Source: RocketMQ 4.9.8, ScheduleMessageService and CommitLog.asyncPutMessage.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,21 +19,22 @@ from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused
+from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag, encode_properties
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.net.alarm import Alarm
-from pyromq.remoting.bodies import DelayOffsetTable, decode_body
+from pyromq.remoting.bodies import FILE, DelayOffsetTable, decode_body
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore, QueueEntry
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 CONSUMER = "SCHEDULE_CONSUMER"  # under this name statistics count what is read from the levels
 BATCH_MESSAGES = 100  # delivered by one write, after which others get their turn; it takes about 2 ms
 BATCH_BYTES = 1 << 20
 LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
+SET_BACK_MS = 1_000  # by less a clock is corrected every day
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
-
 _NO_LIMIT = 1 << 62
 
 
@@ -43,6 +43,7 @@ class _Level:
     """One level: `offset` is the queue offset of the next message to deliver.
 
     After the clock was set back, entries before `held_before` are due at `held_until` (monotonic) at the latest.
+    Those from `set_back_at` on came after it was: their times are the log's, which do not go back.
     """
 
     queue_id: int
@@ -50,6 +51,7 @@ class _Level:
     offset: int = 0
     held_before: int = 0
     held_until: float = 0.0
+    set_back_at: int = _NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class DelayLevels:
         self._statistics = statistics
         self._clock = clock
         self._levels = [_Level(number, delay) for number, delay in enumerate(store.config.delay_levels_ms)]
+        self._ahead_ms = self._clock_ahead_ms()
         self._turn = 0  # the level that is looked at next, so that a full one does not keep the others waiting
         self._saved = _Snapshot({}, 0)
         self._snapshot: _Snapshot | None = None
@@ -94,7 +97,7 @@ class DelayLevels:
 
         Offsets outside of their queues are put right.
         """
-        stored = self._file.read(partial(decode_body, DelayOffsetTable))
+        stored = self._file.read(partial(decode_body, DelayOffsetTable, bounds=FILE))
         offsets = stored.offsets if stored is not None else {}
         # A shorter table may have come: what waits in the queues of the old one is delivered all the same.
         last = max(self._store.queue_ids(SCHEDULE_TOPIC), default=-1)
@@ -139,6 +142,7 @@ class DelayLevels:
         message.property_text = encode_properties(parked)
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
+        self._notice_set_back()
         if self._levels[level - 1].offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
             self.alarm.ring_within(0)  # the first one of its level; behind others it is due after them
         return True
@@ -149,6 +153,7 @@ class DelayLevels:
         None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
         """
         waits = []
+        self._notice_set_back()
         for _ in range(len(self._levels)):
             level = self._levels[self._turn]
             self._turn = (self._turn + 1) % len(self._levels)
@@ -163,14 +168,27 @@ class DelayLevels:
             waits.append(min(wait, LONGEST_WAIT))
         return min(waits, default=None)
 
+    def _notice_set_back(self) -> None:
+        """Note which messages came before the clock was set back: all there are when that is seen."""
+        before, self._ahead_ms = self._ahead_ms, self._clock_ahead_ms()
+        if self._ahead_ms < before - SET_BACK_MS:
+            for level in self._levels:
+                level.set_back_at = self._bounds(level)[1]
+
+    def _clock_ahead_ms(self) -> float:
+        return self._clock.now_ms() - self._clock.monotonic() * 1000
+
     def _wait_seconds(self, level: _Level, offset: int) -> float:
         """Return in how many seconds the message at a queue offset is due; 0 or less: it is.
 
-        A message due later than its level's delay from now was stored before the clock was set back. It waits that
-        delay once more, at most: never too short, and not the hours by which the clock was wrong.
+        A message due later than its level's delay from now was stored before the clock was set back. By more than that
+        delay: it is due. Source: ScheduleMessageService.correctDeliverTimestamp. By less, or if it came afterwards, it
+        waits that delay at most: never too short, and not the hours by which the clock was wrong.
         """
         entry = self._entry(level, offset)
         wait = 0.0 if entry is None else (entry.tags_code - self._clock.now_ms()) / 1000
+        if wait * 1000 > 2 * level.delay_ms and offset < level.set_back_at:
+            return 0.0
         if wait * 1000 > level.delay_ms and offset >= level.held_before:
             level.held_before = self._bounds(level)[1]
             level.held_until = self._clock.monotonic() + level.delay_ms / 1000

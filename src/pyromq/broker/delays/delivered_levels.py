@@ -7,18 +7,18 @@ It delivers nothing, and does not know when anything is due.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt
+from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, Property, StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import decode, texts_at
 from pyromq.store.message_store import MessageStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _LOOKED_AHEAD = 200  # parked messages: so many in a row may have been left out when they should have been delivered
 _MARK = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyromq.broker.delays.timer_answers import Recalling
+from pyromq.broker.delays.timer_answers import ListingTimers, Recalling
 from pyromq.broker.part import Part, Step
 from pyromq.broker.shared_state import SharedState
 
@@ -20,9 +20,9 @@ def delay_levels(state: SharedState) -> Part:
 
 def timers(state: SharedState) -> Part:
     timers = state.timers
-    recalling = Recalling(timers, state.topics, confirmation=state.confirmation, config=state.config, clock=state.clock)
+    listing = ListingTimers(timers, state.long_answers, broker_name=state.config.name, clock=state.clock)
     return Part(
-        answerers=[recalling],
+        answerers=[Recalling(state), listing],
         load=timers.load,
         steps=[Step(timers.step, timers.alarm)],
         unsaved=timers.unsaved,

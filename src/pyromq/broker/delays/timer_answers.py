@@ -5,51 +5,64 @@ Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimer
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Generator
 from concurrent.futures import Future
 from heapq import nsmallest
+from itertools import chain
 from zlib import crc32
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.delays.timer_delivery import TimerDelivery
-from pyromq.broker.topics import Topics
+from pyromq.broker.delays.timer_table import TimerTable
+from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
+from pyromq.logs import logger_of
 from pyromq.message import Property
+from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
 from pyromq.remoting.bodies import TimerCount, TimerCounts, TimerEntry, TimerList, encode_body
 from pyromq.remoting.codes import Permission
-from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 MOST_LISTED = 1_000  # on one page
-LOOKED_THROUGH = 20_000  # entries for one page, about 5 ms; but a bucket is never left in the middle
+LOOKED_THROUGH = 20_000  # entries for one page, about 10 ms in all; but a bucket is never left in the middle
+TOPICS_AT_ONCE = 1_000  # between two looks at the clock, as the next
+MESSAGES_AT_ONCE = 50
+
+Places = list[tuple[int, int]]  # due times (ms), and numbers in the bucket
 
 
 class Recalling:
-    """Cancels, counts and lists."""
+    """Cancels."""
 
-    def __init__(
-        self, timers: TimerDelivery, topics: Topics, *, confirmation: Confirmation, config: BrokerConfig, clock: Clock
-    ) -> None:
-        self._confirmation = confirmation
-        self._timers = timers
-        self._topics = topics
-        self._config = config
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self._confirmation = state.confirmation
+        self._long_answers = state.long_answers
+        self._timers = state.timers
+        self._topics = state.topics
+        self._config = state.config
+        self._clock = state.clock
 
     @answers(RecallMessage)
-    def cancel(self, header: RecallMessage, call: Call) -> Answered | Future[Answered]:
+    def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
         """Cancel a message that waits; confirmed as a send would be, it is never delivered."""
+        return self._long_answers.give(self._cancelled(header, call), call)
+
+    def _cancelled(self, header: RecallMessage, call: Call) -> LongAnswer:
         handle = self._handle(header)
+        yield from _caught_up(self._timers.filed)
         self._confirmation.refuse_if_overloaded()
         self._timers.cancel(handle, born_address=call.peer.packed_address)
-        return self._confirmation.when_safe(Reply(RecallMessageResponse(message_id=handle.unique_key)))
+        reply = Reply(RecallMessageResponse(message_id=handle.unique_key))
+        safe = self._confirmation.when_safe(reply)
+        if isinstance(safe, Future):
+            yield safe
+        return reply  # its code says by now whether that is known to be on disk
 
     def _handle(self, header: RecallMessage) -> RecallHandle:
         """Check a request in upstream's order, and return what its handle says."""
@@ -71,43 +84,84 @@ class Recalling:
             raise RecallRefused(f"recall failed, timestamp invalid: {handle.due_ms}")
         return handle
 
+
+class ListingTimers:
+    """Counts and lists, a few milliseconds at a time: messages come and leave meanwhile."""
+
+    def __init__(self, timers: TimerDelivery, long_answers: LongAnswers, *, broker_name: str, clock: Clock) -> None:
+        self._filed = timers.filed
+        self._long_answers = long_answers
+        self._broker_name = broker_name
+        self._clock = clock
+
     @answers(CountTimers)
-    def count(self, header: CountTimers, call: Call) -> Reply:
+    def count(self, header: CountTimers, call: Call) -> Reply | Future[Reply]:
         """How many messages wait, by topic."""
-        self._timers.filed.catch_up()
+        return self._long_answers.give(self._counted(), call)
+
+    def _counted(self) -> LongAnswer:
+        yield from _caught_up(self._filed)
         now = self._clock.now_ms()
-        counts = {topic: TimerCount(count, now) for topic, count in sorted(self._timers.filed.pending.items())}
-        return Reply(body=encode_body(TimerCounts(counts)))
+        counts = {}
+        for number, (topic, count) in enumerate(self._filed.pending.items()):
+            counts[topic] = TimerCount(count, now)
+            if not number % TOPICS_AT_ONCE:
+                yield None
+        return (yield from in_pieces(TimerCounts(counts)))
 
     @answers(ListTimers)
-    def list(self, header: ListTimers, call: Call) -> Reply:
+    def list(self, header: ListTimers, call: Call) -> Reply | Future[Reply]:
         """A page of the messages of a topic that wait, in order of delivery."""
-        self._timers.filed.catch_up()
+        return self._long_answers.give(self._listed(header), call)
+
+    def _listed(self, header: ListTimers) -> LongAnswer:
+        yield from _caught_up(self._filed)
+        filed = self._filed
         wanted = min(max(header.count, 1), MOST_LISTED)
         place = (header.begin_ms, header.after)
         found: list[TimerEntry] = []
-        topic_hash, looked_through = crc32(header.topic.encode()), 0
-        for hour in sorted(self._timers.filed.buckets):
-            bucket = self._timers.filed.buckets[hour]
-            if hour < header.begin_ms // HOUR_MS or not bucket.pending:
+        looked_through = 0
+        for hour in sorted(each for each in filed.buckets if each >= header.begin_ms // HOUR_MS):
+            bucket = filed.buckets.get(hour)
+            if bucket is None or not bucket.pending:
                 continue
             if looked_through >= LOOKED_THROUGH:
                 return _page(found, (hour * HOUR_MS, -1))
             looked_through += bucket.count
-            places = (each for each in bucket.waiting_of(topic_hash, place[0]) if each > place)
-            for due_ms, number in nsmallest(wanted + 1, places):
+            places = yield from self._places(bucket, header.topic, place, most=wanted + 1)
+            for count, (due_ms, number) in enumerate(places, 1):
                 if len(found) == wanted:
                     return _page(found, place)
+                if not self._is_filed(bucket):
+                    break
                 place = (due_ms, number)
                 if (entry := self._entry(bucket, number, header.topic)) is not None:
                     found.append(entry)
-            self._timers.filed.rest(bucket)
+                if not count % MESSAGES_AT_ONCE:
+                    yield None
+            filed.rest(bucket)
         return _page(found, None)
+
+    def _places(
+        self, bucket: TimerBucket, topic: str, after: tuple[int, int], *, most: int
+    ) -> Generator[None, None, Places]:
+        """Return due times and numbers of the first of a topic behind that place, in order; look through all for it."""
+        first: Places = []
+        for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
+            first = nsmallest(most, chain(first, (each for each in places if each > after)))
+            yield None
+            if not self._is_filed(bucket):
+                return []
+        return first
+
+    def _is_filed(self, bucket: TimerBucket) -> bool:
+        """Whether the bucket is still there: one of which all have left is dropped, and its files are."""
+        return self._filed.buckets.get(bucket.hour) is bucket
 
     def _entry(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
         """Return what is told of a message; None for one of another topic, or a damaged one."""
         try:
-            message = self._timers.filed.message(bucket, number)
+            message = self._filed.message(bucket, number)
         except StoreCorrupt as error:
             logger.warning("timer %d of those due in hour %d is not listed: %s", number, bucket.hour, error)
             return None
@@ -122,10 +176,16 @@ class Recalling:
             message.store_ms,
             len(message.stored_body),
             key,
-            RecallHandle(topic, self._config.name, due_ms, key).encode() if key else None,
+            RecallHandle(topic, self._broker_name, due_ms, key).encode() if key else None,
             properties.get(Property.KEYS),
             properties.get(Property.TAGS),
         )
+
+
+def _caught_up(filed: TimerTable) -> Generator[None]:
+    """File what is not filed yet, as the broker does anyway, with others between. Usually there is nothing."""
+    while not filed.follow():
+        yield None
 
 
 def _page(timers: list[TimerEntry], after: tuple[int, int] | None) -> Reply:

@@ -7,7 +7,6 @@ the due times near now. `step` says when it wants to run next; `alarm` rings whe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from pyromq.broker.delays.timer_table import TimerTable
 from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
@@ -34,7 +34,7 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.due_times import DueTime, DueTimes
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
 LIST_MS = 100  # how long a due time that is near may stay unread, unless it has come
@@ -76,11 +76,11 @@ class TimerDelivery:
         self.alarm = Alarm(clock)
         self._queue_for = queue_for
         self.filed = TimerTable(store, folder)
+        self.intake = self.filed.intake
         self._put_message = put_message
         self._config = config
         self._clock = clock
         self._times = DueTimes()
-        self._urgent_ms = LATEST_MS  # of a message that is due before then, the alarm has to be told
         self.load = self.filed.load
         self.parked = put_message.parked = self.filed.parked
         self.persist = self.filed.persist
@@ -103,14 +103,18 @@ class TimerDelivery:
                 f"the message would wait {-(-(due - now) // 1000)} s; the limit is {limit} s, broker setting"
                 " timerMaxDelaySec"
             )
-        if self.filed.refusal is not None:
-            raise StoreNotWritable(self.filed.refusal)
-        if due < self._urgent_ms:
-            self._urgent_ms = min(due, now + LIST_MS)
-            self.alarm.ring_within((self._urgent_ms - now) / 1000)
+        if self.intake.refusal is not None:
+            raise StoreNotWritable(self.intake.refusal)
+        if due < self.intake.urgent_ms:
+            self.hurry(due, now)
         topic, key = message.topic, unique_key_of(text)
         park(message, due)
         return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
+
+    def hurry(self, due_ms: int, now_ms: int) -> None:
+        """Have the alarm ring in time for a message that is due before the others."""
+        self.intake.urgent_ms = min(due_ms, now_ms + LIST_MS)
+        self.alarm.ring_within((self.intake.urgent_ms - now_ms) / 1000)
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
         """Cancel what waits for the handle's time under its key; the record that says so is stored then.
@@ -139,7 +143,7 @@ class TimerDelivery:
         """
         now = self._clock.now_ms()
         filed = self.filed
-        self._urgent_ms = LATEST_MS
+        self.intake.urgent_ms = LATEST_MS
         self._look_ahead(now)
         is_written = filed.write()
         if not filed.follow():  # what is still to be filed may be due before all others
@@ -149,7 +153,7 @@ class TimerDelivery:
             return 0.0
         if not filed.buckets and is_written:
             return None
-        self._urgent_ms = (filed.near + 1) * HOUR_MS
+        self.intake.urgent_ms = (filed.near + 1) * HOUR_MS
         first = self._times.first()
         wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
         return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)

@@ -8,16 +8,17 @@ Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and 
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
+from pyromq.broker.delays.timer_intake import TimerIntake
 from pyromq.broker.delays.timer_records import Ticket, delivered_from, read_parked
 from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Buffer, decode
@@ -26,21 +27,18 @@ from pyromq.store.timers.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, 
 from pyromq.store.timers.timer_files import Snapshot, TimerFiles
 from pyromq.store.timers.timer_proof import MISFIT, fits, sound
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 # Each of these takes about 3 ms, after which others get their turn.
 FOLLOWED_RECORDS = 1_000
 CHECKED_RECORDS = 4_000
 WRITTEN_RECORDS = 4_000
 
-FILED_AT_ONCE = 256  # messages: doing the same for many at a time takes two thirds as long
 FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
 QUIET = 10_000  # messages between two checkpoints: up to so many, records are copied at once
 COPY_BYTES = 256 << 20  # of log, after which they are copied however many come
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
-
-_Parked = tuple[int, int, int, Ticket]  # queue offset, log offset and size of a record in the timer topic
 
 
 class TimerTable:
@@ -49,12 +47,12 @@ class TimerTable:
     def __init__(self, store: MessageStore, folder: Path) -> None:
         self.near = -1
         self.unread: set[int] = set()
-        self.refusal: str | None = None  # why no more messages can be filed
+        self.intake = TimerIntake()  # what is not filed yet
+        self._followed = TimerIntake()  # the same of what came before
         self._store = store
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # by hour, counted from 1970
         self.moved = 0  # queue offset, in the timer topic, of the next message to file
-        self._recent: list[_Parked] = []  # not filed yet
         self._unchecked: Iterator[tuple[int, memoryview]] | None = (
             None  # after a crash: what was stored since the checkpoint
         )
@@ -68,7 +66,7 @@ class TimerTable:
     @property
     def pending(self) -> dict[str, int]:
         """How many messages wait, by topic."""
-        self._file_recent()
+        self.file_recent()
         return dict(self._files.pending)
 
     # -- filing
@@ -96,31 +94,25 @@ class TimerTable:
 
     def parked(self, message: StoredMessage, ticket: Ticket) -> None:
         """Take a message that is in the timer topic now. Called for every one, so many are filed in one go."""
-        self._recent.append((message.queue_offset, message.log_offset, message.size, ticket))
-        if len(self._recent) >= FILED_AT_ONCE:
-            self._file_recent()
+        if not self.intake.add(message.queue_offset, message.log_offset, message.size, ticket):
+            self.file_recent()
 
-    def _file_recent(self) -> None:
-        recent, self._recent = self._recent, []
-        if not recent:
+    def file_recent(self) -> None:
+        """File what was taken."""
+        intake = self.intake
+        count = len(intake)
+        if not count:
             return
-        if recent[0][0] == self.moved and recent[-1][0] == self.moved + len(recent) - 1:
-            self._file(recent)
-            self.moved += len(recent)
+        if intake.goes_on(self.moved):
+            self._file(intake)
+            self.moved += count
             self._news = True
         else:  # they are filed when those before them are
-            self._move(FOLLOWED_MEANWHILE * len(recent))
+            intake.clear()
+            self._move(FOLLOWED_MEANWHILE * count)
 
-    def _file(self, parked: list[_Parked]) -> None:
-        files, find_bucket, topic_hash, near = self._files, self.buckets.get, _topic_hash, self.near
-        for queue_offset, log_offset, size, (_, due_ms, key_hash, topic) in parked:
-            hour = due_ms // HOUR_MS
-            bucket = find_bucket(hour) or files.make(hour, queue_offset)
-            bucket.add(due_ms, key_hash, topic_hash(topic), log_offset, size)
-            files.changed[bucket] = None
-            if hour <= near:
-                self.unread.add(hour)
-        files.count([ticket[3] for _, _, _, ticket in parked])
+    def _file(self, intake: TimerIntake) -> None:
+        intake.file(self._files, near=self.near, unread=self.unread)
 
     def follow(self) -> bool:
         """Do some of what is left to do after a crash; True if nothing is."""
@@ -133,12 +125,13 @@ class TimerTable:
 
     def _move(self, count: int) -> bool:
         """File up to so many messages from the timer topic; True if none is left."""
-        self._file_recent()
+        self.file_recent()
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.moved < end:
             records = self._store.records(TIMER_TOPIC, 0, self.moved, count)
             for queue_offset, (_, record) in enumerate(records, self.moved):
                 self._take(record, queue_offset)
+            self._file(self._followed)
             self.moved = self.moved + len(records) if records else end
             self._news = True
         return self.moved >= end
@@ -153,10 +146,13 @@ class TimerTable:
             logger.warning("timer %d is left out: %s", queue_offset, error)
             return
         if is_cancel:
+            self._file(self._followed)
             for bucket, number in self.waiting(topic_name, due_ms, unique_key):
                 self._files.finish(bucket, number, topic_name)
             return
-        self._file([(queue_offset, log_offset, len(record), (b"", due_ms, crc32(unique_key), topic_name))])
+        ticket = b"", due_ms, crc32(unique_key), topic_name
+        if not self._followed.add(queue_offset, log_offset, len(record), ticket):
+            self._file(self._followed)
 
     def _check(self) -> bool:
         """Note what the log shows delivered since the checkpoint."""
@@ -274,20 +270,20 @@ class TimerTable:
 
         While the disk refuses, what is accepted already stays in memory and in the log, and no more comes.
         """
-        self._file_recent()
+        self.file_recent()
         if not self._is_writing:
-            if self.refusal is None and self._files.unwritten <= UNWRITTEN_BYTES:
+            if self.intake.refusal is None and self._files.unwritten <= UNWRITTEN_BYTES:
                 return True
             self._begin_round(copy=False)
         try:
             if not self._files.write_some(WRITTEN_RECORDS, keep=self.near):
                 return False
         except StoreNotWritable as error:
-            if self.refusal is None:
+            if self.intake.refusal is None:
                 logger.warning("%s; no more messages with a time of delivery are taken", error)
-            self.refusal = str(error)
+            self.intake.refusal = str(error)
             return True
-        self.refusal = None
+        self.intake.refusal = None
         self._is_writing = False
         if self._snapshot is None:
             self._snapshot = self._taken()
@@ -343,7 +339,7 @@ class TimerTable:
             return None
         snapshot = self._snapshot
         if snapshot is None:
-            self._file_recent()
+            self.file_recent()
             if (copy := self._is_time_to_copy()) or self._has_news:
                 self._begin_round(copy=copy)
                 on_wanted()
@@ -363,14 +359,9 @@ class TimerTable:
         """Save everything. Called when the store is closed: all of it is on disk. Raises `StoreNotWritable`."""
         if not self._loaded:
             return
-        self._file_recent()
+        self.file_recent()
         if self.buckets or self.moved != self._files.saved.moved:
             self._files.drop_finished(self.near)
             self._files.write_entries()
             self._files.save(self._taken(), self._files.unsynced())
         self._files.release()
-
-
-@lru_cache(maxsize=8192)
-def _topic_hash(topic: str) -> int:
-    return crc32(topic.encode())

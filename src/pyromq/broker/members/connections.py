@@ -6,18 +6,28 @@ of a group when it changes. In memory only. Source: RocketMQ 4.9.8, ConsumerMana
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.limits import share
 from pyromq.clock import Clock
+from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
+from pyromq.net.alarm import Alarm
 from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
 from pyromq.remoting.codes import STATUS_VERSION, Language
 from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
 
 SILENCE_SECONDS = 120.0  # clients send a heartbeat every 30 s
+MANY_MEMBERS = 100  # of a group: more are told of changes one after the other, between others' requests
+LEAVING_SLICE = 50  # groups that a closed connection leaves at once
+TELLING_SLICE = 50  # members told between two turns of the loop, some 200 us
+LARGE_GROUP_SECONDS = 0.2  # between two times that a large group is told: all that join meanwhile are told of at once
+_UNIT = 64  # characters of a subscription that count as another one
 
 
 @dataclass(slots=True)
@@ -50,6 +60,12 @@ class ConsumerGroup:
     def members(self) -> list[Member]:
         return list(self.by_exchange.values())
 
+    def wants_alike(self) -> bool:
+        """Whether all members that subscribe to anything say the same of it; quick where they do."""
+        others = (wanted for wanted in self.wanted_by.values() if wanted)
+        first = next(others, None)
+        return all(wanted == first for wanted in others)
+
     @property
     def wanted(self) -> dict[str, dict[str, str]]:
         """What each member, by client id, wants: expressions by topic."""
@@ -69,11 +85,23 @@ class ConsumerGroup:
 
 
 class Connections:
-    """The connected clients, by group. `config.notify_members` false keeps members in the dark."""
+    """The connected clients, by group. `config.notify_members` false keeps members in the dark.
+
+    `alarm` rings when `step` has something to do.
+    """
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self.alarm = Alarm(clock)
         self._config = config
         self._clock = clock
+        self._weights: dict[Exchange, dict[tuple[str, str], int]] = {}  # what each connection's entries count
+        self._weight_of: dict[Exchange, int] = {}
+        self._weight = 0
+        self._by_client: dict[str, dict[Exchange, dict[str, Member]]] = {}  # producers, by group at last
+        self._client_at: dict[str, str] = {}  # by address
+        self._leaving: deque[tuple[Exchange, set[str]]] = deque()  # closed ones, in groups still
+        self._untold: dict[str, deque[Exchange] | None] = {}  # large groups; None: all are to be told
+        self._told_at: dict[str, float] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Exchange, Member]] = {}
         # The groups of each connection, so that its end costs only what it was part of.
@@ -82,6 +110,14 @@ class Connections:
     def consumers(self, group: str) -> ConsumerGroup | None:
         """Return the group if it has members. Called for every pull without a subscription of its own."""
         return self._consumers.get(group)
+
+    def facts(self, group: str, topic: str) -> list[tuple[dict[str, Any], str, object]]:
+        """Return on what a group's subscription to a topic rests: tables, keys, and the values they have there now."""
+        consumers = self._consumers[group]
+        return [
+            (self._consumers, group, consumers),
+            (consumers.subscriptions, topic, consumers.subscriptions[topic]),
+        ]
 
     def consumer_groups(self) -> Iterator[ConsumerGroup]:
         return iter(self._consumers.values())
@@ -93,22 +129,25 @@ class Connections:
     def producers(self, group: str) -> list[Member]:
         return list(self._producers.get(group, {}).values())
 
-    def producer_groups(self) -> dict[str, list[Member]]:
-        return {group: list(members.values()) for group, members in self._producers.items()}
+    def producer_groups(self) -> list[str]:
+        return list(self._producers)
 
     def producer_at(self, client_id: str) -> Member | None:
         """Return a producer by its client id, whatever its group."""
-        for members in self._producers.values():
-            for member in members.values():
-                if member.client_id == client_id:
-                    return member
+        for groups in self._by_client.get(client_id, {}).values():
+            return next(iter(groups.values()))
         return None
+
+    def client_at(self, address: str) -> str | None:
+        """Return the id of the client that has told it over the connection of this address, if one has."""
+        return self._client_at.get(address)
 
     def register_consumer(self, entry: ConsumerEntry, member: Member, *, notify: bool) -> None:
         """Note a consumer's heartbeat; tells the group if this member or one of its topics is new, or a topic left.
 
-        `notify` is the group's own setting, here and below.
+        `notify` is the group's own setting, here and below. Raises `LimitReached` when its connection has its share.
         """
+        self._weigh(member.exchange, ("consumer", entry.group), _weight(entry))
         group = self._consumers.get(entry.group)
         if group is None:
             group = self._consumers[entry.group] = ConsumerGroup(entry.group)
@@ -119,14 +158,19 @@ class Connections:
         group.consume_from = entry.consume_from
         group.wanted_by[member.exchange] = wanted(entry)
         changed = group.subscribe(entry.subscriptions)
-        self._watch(member.exchange, entry.group)
+        self._watch(member.exchange, entry.group, member.client_id)
         if (is_new or changed) and notify:
             self._tell_members(group)
 
     def register_producer(self, group: str, member: Member) -> None:
-        """Note a producer's heartbeat."""
+        """Note a producer's heartbeat. Raises `LimitReached` when its connection has its share."""
+        self._weigh(member.exchange, ("producer", group), 1)
+        known = self._producers.get(group, {}).get(member.exchange)
+        if known is not None and known.client_id != member.client_id:
+            self._forget_client(group, known)
+        self._by_client.setdefault(member.client_id, {}).setdefault(member.exchange, {})[group] = member
         self._producers.setdefault(group, {})[member.exchange] = member
-        self._watch(member.exchange, group)
+        self._watch(member.exchange, group, member.client_id)
 
     def unregister_consumer(self, group: str, exchange: Exchange, *, notify: bool) -> None:
         """The client leaves the group; the others are told."""
@@ -134,6 +178,7 @@ class Connections:
         if consumers is None or consumers.by_exchange.pop(exchange, None) is None:
             return
         consumers.wanted_by.pop(exchange, None)
+        self._weigh(exchange, ("consumer", group), 0)
         if not consumers.by_exchange:
             del self._consumers[group]
         elif notify:
@@ -142,9 +187,29 @@ class Connections:
     def unregister_producer(self, group: str, exchange: Exchange) -> None:
         """The client leaves the group."""
         members = self._producers.get(group, {})
-        members.pop(exchange, None)
+        if (member := members.pop(exchange, None)) is not None:
+            self._weigh(exchange, ("producer", group), 0)
+            self._forget_client(group, member)
         if not members:
             self._producers.pop(group, None)
+
+    def _weigh(self, exchange: Exchange, entry: tuple[str, str], weight: int) -> None:
+        """Note what an entry of a connection counts; 0 takes it out. Raises `LimitReached` for what is too much."""
+        weights = self._weights.get(exchange)
+        if weights is None:
+            if not weight:
+                return
+            weights = self._weights[exchange] = {}
+        more, own = weight - weights.get(entry, 0), self._weight_of.get(exchange, 0)
+        if more > 0 and own + more > max(1, share(self._config.limits.members, self._weight - own)):
+            text = f"{own} groups and subscriptions of this connection are its share; have less at one client"
+            raise LimitReached("maxMembers", self._config.limits.members, text)
+        self._weight += more
+        self._weight_of[exchange] = own + more
+        if weight:
+            weights[entry] = weight
+        else:
+            weights.pop(entry, None)
 
     def tell_consumers(self, topic: str) -> None:
         """Have all who consume the topic share its queues out again."""
@@ -153,44 +218,112 @@ class Connections:
 
     def begin_again(self, topic: str, queues: list[MessageQueue]) -> None:
         """Have all who consume the topic, of whatever group, go on at the beginning of these queues."""
-        begin = ResetOffsets(offsets=dict.fromkeys(queues, 0))
-        listed = ResetOffsets(offsets=[QueueOffset(q.topic, q.broker_name, q.queue_id, 0) for q in queues])
-        for group in self.groups_of_topic(topic):
+        groups = self.groups_of_topic(topic)
+        if not groups:
+            return
+        begin = encode_body(ResetOffsets(offsets=dict.fromkeys(queues, 0)))
+        listed = encode_body(ResetOffsets(offsets=[QueueOffset(q.topic, q.broker_name, q.queue_id, 0) for q in queues]))
+        for group in groups:
             order = ResetClientOffset(topic=topic, group=group, timestamp=0, force=True)
             for member in self._consumers[group].members:
                 if member.version >= STATUS_VERSION:
                     told = listed if member.language == Language.CPP.name else begin
-                    member.exchange.notify(order, encode_body(told))
+                    member.exchange.notify(order, told)
 
     def expire(self) -> None:
         """Forget the clients that have not sent a heartbeat for 120 s."""
         oldest = self._clock.monotonic() - SILENCE_SECONDS
-        for group in list(self._consumers.values()):
-            for member in group.members:
-                if member.heard < oldest:
-                    self.unregister_consumer(group.name, member.exchange, notify=True)
+        for name, group in list(self._consumers.items()):
+            for member in [each for each in group.by_exchange.values() if each.heard < oldest]:
+                self.unregister_consumer(name, member.exchange, notify=True)
         for name, members in list(self._producers.items()):
-            for member in list(members.values()):
-                if member.heard < oldest:
-                    self.unregister_producer(name, member.exchange)
+            for member in [each for each in members.values() if each.heard < oldest]:
+                self.unregister_producer(name, member.exchange)
 
-    def _watch(self, exchange: Exchange, group: str) -> None:
+    def _watch(self, exchange: Exchange, group: str, client_id: str) -> None:
         groups = self._groups_of.get(exchange)
         if groups is None:
             groups = self._groups_of[exchange] = set()
-            exchange.on_close.append(self._forget)
+            self._client_at[exchange.address] = client_id
+            exchange.on_close += (self._forget,)
         groups.add(group)
 
+    def _forget_client(self, group: str, member: Member) -> None:
+        exchanges = self._by_client.get(member.client_id, {})
+        groups = exchanges.get(member.exchange, {})
+        groups.pop(group, None)
+        if not groups:
+            exchanges.pop(member.exchange, None)
+        if not exchanges:
+            self._by_client.pop(member.client_id, None)
+
     def _forget(self, exchange: Exchange) -> None:
-        """The connection is gone: its clients are gone."""
-        for group in self._groups_of.pop(exchange, ()):
-            self.unregister_consumer(group, exchange, notify=True)
-            self.unregister_producer(group, exchange)
+        """The connection is gone: its clients are gone; from very many groups one after the other."""
+        groups = self._groups_of.pop(exchange, set())
+        self._client_at.pop(exchange.address, None)
+        for _ in range(min(LEAVING_SLICE, len(groups))):
+            self._leave(groups.pop(), exchange)
+        if groups:
+            self._leaving.append((exchange, groups))
+            self.alarm.ring_within(0)
+        else:
+            self._weights.pop(exchange, None)
+            self._weight -= self._weight_of.pop(exchange, 0)
+
+    def _leave(self, group: str, exchange: Exchange) -> None:
+        self.unregister_consumer(group, exchange, notify=True)
+        self.unregister_producer(group, exchange)
+
+    def step(self) -> float | None:
+        """Go on with what takes long; return in how many seconds there is more to do."""
+        if not self._leaving:
+            return self._tell_large_groups()
+        exchange, self._groups_of[exchange] = self._leaving.popleft()
+        self._forget(exchange)
+        return 0
 
     def _tell_members(self, group: ConsumerGroup) -> None:
-        if self._config.notify_members:
-            for exchange in list(group.by_exchange):
-                exchange.notify(ConsumerIdsChanged(consumer_group=group.name))
+        if not self._config.notify_members:
+            return
+        if len(group.by_exchange) > MANY_MEMBERS:
+            self._untold[group.name] = None
+            told_at = self._told_at.get(group.name, float("-inf"))
+            self.alarm.ring_within(max(0.0, told_at + LARGE_GROUP_SECONDS - self._clock.monotonic()))
+            return
+        for exchange in list(group.by_exchange):
+            exchange.notify(ConsumerIdsChanged(consumer_group=group.name))
+
+    def _tell_large_groups(self) -> float | None:
+        """Tell some members of a group of very many that it has changed; return in how many seconds to go on."""
+        now = self._clock.monotonic()
+        waits = []
+        for name in list(self._untold):
+            left = self._untold[name]
+            if left is None:
+                wait = self._told_at.get(name, float("-inf")) + LARGE_GROUP_SECONDS - now
+                if wait > 0:
+                    waits.append(wait)
+                    continue
+                group = self._consumers.get(name)
+                left = self._untold[name] = deque(group.by_exchange if group is not None else ())
+                self._told_at[name] = now
+            for _ in range(min(TELLING_SLICE, len(left))):
+                left.popleft().notify(ConsumerIdsChanged(consumer_group=name))
+            if not left:
+                del self._untold[name]
+            return 0
+        if not self._untold:
+            self._told_at = {name: at for name, at in self._told_at.items() if now - at < LARGE_GROUP_SECONDS}
+        return min(waits, default=None)
+
+
+def _weight(entry: ConsumerEntry) -> int:
+    """Return what a consumer counts: more the more of its subscriptions is kept."""
+    weight = 1
+    for each in entry.subscriptions:
+        kept = len(each.topic) + len(each.expression) + 16 * (len(each.tags) + len(each.codes))
+        weight += 1 + kept // _UNIT
+    return weight
 
 
 def wanted(entry: ConsumerEntry) -> dict[str, str]:

@@ -9,18 +9,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 
-import msgspec
-
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.members.creations import Creations
 from pyromq.clock import Clock
-from pyromq.errors import IllegalName
-from pyromq.names import check_group, is_system_group
-from pyromq.remoting.bodies import DataVersion, GroupConfig, GroupConfigTable, decode_body
+from pyromq.errors import IllegalName, LimitReached
+from pyromq.names import TOOLS_GROUP, check_group, is_system_group
+from pyromq.remoting.bodies import FILE, DataVersion, GroupConfig, GroupConfigTable, decode_body
+from pyromq.remoting.codes import MAX_RECONSUME_VERSION
+from pyromq.remoting.command import Call
+from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.headers import SendMessage, SendMessageBack
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import TableFile
+from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 
 BUILT_IN_GROUPS = (
-    "TOOLS_CONSUMER",
+    TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
     "CID_ONS-HTTP-PROXY",
@@ -28,6 +31,7 @@ BUILT_IN_GROUPS = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
+MORE_SYSTEM_GROUPS = 100  # RocketMQ's own, for which there is room when there is none for others: it has ten
 
 
 class ConsumerGroups:
@@ -36,13 +40,20 @@ class ConsumerGroups:
     Groups that were created because somebody came wait for `unsaved`, which writes them: they would be created again.
     """
 
-    def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        file: JsonFile,
+        clock: Clock,
+        run_soon: RunSoon = at_once,
+    ) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self._config = config
         self._file = file
-        self._changes = TableFile(file, _encoded)
+        self._changes = TableFile(file, _encoded, run_soon)
         self._clock = clock
         self._is_saved = True
+        self._creations = Creations()
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
 
     def __iter__(self) -> Iterator[GroupConfig]:
@@ -53,7 +64,7 @@ class ConsumerGroups:
 
     def load(self) -> None:
         """Read the table from disk, over the built-in groups. Raises `StoreCorrupt` naming the file."""
-        stored = self._file.read(partial(decode_body, GroupConfigTable))
+        stored = self._file.read(partial(decode_body, GroupConfigTable, bounds=FILE))
         if stored is not None:
             self._table.update(stored.groups)
             self.version = stored.data_version
@@ -68,7 +79,7 @@ class ConsumerGroups:
 
     def _saving(self) -> Callable[[], None]:
         self._is_saved = True
-        return self._file.saving(_encoded(self.table()), failed=self._lost, order=self.version.counter)
+        return self._file.saving(partial(_encoded, self.table()), failed=self._lost, order=self.version.counter)
 
     def _lost(self) -> None:
         self._is_saved = False
@@ -77,27 +88,43 @@ class ConsumerGroups:
         """Return all settings with their version, as request 201 answers."""
         return GroupConfigTable(data_version=self.version, groups=dict(self._table))
 
-    def find(self, name: str) -> GroupConfig | None:
-        """Return the group's settings; creates the group where that is allowed and its name is legal."""
+    def find(self, name: str, peer: Exchange | None = None) -> GroupConfig | None:
+        """Return the group's settings; creates the group for a peer where that is allowed and its name is legal.
+
+        Raises `LimitReached` where there are too many, or the peer has had its share of them created.
+        """
         group = self._table.get(name)
-        if group is None and (self._config.auto_create_group or is_system_group(name)):
+        if group is None and peer is not None and (self._config.auto_create_group or is_system_group(name)):
             try:
                 check_group(name)
             except IllegalName:
                 return None
+            self._check_room(name)
+            self._creations.note(peer, len(self._table), self._config.limits.groups)
             group = self._table[name] = GroupConfig(name=name)
             self._renew()
         return group
 
     def put(self, group: GroupConfig) -> Future[None]:
-        """Create the group or replace its settings; the future ends when that is on disk. Raises `IllegalName`."""
+        """Create the group or replace its settings; the future ends when that is on disk.
+
+        Raises `IllegalName`, `LimitReached`.
+        """
         check_group(group.name)
+        if group.name not in self._table:
+            self._check_room(group.name)
         self._table[group.name] = group
         return self._changed()
 
     def delete(self, name: str) -> Future[None] | None:
         """Forget the group; None if there was none."""
         return None if self._table.pop(name, None) is None else self._changed()
+
+    def _check_room(self, name: str) -> None:
+        most = self._config.limits.groups
+        if len(self._table) >= most + MORE_SYSTEM_GROUPS * is_system_group(name):
+            text = f"group [{name}] is not created, there are {len(self._table)}; delete some"
+            raise LimitReached("maxGroups", most, text)
 
     def close(self) -> None:
         """Return when what was changed is on disk, or refused."""
@@ -106,7 +133,7 @@ class ConsumerGroups:
     def _changed(self) -> Future[None]:
         self._renew()
         self._is_saved = True
-        saved = self._changes.save(self.table(), order=self.version.counter)
+        saved = self._changes.save(self.table, order=self.version.counter)
         saved.add_done_callback(lambda saved: self._lost() if saved.exception() else None)
         return saved
 
@@ -116,4 +143,11 @@ class ConsumerGroups:
 
 
 def _encoded(table: GroupConfigTable) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    return formatted(GroupConfigTable(data_version=table.data_version), table.groups)
+
+
+def max_tries(group: GroupConfig, header: SendMessage | SendMessageBack, call: Call) -> int:
+    """Return after how many tries a message is a dead letter: as the consumer says, else as the group's settings."""
+    if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
+        return header.max_reconsume_times
+    return group.retry_max_times

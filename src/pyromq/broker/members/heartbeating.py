@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
-import logging
+from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.members.connections import Connections, ConsumerGroup, Member, wanted
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
-from pyromq.errors import BrokerError
-from pyromq.filter.filter import TAG_TYPES, filter_of
+from pyromq.errors import BrokerError, LimitReached
+from pyromq.filter.filter import TAG_TYPES, check_length, filter_of
 from pyromq.filter.subscription_differences import differences, in_words
-from pyromq.names import is_system_group, retry_topic
-from pyromq.remoting.bodies import ClientCheck, ConsumerEntry, HeartbeatBody, decode_body
+from pyromq.logs import logger_of
+from pyromq.names import MAX_GROUP_LENGTH, is_system_group, retry_topic
+from pyromq.net.long_answers import LongAnswer, LongAnswers
+from pyromq.remoting.bodies import REQUEST, ClientCheck, ConsumerEntry, HeartbeatBody, decode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CheckClient, Heartbeat, UnregisterClient
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class Heartbeating:
     """Keeps the registry of clients true, and tells when members of a group subscribe differently."""
 
     def __init__(
-        self, connections: Connections, groups: ConsumerGroups, *, topics: Topics, config: BrokerConfig, clock: Clock
+        self,
+        connections: Connections,
+        groups: ConsumerGroups,
+        *,
+        topics: Topics,
+        config: BrokerConfig,
+        clock: Clock,
+        long_answers: LongAnswers,
     ) -> None:
         self._connections = connections
         self._groups = groups
         self._topics = topics
         self._config = config
         self._clock = clock
+        self._long_answers = long_answers
 
     @answers(Heartbeat)
-    def note(self, header: Heartbeat, call: Call) -> Reply:
+    def note(self, header: Heartbeat, call: Call) -> Reply | Future[Reply]:
         """Register the client's producers and consumers; creates a group's settings and retry topic when absent.
 
         Raises `BrokerError` for a consumer that is refused; the client's others are registered all the same.
         """
-        heartbeat = decode_body(HeartbeatBody, call.body)
+        heartbeat = decode_body(HeartbeatBody, call.body, REQUEST)
+        check_heartbeat(heartbeat, self._config.limits.subscription_length)
+        return self._long_answers.give(self._noted(heartbeat, call), call)
+
+    def _noted(self, heartbeat: HeartbeatBody, call: Call) -> LongAnswer:
         member = Member(
             heartbeat.client_id,
             call.peer,
@@ -48,10 +62,25 @@ class Heartbeating:
             self._clock.monotonic(),
             self._clock.now_ms(),
         )
+        refused: dict[str, None] = {}
         for producer in heartbeat.producers:
+            if call.peer.closed:  # who has left in the meantime is not entered any more
+                return Reply()
             self._connections.register_producer(producer.group, member)
-        refusals = [self._note_consumer(consumer, member) for consumer in heartbeat.consumers]
-        if refused := [refusal for refusal in refusals if refusal]:
+            yield None
+        reached: LimitReached | None = None
+        for consumer in heartbeat.consumers:
+            if call.peer.closed:
+                return Reply()
+            try:
+                if (refusal := self._note_consumer(consumer, member)) is not None:
+                    refused[refusal] = None
+            except LimitReached as error:
+                reached = error
+            yield None
+        if reached is not None:
+            raise reached
+        if refused:
             raise BrokerError("; ".join(refused))
         return Reply()
 
@@ -61,7 +90,7 @@ class Heartbeating:
         if members is not None and (refusal := self._refusal(members, entry, member)):
             return refusal
         before = members.wanted_by.get(member.exchange) if members is not None else None
-        group = self._groups.find(entry.group)
+        group = self._groups.find(entry.group, member.exchange)
         # A group that may not be created is registered all the same; its pulls are refused.
         if group is not None and group.retry_queues > 0:
             self._topics.for_group_retry(retry_topic(entry.group), group.retry_queues)
@@ -92,6 +121,8 @@ class Heartbeating:
         """Tell when members begin or cease to subscribe differently, not each time another one does."""
         if is_system_group(members.name):
             return
+        if not members.differing and members.wants_alike():
+            return
         found = differences(members.wanted)
         now = {topic: sorted(by_expression) for topic, by_expression in found.items()}
         if now == members.differing:
@@ -117,9 +148,20 @@ class Heartbeating:
     @answers(CheckClient)
     def check(self, header: CheckClient, call: Call) -> Reply:
         """Refuse kinds of subscriptions that are not served; tags always pass, as upstream."""
-        subscription = decode_body(ClientCheck, call.body).subscription
+        subscription = decode_body(ClientCheck, call.body, REQUEST).subscription
         if subscription is None:
             return Reply()
         if subscription.expression_type not in TAG_TYPES:
-            filter_of(subscription.expression_type, subscription.expression)
+            by_properties = self._config.property_filter
+            filter_of(subscription.expression_type, subscription.expression, by_properties=by_properties)
         return Reply()
+
+
+def check_heartbeat(heartbeat: HeartbeatBody, most_length: int) -> None:
+    """Raise unless names and expressions have a length that may be kept."""
+    groups = [entry.group for entry in heartbeat.producers] + [entry.group for entry in heartbeat.consumers]
+    if long := next((name for name in (heartbeat.client_id, *groups) if len(name) > MAX_GROUP_LENGTH), None):
+        raise BrokerError(f"the name {long[:80]}... is longer than {MAX_GROUP_LENGTH} characters")
+    for consumer in heartbeat.consumers:
+        for subscription in consumer.subscriptions:
+            check_length(subscription.expression, most_length)

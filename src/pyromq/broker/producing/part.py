@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyromq.broker.part import Part
+from pyromq.broker.producing.express_sends import express_sends
 from pyromq.broker.producing.reply_messages import Replying
 from pyromq.broker.producing.sending import Sending
 from pyromq.broker.shared_state import SharedState
@@ -27,4 +28,4 @@ def producing(state: SharedState) -> Part:
         config=state.config,
         clock=state.clock,
     )
-    return Part(answerers=[sending, replying])
+    return Part(answerers=[sending, replying], express=express_sends(state, sending))

@@ -6,7 +6,6 @@ Source: RocketMQ 4.9.8, ReplyMessageProcessor.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from pyromq.broker.members.connections import Connections
 from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError
+from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag, decode_properties, encode_properties, format_address
 from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.command import Answered, Call, Reply, Response
@@ -25,7 +25,7 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PushReplyMessage, SendMessageResponse, SendReplyMessage
 from pyromq.store.message_store import MessageStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 PUSH_SECONDS = 10.0  # for the requester to say that it has the reply. Source: Broker2Client.callClient
 NOT_STORED = "0"  # the id in the answer then

@@ -10,7 +10,7 @@ from pyromq.broker.admission import Admission
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.delays.timer_records import Ticket
-from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
 from pyromq.broker.put_message import (
     DELAY,
     TIMER,
@@ -27,16 +27,19 @@ from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_prope
 from pyromq.names import RETRY_PREFIX, dead_letter_topic
 from pyromq.record import decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
-from pyromq.remoting.codes import MAX_RECONSUME_VERSION
 from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers, answers_runs, refusal
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
+from pyromq.store.batch_appends import Shape, members_of
 from pyromq.store.message_store import MessageStore
 
 _WAIT = Property.WAIT + "\x01"
 
 # A message to store, whether its sender waits for the disk, the queue it is told, its ticket if it waits for a time.
 _Prepared = tuple[StoredMessage, bool, int, Ticket | None]
+
+# The ids of the members of a batch, the queue offset and the properties of the first.
+_StoredBatch = tuple[str, int, str]
 
 
 class Sending:
@@ -67,8 +70,7 @@ class Sending:
         self._answers_wait = confirmation.is_needed
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._joined_cluster_pair = PAIRS + self._cluster_pair
-        self._answer: ReplyTemplate | None = None
-        self._answer_with_handle: ReplyTemplate
+        self._templates: tuple[ReplyTemplate, ReplyTemplate] | None = None
 
     @answers(SendMessage)
     def send(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
@@ -166,12 +168,12 @@ class Sending:
         self, message: StoredMessage, wait: bool, queue_id: int, ticket: Ticket | None
     ) -> Answered | Future[Answered]:
         """The answer to a send whose message is in the log."""
-        template = self._answer or self._make_answers()
+        template, with_handle = self._templates or self.templates
         values: tuple[int | bytes, ...] = (message.log_offset, queue_id, message.queue_offset)
         if ticket is not None:
             self._put_message.parked(message, ticket)
             if ticket[0]:
-                template, values = self._answer_with_handle, (*values, ticket[0])
+                template, values = with_handle, (*values, ticket[0])
         reply = FilledReply(template, values)
         return self._confirmation.when_safe(reply) if wait and self._answers_wait else reply
 
@@ -179,19 +181,21 @@ class Sending:
     def send_batch(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
         """Store the members in one append: consecutive queue offsets, one answer with all ids."""
         try:
-            messages, wait = self._batch(header, call)
-            self._put_message.put_batch(messages)
+            shape = self._shape(header, call)
+            stored = self._put_members(shape, call.body) or self._put_messages(shape, call.body)
         except MQError as error:
             return self._refused(error)
+        ids, queue_offset, first_text = stored
         reply = Reply(
             SendMessageResponse(
-                message_id=",".join(message.offset_message_id for message in messages),
-                queue_id=messages[0].queue_id,
-                queue_offset=messages[0].queue_offset,
+                message_id=ids,
+                queue_id=shape.queue_id,
+                queue_offset=queue_offset,
                 region=self._config.region,
                 trace_on="true",
             )
         )
+        wait = decode_properties(first_text).get(Property.WAIT, "true").lower() == "true"
         answered = self._confirmation.when_safe(reply) if wait else reply
         return self._admission.when_saved(header.topic, answered)
 
@@ -200,13 +204,10 @@ class Sending:
     ) -> tuple[TopicConfig, int]:
         """A message sent to a retry topic too often goes to the group's dead letters."""
         name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.find(name)
+        group = self._groups.find(name, call.peer)
         if group is None:
             raise GroupNotFound(f"subscription group not exist, {name} {FAQ}")
-        most = group.retry_max_times
-        if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
-        if (header.reconsume_times or 0) < most:
+        if (header.reconsume_times or 0) < max_tries(group, header, call):
             return topic, queue_id
         return self._topics.for_group_retry(dead_letter_topic(name), 1), 0
 
@@ -241,8 +242,8 @@ class Sending:
             raise MessageRefused(self._illegal)
         return text, wait
 
-    def _batch(self, header: SendMessage, call: Call) -> tuple[list[StoredMessage], bool]:
-        """Return the members to store and whether their sender waits for the disk. Raises what refuses them."""
+    def _shape(self, header: SendMessage, call: Call) -> Shape:
+        """Return what the members of a batch have in common. Raises what refuses all of them."""
         self._confirmation.refuse_if_overloaded()
         topic = self._topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
@@ -251,24 +252,31 @@ class Sending:
         if len(call.body) > self._config.max_message_bytes:
             raise MessageRefused(self._illegal)
         own = header.properties or ""
-        suffix = own + PAIRS + self._cluster_pair if own and not own.endswith(PAIRS) else own + self._cluster_pair
-        sys_flag = header.sys_flag if topic.filter_type == SINGLE_TAG else header.sys_flag | SysFlag.MULTI_TAGS
+        return Shape(
+            topic.name,
+            queue_id,
+            header.sys_flag if topic.filter_type == SINGLE_TAG else header.sys_flag | SysFlag.MULTI_TAGS,
+            header.born_ms,
+            call.peer.packed_address,
+            own + PAIRS + self._cluster_pair if own and not own.endswith(PAIRS) else own + self._cluster_pair,
+            header.reconsume_times or 0,
+        )
+
+    def _put_members(self, shape: Shape, body: bytes) -> _StoredBatch | None:
+        """Store a batch as it came; None, nothing stored, where messages have to be made of it."""
+        if (members := members_of(body, shape.more)) is None:
+            return None
+        if (stored := self._put_message.put_members(members, shape, count=members.count)) is None:
+            return None
+        ids = members.ids(len(shape.topic.encode()), self._store.store_address, stored.log_offset)
+        return ids, stored.queue_offset, shape.text(members.first_text)
+
+    def _put_messages(self, shape: Shape, body: bytes) -> _StoredBatch:
+        """Store the messages of a batch. Raises what refuses them."""
         messages = []
-        for flag, body, text in decode_batch(call.body):
-            joint = "" if not text or text.endswith(PAIRS) else PAIRS
-            message = StoredMessage(
-                topic.name,
-                body,
-                text + joint + suffix,
-                queue_id,
-                flag,
-                sys_flag,
-                header.born_ms,
-                call.peer.packed_address,
-                header.reconsume_times or 0,
-            )
-            if not body or is_too_long(message.property_text):
-                raise MessageRefused(self._illegal if body else self._empty)
+        for message in shape.messages(decode_batch(body)):
+            if not message.stored_body or is_too_long(message.property_text):
+                raise MessageRefused(self._illegal if message.stored_body else self._empty)
             # Searched before it is parsed: this runs for every member.
             text = message.property_text
             if (DELAY in text or TRANSACTION in text or TIMER in text) and asks_to_wait(message.properties):
@@ -276,23 +284,32 @@ class Sending:
             messages.append(message)
         if not messages:
             raise MessageRefused("the batch has no messages")
-        return messages, messages[0].properties.get(Property.WAIT, "true").lower() == "true"
+        self._put_message.put_batch(messages)
+        ids = ",".join(message.offset_message_id for message in messages)
+        return ids, messages[0].queue_offset, messages[0].property_text
 
-    def _make_answers(self) -> ReplyTemplate:
-        """The answers' unchanging parts; the store's address is known once the broker listens."""
+    @property
+    def templates(self) -> tuple[ReplyTemplate, ReplyTemplate]:
+        """What a send is answered with: log offset, queue id, queue offset; and the same with a handle behind them.
+
+        Known once the broker listens.
+        """
+        if self._templates is not None:
+            return self._templates
         id_format = self._store.store_address.hex().upper() + "%016X"
         names = ("message_id", "queue_id", "queue_offset")
-        self._answer = ReplyTemplate(
+        answer = ReplyTemplate(
             SendMessageResponse, names, formats={"message_id": id_format}, region=self._config.region, trace_on="true"
         )
-        self._answer_with_handle = ReplyTemplate(
+        with_handle = ReplyTemplate(
             SendMessageResponse,
             (*names, "recall_handle"),
             formats={"message_id": id_format, "recall_handle": "%b"},
             region=self._config.region,
             trace_on="true",
         )
-        return self._answer
+        self._templates = answer, with_handle
+        return self._templates
 
     @property
     def _illegal(self) -> str:

@@ -6,7 +6,6 @@ decision takes effect once, and the list is ours.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from concurrent.futures import Future
 
@@ -23,6 +22,7 @@ from pyromq.broker.transactions.half_messages import (
     real_queue,
 )
 from pyromq.errors import BrokerError
+from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.message_id import parse_offset_id
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
@@ -33,7 +33,7 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
 from pyromq.store.message_store import MessageStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 REMEMBERED = 10_000  # latest decisions, so that a repeated one gets the answer of the first
 MOST_LISTED = 200  # on one page: about 5 ms

@@ -7,7 +7,6 @@ Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl.check and AbstractTransa
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from itertools import count
 
@@ -17,6 +16,7 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.half_messages import Half, HalfMessages, half_copy, names_real_queue, real_queue
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused
+from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
 from pyromq.record import encode
@@ -24,7 +24,7 @@ from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import CheckTransaction
 from pyromq.store.message_store import MessageStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 SLICE = 50  # messages looked at before others get their turn: about 3 ms
 LONGEST_MS = 72 * 3_600_000  # undecided for longer: given up (fileReservedTime, when upstream's log has lost it)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import click
 
 from pyromq import Admin
-from pyromq.cli.render import namesrv_option, output_option, show_record, show_rows
+from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.render import local_time, output_option, show_record, show_rows
+from pyromq.client.admin.servers import RoundTrip
 from pyromq.errors import UsageError
 from pyromq.plural import counted
 
@@ -22,7 +25,7 @@ def cluster() -> None:
 @output_option
 def list_brokers(namesrv: str, output: str) -> None:
     """List the brokers that name servers know."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         table = admin.cluster()
     rows = [
         {"cluster": broker.cluster, "broker": name, "id": broker_id, "address": address}
@@ -38,7 +41,7 @@ def list_brokers(namesrv: str, output: str) -> None:
 @output_option
 def show(broker: str | None, namesrv: str, output: str) -> None:
     """Show state and counters of BROKER (a name or HOST:PORT), or of all brokers."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         _show_each(addresses_of(admin, broker), admin.broker_runtime, output)
 
 
@@ -48,8 +51,177 @@ def show(broker: str | None, namesrv: str, output: str) -> None:
 @output_option
 def settings(broker: str | None, namesrv: str, output: str) -> None:
     """Show the settings of BROKER (a name or HOST:PORT), or of all brokers."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         _show_each(addresses_of(admin, broker), admin.broker_config, output)
+
+
+@cluster.command("set")
+@click.argument("broker")
+@click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
+@namesrv_option
+@output_option
+def change_settings(broker: str, changes: tuple[str, ...], namesrv: str, output: str) -> None:
+    """Change settings of BROKER (a name or HOST:PORT), by the names of RocketMQ's configuration files."""
+    wanted = _read_changes(changes)
+    with Admin(namesrv, connections=connections()) as admin:
+        (address, *_) = addresses_of(admin, broker)
+        before = admin.broker_config(address)
+        admin.servers.change_settings(address, wanted)
+        after = admin.broker_config(address)
+    _show_changes(wanted, before, after, output)
+
+
+def _read_changes(changes: tuple[str, ...]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in changes]
+    for name, separator, _ in pairs:
+        if not separator or not name:
+            raise click.UsageError(f"{name!r} is not NAME=VALUE")
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def _show_changes(names: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str], output: str) -> None:
+    rows = [{"setting": name, "before": before.get(name), "now": after.get(name)} for name in names]
+    show_rows(rows, output)
+
+
+@cluster.group()
+def namesrv() -> None:
+    """Show and change the settings of name servers."""
+
+
+@namesrv.command("settings")
+@namesrv_option
+@output_option
+def namesrv_settings(namesrv: str, output: str) -> None:
+    """Show the settings of each name server."""
+    with Admin(namesrv, connections=connections()) as admin:
+        found = admin.servers.name_server_settings()
+    _show_each(list(found), found.__getitem__, output)
+
+
+@namesrv.command("set")
+@click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
+@namesrv_option
+def change_namesrv_settings(changes: tuple[str, ...], namesrv: str) -> None:
+    """Change settings of all name servers."""
+    wanted = _read_changes(changes)
+    with Admin(namesrv, connections=connections()) as admin:
+        admin.servers.change_name_server_settings(wanted)
+    click.echo(f"{', '.join(wanted)}: changed at each name server")
+
+
+@cluster.command()
+@click.argument("broker", required=False)
+@namesrv_option
+def clean(broker: str | None, namesrv: str) -> None:
+    """Remove queues of topics that do not exist, and queues whose messages are all gone, of BROKER or all."""
+    with Admin(namesrv, connections=connections()) as admin:
+        for address in addresses_of(admin, broker):
+            admin.servers.clean_topics(address)
+            admin.servers.clean_queues(address)
+            click.echo(f"{address} has removed unused queues")
+
+
+@cluster.command()
+@click.argument("name")
+@click.argument("key")
+@click.argument("broker", required=False)
+@namesrv_option
+@output_option
+def statistic(name: str, key: str, broker: str | None, namesrv: str, output: str) -> None:
+    """Show a counter of BROKER or all, such as TOPIC_PUT_NUMS of a topic, GROUP_GET_NUMS of TOPIC@GROUP."""
+    with Admin(namesrv, connections=connections()) as admin:
+        found = {address: admin.servers.statistic(address, name, key) for address in addresses_of(admin, broker)}
+    rows = [
+        {
+            "address": address,
+            "span": span,
+            "sum": item.sum,
+            "per_second": round(item.tps, 2),
+            "average": round(item.average, 2),
+        }
+        for address, stats in found.items()
+        if stats is not None
+        for span, item in (("minute", stats.minute), ("hour", stats.hour), ("day", stats.day))
+    ]
+    show_rows(rows, output, empty=f"nothing is counted as {name} {key}")
+
+
+@cluster.command()
+@click.argument("broker", required=False)
+@click.option("--least", type=int, default=0, show_default=True, help="Only queues with at least this lag.")
+@click.option("--ordered", is_flag=True, help="Only ordered topics.")
+@namesrv_option
+@output_option
+def lag(broker: str | None, least: int, ordered: bool, namesrv: str, output: str) -> None:
+    """Show how far all groups are at BROKER or all, queue by queue."""
+    with Admin(namesrv, connections=connections()) as admin:
+        found = [admin.servers.progress(each, ordered_only=ordered) for each in addresses_of(admin, broker)]
+    rows = [
+        {
+            "topic": queue.topic,
+            "group": group,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "broker_offset": at.broker_offset,
+            "consumer_offset": at.consumer_offset,
+            "lag": at.broker_offset - at.consumer_offset,
+            "last_consumed": local_time(at.last_ms),
+        }
+        for each in found
+        for listed in each.groups
+        for group, stats in sorted(listed.items())
+        for topic_stats in stats
+        for queue, at in sorted(topic_stats.queues.items())
+        if at.broker_offset - at.consumer_offset >= least
+    ]
+    show_rows(rows, output, empty="no group is that far behind")
+
+
+@cluster.command("rt")
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@click.option("--count", type=click.IntRange(1), default=100, show_default=True, help="Messages to each topic.")
+@click.option("--size", type=click.IntRange(1), default=128, show_default=True, help="Bytes of a message.")
+@click.option("--each", is_flag=True, help="A line for each message, too.")
+@namesrv_option
+@output_option
+def round_trips(topics: tuple[str, ...], count: int, size: int, each: bool, namesrv: str, output: str) -> int:
+    """Measure how long brokers take to confirm a message: sends to TOPICs, or to the topic that each broker has.
+
+    The exit code is 1 when a message was not confirmed.
+    """
+    with Admin(namesrv, connections=connections()) as admin:
+        names = topics or sorted(admin.cluster().brokers)
+        found = {name: admin.servers.round_trips(name, count=count, size=size) for name in names}
+    if each:
+        rows = [_trip_row(trip) for trips in found.values() for trip in trips]
+    else:
+        rows = [_trips_row(name, trips) for name, trips in found.items()]
+    show_rows(rows, output)
+    return 1 if any(trip.failure for trips in found.values() for trip in trips) else 0
+
+
+def _trip_row(trip: RoundTrip) -> dict[str, Any]:
+    return {
+        "topic": trip.queue.topic,
+        "broker": trip.queue.broker_name,
+        "queue": trip.queue.queue_id,
+        "ms": round(trip.milliseconds, 3),
+        "failure": None if trip.failure is None else str(trip.failure),
+    }
+
+
+def _trips_row(topic: str, trips: Sequence[RoundTrip]) -> dict[str, Any]:
+    """The first one opens a connection and does not count, as with mqadmin, unless it is alone."""
+    times = sorted(trip.milliseconds for trip in trips[1:] or trips)
+    return {
+        "topic": topic,
+        "confirmed": sum(trip.failure is None for trip in trips),
+        "failed": sum(trip.failure is not None for trip in trips),
+        "average_ms": round(sum(times) / len(times), 3),
+        "median_ms": round(times[len(times) // 2], 3),
+        "slowest_ms": round(times[-1], 3),
+    }
 
 
 def addresses_of(admin: Admin, broker: str | None) -> list[str]:
@@ -78,7 +250,7 @@ def _show_each(addresses: list[str], figures: Callable[[str], dict[str, str]], o
 @namesrv_option
 def wipe(broker: str, namesrv: str) -> None:
     """Take BROKER out of producers' routes; consumers go on."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         _check_known(admin, broker)
         count = admin.wipe_write_permission(broker)
     click.echo(
@@ -91,7 +263,7 @@ def wipe(broker: str, namesrv: str) -> None:
 @namesrv_option
 def unwipe(broker: str, namesrv: str) -> None:
     """Put BROKER back into producers' routes."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         _check_known(admin, broker)
         count = admin.add_write_permission(broker)
     click.echo(f"producers send to {broker} again ({counted(count, 'topic')})")
@@ -113,7 +285,7 @@ def kv() -> None:
 @output_option
 def list_values(namespace: str, namesrv: str, output: str) -> None:
     """List the values of NAMESPACE."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         values = admin.kv_namespace(namespace)
     rows = [{"key": key, "value": value} for key, value in sorted(values.items())]
     show_rows(rows, output, empty=f"namespace {namespace} has no values")
@@ -126,7 +298,7 @@ def list_values(namespace: str, namesrv: str, output: str) -> None:
 @namesrv_option
 def put(namespace: str, key: str, value: str, namesrv: str) -> None:
     """Store VALUE as KEY of NAMESPACE at every name server."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         admin.put_kv(namespace, key, value)
     click.echo(f"{namespace} {key} is stored")
 
@@ -137,6 +309,6 @@ def put(namespace: str, key: str, value: str, namesrv: str) -> None:
 @namesrv_option
 def delete(namespace: str, key: str, namesrv: str) -> None:
     """Delete KEY of NAMESPACE at every name server."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         admin.delete_kv(namespace, key)
     click.echo(f"{namespace} {key} is deleted")

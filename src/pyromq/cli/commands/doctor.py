@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 
 from pyromq import Admin
-from pyromq.cli.render import namesrv_option, output_option, show_rows
+from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.render import output_option, show_rows
+from pyromq.excerpt import escaped
 
 
 @click.command()
-@click.argument("topic", required=False)
+@click.argument("topic", type=TOPIC_NAME, required=False)
 @namesrv_option
 @output_option
 @click.pass_context
@@ -18,14 +21,14 @@ def doctor(ctx: click.Context, /, topic: str | None, namesrv: str, output: str) 
 
     The exit code is 1 when something is wrong.
     """
-    findings = Admin.diagnose(namesrv, topic=topic)
+    findings = Admin.diagnose(namesrv, topic=topic, connections=connections())
     if output == "json":
         show_rows([{"check": f.name, "ok": f.ok, "text": f.text, "advice": f.advice} for f in findings], output)
     else:
         if ctx.get_parameter_source("namesrv") is click.core.ParameterSource.ENVIRONMENT:
             click.echo(f"name servers are those of the environment variable NAMESRV_ADDR: {namesrv}", err=True)
         for finding in findings:
-            click.echo(f"{'ok   ' if finding.ok else 'WRONG'}  {finding.name}: {finding.text}")
+            click.echo(f"{'ok   ' if finding.ok else 'WRONG'}  {escaped(f'{finding.name}: {finding.text}')}")
             if finding.advice:
-                click.echo(f"       -> {finding.advice}")
+                click.echo(f"       -> {escaped(finding.advice)}")
     ctx.exit(0 if all(finding.ok for finding in findings) else 1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from pyromq import Admin
+from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.commands.groups import check_known
-from pyromq.cli.render import namesrv_option, output_option, show_rows
+from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.render import output_option, show_rows
 from pyromq.cli.times import END, Start, read_place
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
@@ -18,12 +23,12 @@ def offset() -> None:
 
 
 @offset.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC_NAME)
 @namesrv_option
 @output_option
 def show(topic: str, namesrv: str, output: str) -> None:
     """Show the first and the next offset of each queue of TOPIC."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         statuses = admin.topic_status(topic)
     rows = [
         {
@@ -38,8 +43,8 @@ def show(topic: str, namesrv: str, output: str) -> None:
 
 
 @offset.command("set")
-@click.argument("group")
-@click.argument("topic")
+@click.argument("group", type=GROUP_NAME)
+@click.argument("topic", type=TOPIC_NAME)
 @click.argument("broker")
 @click.argument("queue_id", type=click.IntRange(0))
 @click.argument("value", metavar="OFFSET", type=click.IntRange(0))
@@ -49,7 +54,7 @@ def set_offset(group: str, topic: str, broker: str, queue_id: int, value: int, n
 
     Members that are online do not notice: stop them first, or use `pyromq offset reset`.
     """
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         check_known(admin, group)
         statuses = {status.queue: status for status in admin.topic_status(topic)}
         queue = MessageQueue(topic, broker, queue_id)
@@ -64,8 +69,8 @@ def set_offset(group: str, topic: str, broker: str, queue_id: int, value: int, n
 
 
 @offset.command()
-@click.argument("group")
-@click.argument("topic")
+@click.argument("group", type=GROUP_NAME)
+@click.argument("topic", type=TOPIC_NAME)
 @click.option(
     "--to",
     "start",
@@ -82,11 +87,57 @@ def reset(group: str, topic: str, start: Start, namesrv: str, output: str) -> No
     Members that are online are told and go there at once.
     """
     time_ms = None if start == END else start.time_ms or 0
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         check_known(admin, group)
         offsets = admin.reset_offset(group, topic, time_ms)
+    show_rows(_rows(offsets), output, empty=f"no member of {group} holds a queue of {topic}; nothing is changed")
+
+
+@offset.command()
+@click.argument("source")
+@click.argument("destination")
+@click.argument("topic", type=TOPIC_NAME)
+@namesrv_option
+@output_option
+def clone(source: str, destination: str, topic: str, namesrv: str, output: str) -> None:
+    """Let group DESTINATION go on in TOPIC where group SOURCE is. Members that are online do not notice."""
+    with Admin(namesrv, connections=connections()) as admin:
+        check_known(admin, source)
+        offsets = admin.clone_offsets(source, destination, topic)
+    show_rows(_rows(offsets), output, empty=f"group {source} has consumed nothing of {topic}; nothing is changed")
+
+
+@offset.command()
+@click.argument("topic", type=TOPIC_NAME)
+@click.argument("broker")
+@click.argument("queue_id", type=click.IntRange(0))
+@click.argument("begin", metavar="OFFSET", type=click.IntRange(0))
+@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="At most this many.")
+@click.option("--group", help="Also say which entries this group's subscription takes.")
+@namesrv_option
+@output_option
+def entries(
+    topic: str, broker: str, queue_id: int, begin: int, count: int, group: str | None, namesrv: str, output: str
+) -> None:
+    """Show entries of the consume queue of one queue of TOPIC, from OFFSET on."""
+    with Admin(namesrv, connections=connections()) as admin:
+        found = admin.queue_entries(MessageQueue(topic, broker, queue_id), begin, count, group=group)
     rows = [
+        {
+            "offset": begin + number,
+            "log_offset": each.log_offset,
+            "size": each.size,
+            "tags_code": each.tags_code,
+            "accepted": each.accepted if group else None,
+        }
+        for number, each in enumerate(found.entries)
+    ]
+    show_rows(rows, output, empty=f"nothing from {begin} on; the queue has {found.min_index} to {found.max_index}")
+
+
+def _rows(offsets: Mapping[MessageQueue, int]) -> list[dict[str, Any]]:
+    """Return one row a queue: where a group goes on."""
+    return [
         {"broker": queue.broker_name, "queue": queue.queue_id, "offset": value}
         for queue, value in sorted(offsets.items())
     ]
-    show_rows(rows, output, empty=f"no member of {group} holds a queue of {topic}; nothing is changed")

@@ -19,8 +19,9 @@ from typing import Any
 import click
 
 from pyromq.cli.asking import confirm
+from pyromq.cli.connecting import connection_options, into_environment, namesrv_option
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import namesrv_option, one_line, output_option, show_rows
+from pyromq.cli.render import one_line, output_option, show_rows
 from pyromq.errors import MQError, UsageError
 from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
 
@@ -42,7 +43,8 @@ def _job_command(name: str, job: type) -> click.Command:
     options.append(
         click.Option(["--file"], type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Settings in YAML.")
     )
-    return output_option(click.Command(name, params=list(options), callback=partial(_run, name), help=job.__doc__))
+    command = click.Command(name, params=list(options), callback=partial(_run, name), help=job.__doc__)
+    return connection_options(hidden=True)(output_option(command))
 
 
 def _flag(each: Field[Any], kind: type) -> click.Option:
@@ -69,6 +71,7 @@ def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
         values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
         settings = build(JOBS[name], values)
     _check_java()
+    into_environment()
     _choose_python(settings.session.master, settings.session.conf)
     summary = _guarded(lambda tell: run(name, settings, tell))
     show_rows(summary.rows, output, empty="no queues")
@@ -170,6 +173,7 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
     from pyromq.spark.monitoring.checkpoint import read_checkpoint, reset_to
     from pyromq.spark.read.options import STREAM, read_options
 
+    into_environment()
     if reset is not None:
         with _usage():
             read_options({"subscribePattern": ".*", "startingOffsets": reset}, STREAM)

@@ -13,13 +13,16 @@ import click
 from pyromq import Admin
 from pyromq.broker.config import BrokerConfig
 from pyromq.cli.commands.clusters import addresses_of
-from pyromq.cli.commands.consume import as_record
+from pyromq.cli.commands.messages.consume import as_record
+from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.properties import broker_settings, read_properties
-from pyromq.cli.render import as_json, local_time, namesrv_option, output_option, show_record, show_rows
+from pyromq.cli.render import as_json, local_time, output_option, show_record, show_rows
 from pyromq.errors import ProtocolError, UsageError
+from pyromq.excerpt import escaped
 from pyromq.message import StoredMessage
 from pyromq.plural import counted
 from pyromq.remoting.bodies import (
+    FILE,
     ConsumerOffsetTable,
     DelayOffsetTable,
     GroupConfigTable,
@@ -172,7 +175,7 @@ def expire(broker: str | None, older_than: int | None, namesrv: str, output: str
     Whole log files go, the oldest first, never the last one, and none with messages that wait for delivery.
     """
     rows = []
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         for address in addresses_of(admin, broker):
             expired = admin.expire_log(address, older_than_hours=older_than)
             rows.append({"address": address, "files_deleted": expired.files, "needed_from": expired.kept_from})
@@ -196,7 +199,7 @@ def _tell(report: Report, output: str, config: StoreConfig, *, acts: list[str] |
         click.echo(as_json(record | ({} if acts is None else {"done": acts}), indent=2))
         return 1 if bad else 0
     for finding in report.findings:
-        click.echo(str(finding))
+        click.echo(escaped(str(finding)))
     if report.segment_bytes != config.segment_bytes:
         size = report.segment_bytes
         click.echo(f"the log files have {size} bytes: the broker's settings need mappedFileSizeCommitLog={size}")
@@ -228,7 +231,7 @@ def _of_tables(folder: Path) -> Iterator[Finding]:
         for each in (path, path.with_name(f"{name}.bak")):
             try:
                 if content := each.read_bytes():
-                    decode_body(table, verified(content))
+                    decode_body(table, verified(content), FILE)
             except FileNotFoundError:
                 continue
             except (ProtocolError, UnicodeDecodeError) as error:
@@ -265,7 +268,7 @@ def _dump_all(stopped: StoppedStore, topic: str | None, queue: int | None, *, co
         if left == 0:
             break
         if isinstance(found, Damage):
-            click.echo(f"log offsets {found.start} to {found.end} are damaged: {found.reason}", err=True)
+            click.echo(f"log offsets {found.start} to {found.end} are damaged: {escaped(found.reason)}", err=True)
         elif topic in (None, found.topic) and queue in (None, found.queue_id):
             known = True
             click.echo(as_json(_as_record(found)))

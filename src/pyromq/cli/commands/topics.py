@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,16 +10,14 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.asking import confirm
-from pyromq.cli.render import (
-    local_time,
-    namesrv_option,
-    output_option,
-    show_record,
-    show_rows,
-)
-from pyromq.client.admin.topics import QueueStatus, TopicChange, permission_text
+from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.progress import Progress
+from pyromq.cli.render import local_time, output_option, show_record, show_rows
+from pyromq.client.admin.topics import ORDER_NAMESPACE, QueueStatus, TopicChange, permission_text
 from pyromq.errors import TopicNotFound
-from pyromq.names import is_system_topic
+from pyromq.excerpt import escaped
+from pyromq.names import REPLY_SUFFIX, is_system_topic
 from pyromq.plural import counted
 from pyromq.remoting.bodies import Connection, TopicConfig
 from pyromq.remoting.codes import Permission
@@ -30,7 +29,7 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC_NAME)
 @click.option("--queues", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Queues at each broker.")
 @click.option("--read-queues", type=click.IntRange(0), help="Queues to read from. [default: --queues]")
 @click.option("--write-queues", type=click.IntRange(0), help="Queues to write to. [default: --queues]")
@@ -43,13 +42,13 @@ def create(
     name: str, queues: int, read_queues: int | None, write_queues: int | None, namesrv: str, **where: str | bool | None
 ) -> None:
     """Create topic NAME. One that exists is changed with `pyromq topic alter`."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         admin.create_topic(name, queues, read_queues=read_queues, write_queues=write_queues, **where)  # type: ignore[arg-type]  # click's options by name
     click.echo(f"topic {name} is created")
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC_NAME)
 @click.option("--queues", type=click.IntRange(1, 10_000), help="Queues at each broker, to read and to write.")
 @click.option("--read-queues", type=click.IntRange(0), help="Queues to read from.")
 @click.option("--write-queues", type=click.IntRange(0), help="Queues to write to.")
@@ -69,7 +68,7 @@ def alter(name: str, queues: int | None, yes: bool, namesrv: str, **options: Any
         options[each] = queues if options[each] is None else options[each]
     if all(value is None for value in options.values()):
         raise click.UsageError("say what to change: --queues, --read-queues, --write-queues, --permission or --order")
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         before = admin.topic_configs(name, **place)
         if not before:
             raise TopicNotFound(f"topic {name} does not exist")
@@ -77,7 +76,7 @@ def alter(name: str, queues: int | None, yes: bool, namesrv: str, **options: Any
         after = {broker: change.applied_to(config) for broker, config in before.items()}
         if not yes:
             for reason in _hidden(admin.topic_status(name), before, after):
-                click.echo(reason, err=True)
+                click.echo(escaped(reason), err=True)
                 yes = True
             if yes:
                 confirm("change it all the same?")
@@ -120,12 +119,12 @@ def _changes(broker: str, old: TopicConfig, new: TopicConfig) -> Iterator[dict[s
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC_NAME)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namesrv_option
 def delete(name: str, yes: bool, namesrv: str) -> None:
     """Delete topic NAME and its queues at all brokers."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         admin.topic_route(name)  # nobody is asked about a topic that is not there
         if not yes:
             confirm(f"delete topic {name} and all its messages?")
@@ -135,26 +134,128 @@ def delete(name: str, yes: bool, namesrv: str) -> None:
 
 @topic.command("list")
 @click.option("--all", "everything", is_flag=True, help="Built-in, retry and dead-letter topics too.")
+@click.option("--names", "only_names", is_flag=True, help="Names alone: asks no broker.")
 @namesrv_option
 @output_option
-def list_topics(everything: bool, namesrv: str, output: str) -> None:
-    """List topics."""
-    with Admin(namesrv) as admin:
-        names = admin.topics()
-        table = admin.cluster()
-    if not everything:
-        built_in = {*table.brokers, *table.clusters, *(f"{name}_REPLY_TOPIC" for name in table.clusters)}
-        names = [name for name in names if name not in built_in and not is_system_topic(name) and name[0] != "%"]
-    show_rows([{"topic": name} for name in names], output, empty="no topics; --all shows the built-in ones")
+def list_topics(everything: bool, only_names: bool, namesrv: str, output: str) -> None:
+    """List topics: queues, messages, last write."""
+    with Admin(namesrv, connections=connections()) as admin:
+        built_in = _built_in(admin)
+        if only_names:
+            rows: list[dict[str, Any]] = [{"topic": name} for name in admin.topics()]
+        else:
+            with Progress("topics", beside_output=True) as progress:
+                found = admin.overviews.topics(shown=progress.show)
+            rows = [
+                {
+                    "topic": each.topic,
+                    "queues": each.queues,
+                    "messages": each.messages,
+                    "last_write": local_time(each.last_store_ms),
+                    "brokers": each.brokers,
+                }
+                for each in found
+            ]
+    rows = [row for row in rows if everything or _is_users(row["topic"], built_in)]
+    show_rows(rows, output, empty="no topics; --all shows the built-in ones")
+
+
+def _built_in(admin: Admin) -> set[str]:
+    table = admin.cluster()
+    return {*table.brokers, *table.clusters, *(name + REPLY_SUFFIX for name in table.clusters)}
+
+
+def _is_users(name: str, built_in: set[str]) -> bool:
+    return name not in built_in and not is_system_topic(name) and name[0] != "%"
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC_NAME, required=False)
+@click.option("--active", is_flag=True, help="Only where there were messages in the last 24 hours.")
+@click.option("--all", "everything", is_flag=True, help="Built-in topics too.")
+@namesrv_option
+@output_option
+def rates(name: str | None, active: bool, everything: bool, namesrv: str, output: str) -> None:
+    """Show what comes into topic NAME, or all topics, and goes out to each group.
+
+    Per second over the last minute, and messages of the last 24 hours.
+    """
+    with Admin(namesrv, connections=connections()) as admin, Progress("topics", beside_output=True) as progress:
+        built_in = _built_in(admin)
+        found = admin.overviews.rates(name, active_only=active, shown=progress.show)
+    rows = [
+        {
+            "topic": each.topic,
+            "group": each.group,
+            "lag": each.lag,
+            "in_per_second": round(each.in_per_second, 2),
+            "out_per_second": round(each.out_per_second, 2),
+            "in_24h": each.in_day,
+            "out_24h": each.out_day,
+        }
+        for each in found
+        if name or everything or _is_users(each.topic, built_in)
+    ]
+    show_rows(rows, output, empty="no topic has messages")
+
+
+@topic.command()
+@click.argument("name", type=TOPIC_NAME)
+@namesrv_option
+@output_option
+def groups(name: str, namesrv: str, output: str) -> None:
+    """List the groups that consume topic NAME, or have offsets of it."""
+    with Admin(namesrv, connections=connections()) as admin:
+        admin.topic_route(name)
+        found = admin.members.groups_of_topic(name)
+    show_rows([{"group": each} for each in found], output, empty=f"no group consumes {name}")
+
+
+@topic.command()
+@click.argument("name", type=TOPIC_NAME)
+@click.argument("clients", nargs=-1, required=True, metavar="CLIENT_ID...")
+@namesrv_option
+@output_option
+def allocate(name: str, clients: tuple[str, ...], namesrv: str, output: str) -> None:
+    """Show which queues of topic NAME these members of a group would get."""
+    with Admin(namesrv, connections=connections()) as admin:
+        found = admin.allocation(name, clients)
+    rows = [
+        {"client_id": client, "broker": queue.broker_name, "queue": queue.queue_id}
+        for client, queues in found.items()
+        for queue in queues
+    ]
+    show_rows(rows, output)
+
+
+@topic.command()
+@click.argument("name", type=TOPIC_NAME)
+@click.option("--set", "value", metavar="BROKER:QUEUES;...", help="What to keep from now on.")
+@click.option("--delete", "deletes", is_flag=True, help="Keep nothing: the topic is no order topic for clients.")
+@namesrv_option
+@output_option
+def order(name: str, value: str | None, deletes: bool, namesrv: str, output: str) -> None:
+    """Show or change the fixed queues that name servers keep of order topic NAME."""
+    if value is not None and deletes:
+        raise click.UsageError("--set and --delete exclude each other")
+    if value is not None and not re.fullmatch(r"[^:;]+:[0-9]+(;[^:;]+:[0-9]+)*", value):
+        raise click.UsageError(f"{value!r} is not BROKER:QUEUES;..., such as broker-a:8;broker-b:8")
+    with Admin(namesrv, connections=connections()) as admin:
+        if deletes:
+            admin.delete_kv(ORDER_NAMESPACE, name)
+        elif value is not None:
+            admin.put_kv(ORDER_NAMESPACE, name, value)
+        kept = admin.kv(ORDER_NAMESPACE, name)
+    show_record({"topic": name, "fixed_queues": kept}, output)
+
+
+@topic.command()
+@click.argument("name", type=TOPIC_NAME)
 @namesrv_option
 @output_option
 def route(name: str, namesrv: str, output: str) -> None:
     """Show which brokers hold topic NAME."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         found = admin.topic_route(name)
     addresses = {broker.broker_name: broker.addresses for broker in found.brokers}
     rows = [
@@ -171,12 +272,12 @@ def route(name: str, namesrv: str, output: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC_NAME)
 @namesrv_option
 @output_option
 def stats(name: str, namesrv: str, output: str) -> None:
     """Show the queues of topic NAME: offsets, messages, last write."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         statuses = admin.topic_status(name)
     rows = [
         {
@@ -193,12 +294,12 @@ def stats(name: str, namesrv: str, output: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC_NAME)
 @namesrv_option
 @output_option
 def show(name: str, namesrv: str, output: str) -> None:
     """Show the settings of topic NAME and how many messages it holds."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         config = admin.topic_config(name)
         statuses = admin.topic_status(name)
     record = {
@@ -214,13 +315,13 @@ def show(name: str, namesrv: str, output: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC_NAME)
 @click.option("--group", required=True, help="Producer group.")
 @namesrv_option
 @output_option
 def producers(name: str, group: str, namesrv: str, output: str) -> None:
     """Show the clients of a producer group at the brokers of topic NAME."""
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, connections=connections()) as admin:
         found = admin.producer_connection(group, name)
     show_rows([_connection_row(each) for each in found.connections], output)
 

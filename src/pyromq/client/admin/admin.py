@@ -5,26 +5,35 @@ What concerns topics and groups is done at every broker that has them; answers o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pyromq.client.admin.accounts import Accounts
 from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.group_state import GroupState
 from pyromq.client.admin.groups import ClusterGroups
 from pyromq.client.admin.kv import ClusterKv
-from pyromq.client.admin.message_search import find_by_key, find_by_offset_id, find_by_unique_id
+from pyromq.client.admin.members import Members
+from pyromq.client.admin.messages.message_life import LifeEvent, life_of
+from pyromq.client.admin.messages.message_search import find_at, find_by_key, find_by_offset_id, find_by_unique_id
 from pyromq.client.admin.offsets import ClusterOffsets, QueueProgress
+from pyromq.client.admin.overviews import Overviews
+from pyromq.client.admin.servers import Servers
 from pyromq.client.admin.topics import ClusterTopics, QueueStatus, TopicChange, permission_bits
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import AUTO_CREATE_TOPIC, check_topic
-from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.names import AUTO_CREATE_TOPIC, TRACE_TOPIC, check_topic
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import (
     ClusterTable,
     ConsumerConnection,
     GroupConfig,
     KeyValues,
     ProducerConnection,
+    QueueEntriesBody,
     TopicConfig,
     TopicRoute,
     decode_body,
@@ -49,11 +58,15 @@ class AsyncAdmin(AsyncLifespan):
 
         async with AsyncAdmin() as admin:
             await admin.create_topic("orders", queues=8)
+            print(await admin.overviews.topics())
 
-    `namesrv` is as for `AsyncProducer`; `timeout` is seconds for each request. Entering raises
-    `NoNameServer` at once when no name server can be reached. Methods raise `UsageError` for what cannot be,
-    `Unavailable` when a broker does not answer or none is registered, and a `BrokerError` (`TopicNotFound`,
-    `ConsumerNotOnline`, ...) for an answer that says no.
+    `namesrv` is as for `AsyncProducer`, `connections` and `instance` as in `ProducerConfig`; `timeout` is seconds for
+    each request. Entering raises `NoNameServer` at once when no name server can be reached. Methods raise `UsageError`
+    for what cannot be, `Unavailable` when a broker does not answer or none is registered, and a `BrokerError`
+    (`TopicNotFound`, `ConsumerNotOnline`, ...) for an answer that says no.
+
+    `members` asks groups' members themselves, `servers` single brokers and the name servers; `overviews` shows all
+    topics or groups at once, `exports` gives what mqadmin's exports write.
     """
 
     def __init__(
@@ -62,15 +75,22 @@ class AsyncAdmin(AsyncLifespan):
         *,
         timeout: float = 5.0,
         clock: Clock | None = None,
-        connections: ConnectionConfig = PLAIN,
+        instance: str | None = None,
+        connections: ConnectionConfig | None = None,
     ) -> None:
+        clock = clock or SystemClock()
         self._timeout = timeout
-        self._cluster = ClusterClient(namesrv, clock or SystemClock(), connections=connections)
+        self._cluster = ClusterClient(namesrv, clock, instance=instance, connections=connections)
         self._brokers = ClusterBrokers(self._cluster, timeout=timeout)
         self._kv = ClusterKv(self._brokers)
         self._topics = ClusterTopics(self._cluster, self._brokers, self._kv)
         self._groups = ClusterGroups(self._brokers, self._topics)
         self._offsets = ClusterOffsets(self._cluster, self._brokers, timeout=timeout)
+        self.members = Members(self._cluster, self._brokers, self._groups, self._offsets, timeout=timeout, clock=clock)
+        self.servers = Servers(self._cluster, self._brokers, clock=clock)
+        self.overviews = Overviews(self._brokers, self.servers)
+        self.accounts = Accounts(self._brokers)
+        self.exports = Exports(self._cluster, self._brokers, self.servers)
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
@@ -157,6 +177,10 @@ class AsyncAdmin(AsyncLifespan):
         """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
         return await self._topics.configs(name, cluster=cluster, broker=broker)
 
+    async def allocation(self, topic: str, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """Return which queues of a topic each of these members would get by averaging, the usual strategy."""
+        return await self._topics.allocation(topic, client_ids)
+
     # --- groups
 
     async def create_group(self, config: GroupConfig, *, replace: bool = False) -> None:
@@ -228,6 +252,19 @@ class AsyncAdmin(AsyncLifespan):
         """Store where a group goes on in one queue. Members that are online do not notice."""
         await self._offsets.commit(group, queue, offset)
 
+    async def clone_offsets(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
+        """Let group `destination` go on in a topic where `source` is, and return the offset of each queue.
+
+        Members of `destination` that are online do not notice.
+        """
+        return await self._offsets.clone(source, destination, topic)
+
+    async def queue_entries(
+        self, queue: MessageQueue, index: int, count: int = 10, *, group: str | None = None
+    ) -> QueueEntriesBody:
+        """Return entries of a consume queue from an offset on; with `group` what its subscription makes of each."""
+        return await self._offsets.entries(queue, index, count, group=group)
+
     # --- brokers and name servers
 
     async def cluster(self) -> ClusterTable:
@@ -240,7 +277,8 @@ class AsyncAdmin(AsyncLifespan):
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return the settings of the broker at `host:port`, by the names of RocketMQ's configuration files."""
-        return parse_properties((await self._brokers.ask(address, BrokerSettings())).body.decode())
+        answer = await self._brokers.ask(address, BrokerSettings())
+        return parse_properties(answer.body.decode(errors="replace"))
 
     async def expire_log(self, address: str, *, older_than_hours: int | None = None) -> DeleteExpiredLogResponse:
         """Let the broker at `host:port` delete expired messages at once; None: what its settings call expired.
@@ -289,6 +327,24 @@ class AsyncAdmin(AsyncLifespan):
             if found is not None:
                 return found
         return await find_by_offset_id(self._cluster, message_id, timeout=self._timeout)
+
+    async def message_life(
+        self, message_id: str, topic: str | None = None, *, trace_topic: str = TRACE_TOPIC
+    ) -> list[LifeEvent]:
+        """Return what became of the message with a producer's id, in order of time.
+
+        Told by clients that trace, and by what the brokers' logs hold; without `topic` only where a trace names it.
+        Raises `QueryNotFound` where nothing is known.
+        """
+        self._cluster.check_running()
+        return await life_of(
+            self._cluster, self._offsets, message_id, topic=topic, trace_topic=trace_topic, timeout=self._timeout
+        )
+
+    async def view_at(self, queue: MessageQueue, offset: int) -> StoredMessage:
+        """Return the message at a queue offset. Raises `QueryNotFound`. A damaged one is returned as with `view`."""
+        self._cluster.check_running()
+        return await find_at(self._cluster, queue, offset, timeout=self._timeout)
 
     async def query_by_key(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int | None = None

@@ -63,10 +63,10 @@ class ClusterBrokers:
         """Return what the first name server that answers says in its answer's body."""
         return decode_body(body, (await self.ask_name_server(header)).body)
 
-    async def ask_name_servers(self, header: Header) -> list[Response]:
-        """Ask all name servers, which do not tell each other."""
+    async def ask_name_servers(self, header: Header, body: bytes = b"") -> list[Response]:
+        """Ask all name servers, which do not tell each other, in the order of their addresses."""
         self._cluster.check_running()
-        return [response.check() for response in await self._cluster.name_servers.ask_each(header)]
+        return [response.check() for response in await self._cluster.name_servers.ask_each(header, body)]
 
 
 def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:

@@ -10,8 +10,8 @@ from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.errors import ConsumerNotOnline, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import check_group
-from pyromq.remoting.bodies import ConsumeStats, ResetOffsets, decode_body
-from pyromq.remoting.headers import ConsumerConnections, ConsumeStatistics, ResetOffset
+from pyromq.remoting.bodies import ConsumeStats, QueueEntriesBody, ResetOffsets, decode_body
+from pyromq.remoting.headers import ConsumerConnections, ConsumeStatistics, QueueEntries, ResetOffset
 
 END_OF_QUEUE = -1  # wire value of "reset to the end" instead of a time
 
@@ -80,6 +80,27 @@ class ClusterOffsets:
         if offset < 0:
             raise UsageError(f"offset {offset} is negative")
         await self._offsets.commit(group, queue, offset)
+
+    async def clone(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
+        """Store of one group where another is in each queue of a topic. Source: CloneGroupOffsetCommand."""
+        check_group(destination)
+        offsets = {each.queue: each.consumer_offset for each in await self.progress(source, topic)}
+        for queue, offset in offsets.items():
+            await self._offsets.commit(destination, queue, offset)
+        return offsets
+
+    async def entries(
+        self, queue: MessageQueue, index: int, count: int, *, group: str | None = None
+    ) -> QueueEntriesBody:
+        """Return entries of a consume queue, and with `group` what its subscription does with each."""
+        self._cluster.check_running()
+        address = (await self._cluster.route(queue.topic)).master(queue.broker_name)
+        if address is None:
+            raise UsageError(f"topic {queue.topic} has no queue at broker {queue.broker_name!r}")
+        question = QueueEntries(
+            topic=queue.topic, queue_id=queue.queue_id, index=index, count=count, consumer_group=group
+        )
+        return decode_body(QueueEntriesBody, (await self._brokers.ask(address, question)).body)
 
     async def _has_members(self, address: str, group: str) -> bool:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from pyromq.client.admin.brokers import ClusterBrokers, listed, masters_of
 from pyromq.client.admin.kv import ClusterKv
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.consumer.allocation import averaging
 from pyromq.errors import AlreadyExists, CodeNotSupported, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted
@@ -163,6 +164,13 @@ class ClusterTopics:
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
         found = {each: await self._config_at(masters[each], name) for each in sorted(masters)}
         return {each: config for each, config in found.items() if config is not None}
+
+    async def allocation(self, topic: str, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """Return which queues of a topic each of these members would get by averaging."""
+        self._cluster.check_running()
+        self._cluster.routes.forget(topic)
+        queues, members = (await self._cluster.route(topic)).readable, sorted(client_ids)
+        return {each: averaging("any", each, queues, members) for each in members}
 
     async def _fix_queues(self, name: str, queues: dict[str, int]) -> None:
         """Tell the name servers how many queues an order topic has at these brokers; at others it keeps them."""

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyromq.client.admin.admin import AsyncAdmin
-from pyromq.client.admin.diagnosis import Finding, diagnose
+from pyromq.client.admin.doctor.diagnosis import diagnose
+from pyromq.client.admin.doctor.finding import Finding
 from pyromq.client.admin.group_state import GroupState
+from pyromq.client.admin.messages.message_life import LifeEvent
 from pyromq.client.admin.offsets import QueueProgress
 from pyromq.client.admin.topics import QueueStatus
+from pyromq.client.blocking.admin_parts import (
+    BlockingAccounts,
+    BlockingExports,
+    BlockingMembers,
+    BlockingOverviews,
+    BlockingServers,
+)
 from pyromq.client.blocking.portal import Portal
 from pyromq.client.lifespan import Lifespan
 from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import TRACE_TOPIC
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import (
     ClusterTable,
     ConsumerConnection,
     GroupConfig,
     ProducerConnection,
+    QueueEntriesBody,
     TopicConfig,
     TopicRoute,
 )
@@ -30,17 +44,31 @@ class Admin(Lifespan):
     Arguments, units and errors are those of `AsyncAdmin`.
     """
 
-    def __init__(self, namesrv: str | None = None, *, timeout: float = 5.0) -> None:
-        self._async = AsyncAdmin(namesrv, timeout=timeout)
-        self._portal = Portal(self.close)
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        instance: str | None = None,
+        connections: ConnectionConfig | None = None,
+    ) -> None:
+        self._async = AsyncAdmin(namesrv, timeout=timeout, instance=instance, connections=connections)
+        self._portal = Portal(self.close, instance)
+        self.members = BlockingMembers(self._portal, self._async.members)
+        self.servers = BlockingServers(self._portal, self._async.servers)
+        self.overviews = BlockingOverviews(self._portal, self._async.overviews)
+        self.accounts = BlockingAccounts(self._portal, self._async.accounts)
+        self.exports = BlockingExports(self._portal, self._async.exports)
 
     @staticmethod
-    def diagnose(namesrv: str | None = None, topic: str | None = None) -> list[Finding]:
+    def diagnose(
+        namesrv: str | None = None, topic: str | None = None, *, connections: ConnectionConfig | None = None
+    ) -> list[Finding]:
         """Check step by step why sending or consuming does not work; needs no started client."""
         portal = Portal(lambda: None)
         portal.start(_nothing)
         try:
-            return portal.run(diagnose, namesrv, topic)
+            return portal.run(diagnose, namesrv, topic, connections=connections)
         finally:
             portal.close(_nothing)
 
@@ -128,6 +156,10 @@ class Admin(Lifespan):
         """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
         return self._portal.run(self._async.topic_configs, name, cluster=cluster, broker=broker)
 
+    def allocation(self, topic: str, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """Return which queues of a topic each of these members would get by averaging, the usual strategy."""
+        return self._portal.run(self._async.allocation, topic, client_ids)
+
     def create_group(self, config: GroupConfig, *, replace: bool = False) -> None:
         """Create a consumer group; `AlreadyExists` unless `replace` is given. See `AsyncAdmin.create_group`."""
         self._portal.run(self._async.create_group, config, replace=replace)
@@ -187,6 +219,16 @@ class Admin(Lifespan):
         """Store where a group goes on in one queue. Members that are online do not notice."""
         self._portal.run(self._async.commit_offset, group, queue, offset)
 
+    def clone_offsets(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
+        """Let group `destination` go on in a topic where `source` is, and return the offset of each queue."""
+        return self._portal.run(self._async.clone_offsets, source, destination, topic)
+
+    def queue_entries(
+        self, queue: MessageQueue, index: int, count: int = 10, *, group: str | None = None
+    ) -> QueueEntriesBody:
+        """Return entries of a consume queue; see `AsyncAdmin.queue_entries`."""
+        return self._portal.run(self._async.queue_entries, queue, index, count, group=group)
+
     def cluster(self) -> ClusterTable:
         """Return all registered brokers by name, and the broker names of each cluster."""
         return self._portal.run(self._async.cluster)
@@ -233,6 +275,16 @@ class Admin(Lifespan):
     def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
         """Return one message: by the broker's offset id, or with `topic` by either id. Raises `QueryNotFound`."""
         return self._portal.run(self._async.view, message_id, topic)
+
+    def message_life(
+        self, message_id: str, topic: str | None = None, *, trace_topic: str = TRACE_TOPIC
+    ) -> list[LifeEvent]:
+        """Return what became of the message with a producer's id, in order of time. Raises `QueryNotFound`."""
+        return self._portal.run(self._async.message_life, message_id, topic, trace_topic=trace_topic)
+
+    def view_at(self, queue: MessageQueue, offset: int) -> StoredMessage:
+        """Return the message at a queue offset. Raises `QueryNotFound`."""
+        return self._portal.run(self._async.view_at, queue, offset)
 
     def query_by_key(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int | None = None

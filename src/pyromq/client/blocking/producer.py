@@ -1,6 +1,6 @@
 """The blocking producer: the async one behind a `Portal`, with no behaviour of its own.
 
-It has its own event loop, which the calling threads turn; threads may share one.
+Its event loop, which the calling threads turn, is its own or that of its instance; threads may share a producer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Producer(Lifespan):
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
         self._async = AsyncProducer(group, namesrv, config=config)
-        self._portal = Portal(self.close)
+        self._portal = Portal(self.close, self._async.config.instance)
 
     def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
@@ -63,7 +63,8 @@ class Producer(Lifespan):
     ) -> Outcome[SendResult]:
         """Send without waiting for the answer; the `concurrent.futures.Future` gets it.
 
-        Messages sent in a row travel together. Blocks only while `max_in_flight` messages have no answer yet.
+        Messages sent in a row travel together. Blocks only while `max_in_flight` messages, or `max_pending_bytes`, have
+        no answer yet.
         """
         choose = queue_chooser(message, queue, ordering_key, selector)
         self._make_room()
@@ -116,5 +117,5 @@ class Producer(Lifespan):
         self._portal.run(self._async.flush)
 
     def _make_room(self) -> None:
-        if self._async.in_flight >= self._async.config.max_in_flight:
+        if self._async.is_full:
             self._portal.run(self._async.room)

@@ -33,7 +33,7 @@ class PullConsumer(Lifespan):
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncPullConsumer(group, namesrv, config=config)
         self.config = self._async.config
-        self._portal = Portal(self.close)
+        self._portal = Portal(self.close, self._async.config.instance)
         self._started = False
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class PullConsumer(Lifespan):
 
     @property
     def damaged_count(self) -> int:
-        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._async.damaged_count
 
     @property
@@ -80,16 +80,18 @@ class PullConsumer(Lifespan):
         """The assigned queues, in order; after `subscribe`, those that are this member's now."""
         return self._async.assignment
 
-    def subscribe(self, topic: str, *, tags: str = "*", listener: QueueListener | None = None) -> None:
+    def subscribe(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, listener: QueueListener | None = None
+    ) -> None:
         """Share the topic's queues with the group's other members; see `AsyncPullConsumer.subscribe`.
 
         The listener is called in a thread of its own.
         """
         tell = None if listener is None else _in_thread(listener)
         if self._started:
-            self._portal.call(self._async.subscribe, topic, tags=tags, listener=tell)
+            self._portal.call(self._async.subscribe, topic, tags=tags, sql=sql, listener=tell)
         else:
-            self._async.subscribe(topic, tags=tags, listener=tell)
+            self._async.subscribe(topic, tags=tags, sql=sql, listener=tell)
 
     def unsubscribe(self, topic: str) -> None:
         """Pull the topic no more; its queues are given away, soon."""
@@ -98,9 +100,9 @@ class PullConsumer(Lifespan):
         else:
             self._async.unsubscribe(topic)
 
-    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*", sql: str | None = None) -> None:
         """Pull from exactly these queues from now on; see `AsyncPullConsumer.assign`."""
-        self._portal.run(self._async.assign, queues, tags=tags)
+        self._portal.run(self._async.assign, queues, tags=tags, sql=sql)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at a queue offset; `UsageError` unless it is between the queue's bounds."""
@@ -155,10 +157,18 @@ class PullConsumer(Lifespan):
         return self._async.position(queue)
 
     def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", wait_seconds: float = 0.0
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        wait_seconds: float = 0.0,
     ) -> PullResult:
         """Pull once from any queue, without touching assignment and positions."""
-        return self._portal.run(self._async.pull, queue, offset, max_count, tags=tags, wait_seconds=wait_seconds)
+        asked = (queue, offset, max_count)
+        return self._portal.run(self._async.pull, *asked, tags=tags, sql=sql, wait_seconds=wait_seconds)
 
     def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still there."""

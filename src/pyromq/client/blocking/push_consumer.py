@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TypeVar, overload
+from functools import partial
+from typing import Any, TypeVar, overload
 
 from pyromq.client.blocking.portal import Portal
 from pyromq.client.blocking.sigint import sigterm_calls
@@ -15,6 +16,8 @@ from pyromq.client.lifespan import Lifespan
 from pyromq.message import MessageQueue, StoredMessage
 
 L = TypeVar("L", bound=Listener)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Consumer(Lifespan):
@@ -32,7 +35,7 @@ class Consumer(Lifespan):
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncConsumer(group, namesrv, config=config)
-        self._portal = Portal(self.close)
+        self._portal = Portal(self.close, self._async.instance)
         self._started = False
         self._terminated = False  # SIGTERM came, maybe before the start was over
 
@@ -70,23 +73,41 @@ class Consumer(Lifespan):
         self._async.stop()
 
     @overload
-    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*") -> None: ...
+    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*", sql: str | None = None) -> None: ...
     @overload
-    def subscribe(self, topic: str, listener: None = None, *, tags: str = "*") -> Callable[[L], L]: ...
-    def subscribe(self, topic: str, listener: Listener | None = None, *, tags: str = "*") -> Callable[[L], L] | None:
+    def subscribe(
+        self, topic: str, listener: None = None, *, tags: str = "*", sql: str | None = None
+    ) -> Callable[[L], L]: ...
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        type: type[T],
+        unfit: Listener | None = None,
+    ) -> Callable[[Callable[[list[T]], R]], Callable[[list[T]], R]]: ...
+    def subscribe(self, topic: str, listener: Listener | None = None, **how: Any) -> Any:
         """Give the topic's messages with these tags (`*`, `a`, `a || b`) to a listener, before or after the start.
 
-        Without a listener, returns a decorator for one. A topic has one listener: the latest.
+        Or, with `sql`, those of which an expression over properties is true: `price > 5 AND region IN ('EU', 'US')`.
+        Without a listener, returns a decorator for one. A topic has one listener: the latest. With a `type` it gets
+        values of that type, as `AsyncConsumer.subscribe` says.
         """
-        if listener is not None:
-            self._subscribe(topic, listener, tags)
-            return None
 
-        def decorate(function: L) -> L:
-            self._subscribe(topic, function, tags)
+        def decorate(function: Any) -> Any:
+            subscribe = partial(self._async.subscribe, topic, function, **how)
+            if self._started:
+                self._portal.call(subscribe)
+            else:
+                subscribe()
             return function
 
-        return decorate
+        if listener is None:
+            return decorate
+        decorate(listener)
+        return None
 
     def unsubscribe(self, topic: str) -> None:
         """Consume the topic no more; its queues are given away with their offsets stored, soon."""
@@ -107,7 +128,7 @@ class Consumer(Lifespan):
 
     @property
     def damaged_count(self) -> int:
-        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._async.damaged_count
 
     def reply(self, request: StoredMessage, body: bytes) -> None:
@@ -126,9 +147,3 @@ class Consumer(Lifespan):
         self._terminated = True
         if self._started:
             self.stop()
-
-    def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
-        if self._started:
-            self._portal.call(self._async.subscribe, topic, listener, tags=tags)
-        else:
-            self._async.subscribe(topic, listener, tags=tags)

@@ -9,6 +9,7 @@ from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
 from pyromq.client.lifespan import Lifespan
 from pyromq.message import MessageQueue
+from pyromq.net.connection_config import ConnectionConfig
 
 
 class QueueReader(Lifespan):
@@ -24,8 +25,17 @@ class QueueReader(Lifespan):
         *,
         timeout: float = 5.0,
         verify_checksums: bool = True,
+        connections: ConnectionConfig | None = None,
+        namespace: str | None = None,
     ) -> None:
-        self._async = AsyncQueueReader(group, namesrv, timeout=timeout, verify_checksums=verify_checksums)
+        self._async = AsyncQueueReader(
+            group,
+            namesrv,
+            timeout=timeout,
+            verify_checksums=verify_checksums,
+            connections=connections,
+            namespace=namespace,
+        )
         self._portal = Portal(self.close)
 
     def start(self) -> None:
@@ -69,16 +79,28 @@ class QueueReader(Lifespan):
         return self._portal.run(self._async.store_times, places)
 
     def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", max_bytes: int | None = None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        max_bytes: int | None = None,
     ) -> PullResult:
         """Pull once; see `AsyncQueueReader.pull`."""
-        return self._portal.run(self._async.pull, queue, offset, max_count, tags=tags, max_bytes=max_bytes)
+        return self._portal.run(self._async.pull, queue, offset, max_count, tags=tags, sql=sql, max_bytes=max_bytes)
 
     def pull_all(
-        self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
+        self,
+        places: Sequence[tuple[MessageQueue, int, int]],
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        max_bytes: int | None = None,
     ) -> list[PullResult]:
         """Pull at once from several places: queue, offset, most messages."""
-        return self._portal.run(self._async.pull_all, places, tags=tags, max_bytes=max_bytes)
+        return self._portal.run(self._async.pull_all, places, tags=tags, sql=sql, max_bytes=max_bytes)
 
     def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
         """Return where a group goes on in these queues; None where nothing is stored."""

@@ -43,7 +43,7 @@ class TransactionProducer(Producer):
         self, group: str, namesrv: str | None = None, *, check: Check, config: ProducerConfig | None = None
     ) -> None:
         self._async = AsyncTransactionProducer(group, namesrv, check=check, config=config)
-        self._portal = Portal(self.close)
+        self._portal = Portal(self.close, self._async.config.instance)
 
     def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None

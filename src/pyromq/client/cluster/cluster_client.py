@@ -6,32 +6,35 @@ Producers, consumers and admins each have one and ask brokers through it. Sends 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
+from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
 from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave
 from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
+from pyromq.net.address_server import REFRESH_SECONDS
 from pyromq.net.channel import Channel
-from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.pool import Pool
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.header import Header
+from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 API_SECONDS = 3.0  # for heartbeats and routes. Source: ClientConfig.mqClientApiTimeout
 REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its route
@@ -42,7 +45,8 @@ class ClusterClient:
 
     `announce` gives what heartbeats say, or None for a client that needs none; `answerers` have the answers to
     what brokers ask. `instance` is part of the client id, and clients of the same one share connections; None gives an
-    id that no other client has.
+    id that no other client has. `vip_channel`: what is sent goes to the brokers' ports - 2. `connections` None: as the
+    environment says. Topics are called as `names` unwraps them.
     """
 
     def __init__(
@@ -53,10 +57,13 @@ class ClusterClient:
         announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
         answerers: Sequence[object] = (),
         instance: str | None = None,
+        names: Namespace = NO_NAMESPACE,
         heartbeat_seconds: float = 30.0,
         route_refresh_seconds: float = 30.0,
-        connections: ConnectionConfig = PLAIN,
+        vip_channel: bool = False,
+        connections: ConnectionConfig | None = None,
     ) -> None:
+        self.names = names
         self.routes = Routes()
         self.client_id = ""
         self.ip = "127.0.0.1"
@@ -68,12 +75,13 @@ class ClusterClient:
         self._clock = clock
         self._announce = announce
         self._instance = instance
+        self._vip_channel = vip_channel
         self._heartbeat_seconds = heartbeat_seconds
         self._route_refresh_seconds = route_refresh_seconds
         self._member = Member(lambda: announce(self.client_id), Dispatcher(*answerers))
         self._shared: SharedConnections | None = None
-        self._connections = connections
-        self._pool = Pool(self._member.dispatcher, clock, connections)
+        self._connections = connections_of(connections)
+        self._pool = Pool(self._member.dispatcher, clock, self._connections)
         self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
@@ -97,6 +105,10 @@ class ClusterClient:
         self.client_id = f"{self.ip}@{self._instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
         self.running = True
         self.tasks.start(every(self._heartbeat_seconds, self.heartbeat, self._clock), name="heartbeat")
+        if self.name_servers.address_server is not None:
+            self.tasks.start(
+                every(REFRESH_SECONDS, self.name_servers.look_up, self._clock), name="look up name servers"
+            )
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
 
     async def close(self) -> None:
@@ -130,10 +142,30 @@ class ClusterClient:
         if self._greeted.get(address) is not channel:
             self._greeted[address] = channel
             self._silent.discard(address)
-            channel.exchange.on_close.append(lambda _: self._lost(address))
+            channel.exchange.on_close += (lambda _: self._lost(address),)
             if (body := self._announce(self.client_id)) is not None:
                 channel.notify(Heartbeat(), encode_body(body))
         return channel
+
+    def sending_address(self, address: str) -> str:
+        """Return where messages for the broker at an address go. Source: RocketMQ 4.9.8, MixAll.brokerVIPChannel."""
+        if not self._vip_channel:
+            return address
+        host, _, port = address.rpartition(":")
+        return f"{host}:{int(port) - 2}"
+
+    async def channel_for_sending(self, address: str) -> Channel:
+        """Return the connection for messages to a broker, which knows us by its own port. Raises `Unavailable`."""
+        channel = await self.channel(address)
+        if not self._vip_channel:
+            return channel
+        try:
+            return await self._pool.channel(self.sending_address(address))
+        except Unavailable as error:
+            raise Unavailable(
+                f"the VIP channel of broker {address} cannot be used: {error}; switch it on there "
+                "(vipChannelEnable=true), or leave out vip_channel"
+            ) from error
 
     async def route(self, topic: str) -> Route:
         """Return the known route of a topic, else ask for it. Raises `TopicNotFound` and `NoNameServer`."""
@@ -158,9 +190,14 @@ class ClusterClient:
         for topic in self.routes.topics:
             await self.refresh(topic)
 
-    async def ask(self, address: str, header: Header, body: bytes = b"", *, timeout: float = API_SECONDS) -> Response:
+    async def ask(
+        self, address: str, header: Header | Filled, body: bytes = b"", *, timeout: float = API_SECONDS
+    ) -> Response:
         """Ask the broker at an address; return its answer whatever the code. Raises `Unavailable`. Seconds."""
         self.check_running()
+        channel = self._pool.open_channel(address)
+        if channel is not None and self._greeted.get(address) is channel:
+            return await channel.call(header, body, timeout=timeout)  # which keeps to the timeout itself
         try:
             async with asyncio.timeout(timeout):
                 channel = await self.channel(address)
@@ -169,7 +206,7 @@ class ClusterClient:
             raise DeadlineExceeded(f"{address} did not answer within {timeout:g} s") from error
 
     async def ask_queue(
-        self, queue: MessageQueue, header: Header, *, timeout: float, broker_id: int = MASTER
+        self, queue: MessageQueue, header: Header | Filled, *, timeout: float, broker_id: int = MASTER
     ) -> Response:
         """Ask a broker that has the queue; tries until `timeout` (seconds), so that a restarted broker is found.
 
@@ -238,7 +275,7 @@ class ClusterClient:
 
     async def _fetch(self, topic: str) -> None:
         try:
-            body = await self._ask_route(topic)
+            body = await self._ask_route(self.names.wrap(topic))
         except TopicNotFound:
             self.routes.miss(topic)
             raise
@@ -256,7 +293,7 @@ class ClusterClient:
             except TopicNotFound as error:
                 raise TopicNotFound(
                     f"topic {topic!r} does not exist, and no broker creates topics by itself; create it first "
-                    f"(`pyromq topic create {topic}`)"
+                    f"(`pyromq topic create {self.names.wrap(topic)}`)"
                 ) from error
             self.routes.learn(route_for_new_topic(topic, template, new_queues))
 

@@ -10,11 +10,15 @@ import os
 import random
 from collections.abc import Sequence
 
-from pyromq.errors import AnotherServer, NoNameServer, ResponseCode, Unavailable, UsageError
+from pyromq.errors import ConnectionLost, NoNameServer, ResponseCode, TlsRefused, Unavailable, UsageError
+from pyromq.logs import logger_of
+from pyromq.net.address_server import AddressServer, is_url, parse_addresses
 from pyromq.net.channel import Channel
 from pyromq.net.pool import Pool
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
+
+logger = logger_of(__name__)
 
 VARIABLE = "NAMESRV_ADDR"  # as Java's clients call it
 DEFAULT = "127.0.0.1:9876"
@@ -30,7 +34,10 @@ def default_namesrv() -> str:
 
 
 def addresses_of(namesrv: str | None) -> list[str]:
-    """Return the addresses a client was given, or else the default ones. Raises `UsageError`."""
+    """Return the addresses a client was given, or the URL to look them up at, or else the default ones.
+
+    Raises `UsageError` for what is neither.
+    """
     if namesrv is not None:
         return parse_addresses(namesrv)
     try:
@@ -39,35 +46,44 @@ def addresses_of(namesrv: str | None) -> list[str]:
         raise UsageError(f"environment variable {VARIABLE}: {error}") from error
 
 
-def parse_addresses(text: str) -> list[str]:
-    """Return the addresses of `host:port;host:port`, in order. Raises `UsageError` naming what is no address."""
-    if not isinstance(text, str):
-        raise UsageError(f"namesrv={text!r:.80} is {type(text).__name__}; it is a text, host:port;host:port")
-    addresses = []
-    for part in text.replace(",", ";").split(";"):
-        address = part.strip().removeprefix("http://").rstrip("/")
-        if not address:
-            continue
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise UsageError(f"name server address {part.strip()!r} is not host:port, such as 127.0.0.1:9876")
-        addresses.append(address)
-    if not addresses:
-        raise UsageError("no name server address is given; give one as host:port, such as 127.0.0.1:9876")
-    return addresses
-
-
 class NameServers:
-    """Asks the configured name servers; a client starts at a random one, so that many clients spread."""
+    """Asks the configured name servers; a client starts at a random one, so that many clients spread.
+
+    `addresses` are theirs, or one URL: then there are none before the first `look_up`.
+    """
 
     def __init__(self, addresses: Sequence[str], pool: Pool, *, timeout: float) -> None:
-        self.addresses = list(addresses)
+        self.address_server = AddressServer(addresses[0]) if is_url(addresses[0]) else None
+        self.addresses = list(addresses) if self.address_server is None else []
         self._pool = pool
         self._timeout = timeout
-        self._current = random.randrange(len(self.addresses))
+        self._current = random.randrange(len(addresses))
+        self._silent = False
+
+    async def look_up(self) -> None:
+        """Ask the address server which name servers there are now. Raises `NoNameServer` where none were known yet.
+
+        Later failures are told once: those known are used on. Source: MQClientAPIImpl.fetchNameServerAddr.
+        """
+        if self.address_server is None:
+            return
+        try:
+            addresses = await self.address_server.look_up()
+        except NoNameServer as error:
+            if not self.addresses:
+                raise
+            if not self._silent:
+                logger.warning("%s; going on with %s", error, ";".join(self.addresses))
+            self._silent = True
+            return
+        self._silent = False
+        if addresses != self.addresses:
+            await self._change_to(addresses)
 
     async def connect(self) -> Channel:
         """Return a connection to one that can be reached. Raises `NoNameServer` saying what to do."""
+        if not self.addresses:
+            await self.look_up()
         failures: list[Unavailable] = []
         for _ in self.addresses:
             try:
@@ -99,13 +115,22 @@ class NameServers:
                 self._current += 1
         raise self._nobody(failure) from failure
 
-    async def ask_each(self, header: Header) -> list[Response]:
+    async def ask_each(self, header: Header, body: bytes = b"") -> list[Response]:
         """Return the answers of all, asked one after the other. Raises `Unavailable` at the first that gives none."""
         responses = []
         for address in self.addresses:
             channel = await self._pool.channel(address)
-            responses.append(await channel.call(header, timeout=self._timeout))
+            responses.append(await channel.call(header, body, timeout=self._timeout))
         return responses
+
+    async def _change_to(self, addresses: list[str]) -> None:
+        before, self.addresses = self.addresses, addresses
+        current = before[self._current % len(before)] if before else None
+        self._current = addresses.index(current) if current in addresses else random.randrange(len(addresses))
+        if before:
+            logger.info("name servers are now %s; they were %s", ";".join(addresses), ";".join(before))
+        for gone in set(before) - set(addresses):
+            await self._pool.drop(gone)
 
     @property
     def _address(self) -> str:
@@ -113,7 +138,9 @@ class NameServers:
 
     def _nobody(self, failure: Unavailable | None) -> NoNameServer:
         where = " or ".join(self.addresses)
-        if isinstance(failure, AnotherServer):
+        if isinstance(failure, TlsRefused):
+            return NoNameServer(f"no name server can be used at {where}: {failure}")
+        if isinstance(failure, ConnectionLost):
             where += f" ({failure})"
         return NoNameServer(
             f"no name server answers at {where}; start one with `pyromq serve` or give its address with "

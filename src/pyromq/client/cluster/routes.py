@@ -85,21 +85,21 @@ class Routes:
     """The routes a client has learned; they stay in use when no name server can be asked."""
 
     def __init__(self) -> None:
-        self._routes: dict[str, Route] = {}
+        self.known: dict[str, Route] = {}
         self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of a topic when it was asked for first
 
     def find(self, topic: str) -> Route | None:
-        return self._routes.get(topic)
+        return self.known.get(topic)
 
     def learn(self, route: Route) -> bool:
         """Remember a route; return whether it differs from what was known."""
-        known = self._routes.get(route.topic)
-        self._routes[route.topic] = route
+        known = self.known.get(route.topic)
+        self.known[route.topic] = route
         self._first.setdefault(route.topic, frozenset(route.readable))
         return known != route
 
     def forget(self, topic: str) -> None:
-        self._routes.pop(topic, None)
+        self.known.pop(topic, None)
 
     def miss(self, topic: str) -> None:
         """Note that there is no such topic now: all its queues will be later ones."""
@@ -111,13 +111,13 @@ class Routes:
 
     @property
     def topics(self) -> list[str]:
-        return list(self._routes)
+        return list(self.known)
 
     def broker_addresses(self, *, masters_only: bool = False) -> set[str]:
         """Return the addresses of all brokers that any known route names."""
         return {
             address
-            for route in self._routes.values()
+            for route in self.known.values()
             for by_id in route.addresses.values()
             for broker_id, address in by_id.items()
             if broker_id == MASTER or not masters_only

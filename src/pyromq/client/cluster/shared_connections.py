@@ -1,7 +1,8 @@
 """Clients of this process that share a client id: they share connections too, as brokers expect of one client.
 
 Only clients that were given the same `instance` do; every other client is one of its own. Clients on different event
-loops, as blocking ones are, share the id but not the connections. Source: RocketMQ 4.9.8, MQClientManager.
+loops share the id but not the connections; blocking ones of an instance are on one loop.
+Source: RocketMQ 4.9.8, MQClientManager.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import cast
 
 from pyromq.clock import Clock
-from pyromq.errors import UsageError
+from pyromq.errors import MQError, UsageError
 from pyromq.message import Property
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.pool import Pool
 from pyromq.record import decode
 from pyromq.remoting.bodies import HeartbeatBody
-from pyromq.remoting.command import Answered, Call
+from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import CheckTransaction
+from pyromq.remoting.later import Later
+from pyromq.remoting.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,9 +40,25 @@ class Member:
         return {consumer.group for consumer in body.consumers} if body is not None else set()
 
     @property
-    def groups(self) -> set[str]:
+    def producer_groups(self) -> set[str]:
         body = self.announce()
-        return self.consumer_groups | ({producer.group for producer in body.producers} if body is not None else set())
+        return {producer.group for producer in body.producers} if body is not None else set()
+
+    @property
+    def groups(self) -> set[str]:
+        return self.consumer_groups | self.producer_groups
+
+    def check_beside(self, other: Member, instance: str) -> None:
+        """Raise `UsageError` where both consume, or both produce, for one group: brokers could not tell them apart."""
+        for kind, mine, taken in (
+            ("consumer", self.consumer_groups, other.consumer_groups),
+            ("producer", self.producer_groups, other.producer_groups),
+        ):
+            if both := mine & taken:
+                raise UsageError(
+                    f"this process has a {kind} of group {min(both)} with instance {instance!r} already; "
+                    f"give one of the two another {kind.capitalize()}Config.instance"
+                )
 
 
 class SharedConnections:
@@ -50,14 +68,20 @@ class SharedConnections:
         self.key = key
         self.members: list[Member] = []
         self.keeps_fields = False
-        # In all that connections need of it, this is a dispatcher.
-        self.pool = Pool(cast(Dispatcher, self), clock, connections)
+        self.refusals = Refusals(clock)
+        self.pool = Pool(self, clock, connections)
 
-    def dispatch(self, call: Call) -> Answered | Future[Answered]:
+    def dispatch(self, call: Call) -> Answered | Future[Answered] | Later:
         return self._member(call).dispatcher.dispatch(call)
 
-    def dispatch_burst(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
-        return [self.dispatch(call) for call in calls]
+    def refused(self, error: MQError, call: Call) -> Reply:
+        return self._member(call).dispatcher.refused(error, call)
+
+    def failure(self, error: BaseException, call: Call) -> Reply:
+        return self._member(call).dispatcher.failure(error, call)
+
+    def dispatch_run(self, calls: list[Call]) -> None:
+        """Answer nothing at once: each request is for a member."""
 
     def _member(self, call: Call) -> Member:
         group = _group(call)
@@ -73,17 +97,13 @@ def join(
 
     Members whose connections are made differently share the id only.
 
-    Raises `UsageError` when the process has a client of that instance in the same consumer group already.
+    Raises `UsageError` when the process has a client of that instance in the same group already: a second consumer, or
+    a second producer. Source: MQClientInstance.registerConsumer, registerProducer.
     """
     process = (os.getpid(), *named)
-    mine = member.consumer_groups
     for shared in _instances.values():
         for other in shared.members if shared.key[:3] == process else ():
-            if taken := mine & other.consumer_groups:
-                raise UsageError(
-                    f"this process has a consumer of group {min(taken)} with instance {named[1]!r} already; "
-                    "give one of the two another ConsumerConfig.instance"
-                )
+            member.check_beside(other, named[1])
     key = (*process, id(asyncio.get_running_loop()), *_kind(connections))
     shared = _instances.setdefault(key, SharedConnections(key, clock, connections))
     shared.members.append(member)

@@ -8,7 +8,6 @@ Source: RocketMQ 4.9.8, org.apache.rocketmq.client.consumer.rebalance and Consis
 from __future__ import annotations
 
 import hashlib
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from typing import TypeVar
 
 from pyromq.client.config import Strategy
 from pyromq.errors import UsageError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 T = TypeVar("T")
 

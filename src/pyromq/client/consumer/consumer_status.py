@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.consumption_rates import SAMPLE_SECONDS, ConsumptionRates
+from pyromq.client.consumer.stacks import stacks
+from pyromq.clock import Clock
 from pyromq.errors import BrokerError
 from pyromq.message import MessageQueue
+from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.bodies import (
     ConsumerEntry,
     ConsumerRunning,
@@ -54,11 +59,22 @@ class Consumption:
 
 
 class Reporting:
-    """Answers for one consumer. `started_ms` is set when it starts."""
+    """Answers for one consumer, from the `start` of its work on. `rates` is fed by who pulls and consumes.
 
-    def __init__(self, consumption: Consumption) -> None:
-        self.started_ms = 0
+    Who asks says names as `names` wraps them.
+    """
+
+    def __init__(self, consumption: Consumption, clock: Clock, names: Namespace) -> None:
+        self.rates = ConsumptionRates(clock)
+        self._started_ms = 0
         self._consumption = consumption
+        self._names = names
+        self._clock = clock
+
+    def start(self, tasks: Tasks) -> None:
+        """The consumer starts; its rates are sampled by a task among these."""
+        self._started_ms = self._clock.now_ms()
+        tasks.start(every(SAMPLE_SECONDS, self.rates.sample, self._clock), name="sample rates")
 
     @answers(ConsumerIdsChanged)
     def members_changed(self, header: ConsumerIdsChanged, call: Call) -> Reply:
@@ -73,27 +89,31 @@ class Reporting:
         table = decode_body(ResetOffsets, call.body).offsets
         if isinstance(table, list):
             table = {MessageQueue(each.topic, each.broker_name, each.queue_id): each.offset for each in table}
-        self._consumption.reset(table)
+        self._consumption.reset({self._names.unwrap_queue(queue): offset for queue, offset in table.items()})
         return Reply()
 
     @answers(ConsumerStatusOfClient)
     def status(self, header: ConsumerStatusOfClient, call: Call) -> Reply:
         """How far each queue of a topic is."""
         self._consumption.check(header.group)
-        positions = self._consumption.positions()
+        names = self._names
+        positions = {names.wrap_queue(queue): offset for queue, offset in self._consumption.positions().items()}
         of_topic = {queue: offset for queue, offset in sorted(positions.items()) if queue.topic == header.topic}
         return Reply(body=encode_body(ConsumerStatus(queues=of_topic)))
 
     @answers(ConsumerRunningState)
     def running(self, header: ConsumerRunningState, call: Call) -> Reply:
-        """The consumer's settings, queues and subscriptions; there is no thread dump."""
+        """The consumer's settings, queues, subscriptions and rates, and if wanted the stacks of threads and tasks."""
         self._consumption.check(header.consumer_group)
         entry, config = self._consumption.entry(), self._consumption.config
+        names = self._names
+        queues = {names.wrap_queue(queue): each for queue, each in self._consumption.queues().items()}
+        topics = {each.topic for each in entry.subscriptions} | {queue.topic for queue in queues}
         body = ConsumerRunning(
             properties={
                 "PROP_CONSUME_TYPE": entry.consume_type,
                 "PROP_CLIENT_VERSION": VERSION_NAME,
-                "PROP_CONSUMER_START_TIMESTAMP": str(self.started_ms),
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "consumerGroup": entry.group,
                 "messageModel": entry.message_model,
                 "consumeFromWhere": entry.consume_from,
@@ -102,6 +122,8 @@ class Reporting:
                 **self._consumption.settings,
             },
             subscriptions=entry.subscriptions,
-            queues=dict(sorted(self._consumption.queues().items())),
+            queues=dict(sorted(queues.items())),
+            rates={topic: self.rates.of(names.unwrap(topic)) for topic in sorted(topics)},
+            stack=stacks() if header.stack_wanted else None,
         )
         return Reply(body=encode_body(body))

@@ -14,17 +14,17 @@ ours is for the rebalance to say, what is done with them for `Work`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.clock import Clock
 from pyromq.errors import MQError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 HAND_OVER_SECONDS = 0.5  # how long a queue given away waits for those at work on it
 PATIENCE_SECONDS = 0.7  # how long its next owner waits for that, where order is not kept

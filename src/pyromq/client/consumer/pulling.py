@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.namespace import Namespace
+from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.damage import DamagedMessage, are_in_place, examine
+from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import ResponseCode, StoreCorrupt
-from pyromq.filter.tags import parse_tags, subscribed_tags
+from pyromq.filter.subscribed import Wanted
+from pyromq.filter.tags import EVERYTHING
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.record import decode_all
 from pyromq.remoting.codes import PullFlag
 from pyromq.remoting.command import Response
+from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
+
+FEW = 32  # messages that every broker gives at once
+BULK_BYTES = 1 << 19  # asked for with more: 32 messages and 256 KiB are what a broker gives who is not asked
 
 
 class PullStatus(Enum):
@@ -35,7 +44,7 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What to pull: at most `max_count` messages with `tags`, waiting at the broker for up to `wait_seconds`.
+    """What to pull: at most `max_count` messages that are `wanted`, waiting at the broker for up to `wait_seconds`.
 
     `timeout` is how long the answer may take beyond that; `broker_id` 0 is the master. `commit_offset`, when given,
     is stored as where the group goes on. A broker of ours gives up to `max_bytes` of records (and more than 32
@@ -43,13 +52,45 @@ class PullRequest:
     """
 
     max_count: int = 32
-    tags: str = "*"
+    wanted: Wanted = EVERYTHING
     wait_seconds: float = 0.0
     timeout: float = 5.0
     broker_id: int = 0
     commit_offset: int | None = None
     max_bytes: int | None = None
     verify: bool = True
+    max_body_bytes: int = MAX_BODY_BYTES  # how much a compressed body may unfold to
+
+    @classmethod
+    def once(cls, config: ConsumerConfig, max_count: int, wanted: Wanted, *, wait_seconds: float) -> PullRequest:
+        """Return what is asked for by who pulls by hand."""
+        checks = config.verify_checksums, config.max_body_bytes
+        return cls(max_count, wanted, wait_seconds, config.timeout, 0, None, None, *checks)
+
+    @classmethod
+    def ahead(
+        cls,
+        config: ConsumerConfig,
+        wanted: Wanted,
+        *,
+        room: int,
+        wait_seconds: float,
+        broker_id: int,
+        commit_offset: int | None = None,
+    ) -> PullRequest:
+        """Return what is asked for by who fetches ahead, up to `room` messages or a few more: many at once."""
+        count = min(config.pull_count, max(room, FEW))
+        return cls(
+            count,
+            wanted,
+            wait_seconds,
+            config.timeout,
+            broker_id,
+            commit_offset,
+            BULK_BYTES if count > FEW else None,
+            config.verify_checksums,
+            config.max_body_bytes,
+        )
 
 
 class PullResult:
@@ -59,7 +100,9 @@ class PullResult:
     back as stored (see `pyromq.record`), before the filter by tag names.
     """
 
-    def __init__(self, queue: MessageQueue, offset: int, response: Response, request: PullRequest) -> None:
+    def __init__(
+        self, queue: MessageQueue, offset: int, response: Response, request: PullRequest, names: Namespace
+    ) -> None:
         header = response.header(PullMessageResponse)
         self.queue = queue
         self.offset = offset
@@ -70,6 +113,7 @@ class PullResult:
         self.suggested_broker_id = header.suggested_broker_id
         self.raw = response.body
         self._request = request
+        self._names = names
         self._messages: list[StoredMessage] | None = None
         self._damaged: list[DamagedMessage] = []
 
@@ -88,19 +132,26 @@ class PullResult:
         return self._damaged
 
     def _decoded(self) -> list[StoredMessage]:
-        verify, tags = self._request.verify, parse_tags(self._request.tags)
+        verify, wanted = self._request.verify, self._request.wanted
         try:
-            messages = decode_all(self.raw, check_crc=verify)
+            messages = decode_all(self.raw, check_crc=verify, broker_name=self.queue.broker_name)
             sound = not verify or are_in_place(messages, self.offset, self.next_offset)
         except StoreCorrupt:
             sound = False
         if not sound:
-            place = self.queue, self.offset, self.next_offset
+            place = self._names.wrap_queue(self.queue), self.offset, self.next_offset
             messages, self._damaged = examine(bytes(self.raw), *place, verify=verify)
-        if tags.tags:  # the broker compared hashes only
-            messages = [message for message in messages if tags.accepts_tag(message.tags)]
-        for message in messages:
-            message.broker_name = self.queue.broker_name
+            self._damaged = [replace(each, queue=self.queue) for each in self._damaged]
+            for message in messages:
+                message.broker_name = self.queue.broker_name
+        if self._request.max_body_bytes != MAX_BODY_BYTES:
+            for message in messages:
+                message.max_body_bytes = self._request.max_body_bytes
+        if self._names.name:
+            for message in messages:
+                message.topic = self._names.unwrap(message.topic)
+        if wanted.accepts_code is not None:  # the broker compared hashes only
+            messages = [message for message in messages if wanted.accepts_tag(message.tags)]
         return messages
 
 
@@ -108,29 +159,37 @@ async def pull(
     cluster: ClusterClient, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
 ) -> PullResult:
     """Pull once. Raises what the broker answers, or `Unavailable` when no broker answers in time."""
-    tags = subscribed_tags(request.tags)
     flags = PullFlag.SUBSCRIPTION
     if request.wait_seconds > 0:
         flags |= PullFlag.SUSPEND
     if request.commit_offset is not None:
         flags |= PullFlag.COMMIT_OFFSET
-    header = PullMessage(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_count=request.max_count,
-        sys_flag=int(flags),
-        commit_offset=request.commit_offset or 0,
-        suspend_ms=int(request.wait_seconds * 1000),
-        subscription=tags.expression,
-        subscription_version=0,
-        expression_type="TAG",
-        max_bytes=request.max_bytes,
-        broker_name=queue.broker_name,
-    )
+    wire = cluster.names.wrap_queue(queue)
+    template = _template(group, wire, int(flags), int(request.wait_seconds * 1000), request.wanted, request.max_bytes)
+    header = Filled(template, (offset, request.commit_offset or 0, request.max_count))
     response = await cluster.ask_queue(
         queue, header, timeout=request.wait_seconds + request.timeout, broker_id=request.broker_id
     )
     response.check(*_STATUSES)
-    return PullResult(queue, offset, response, request)
+    return PullResult(queue, offset, response, request, cluster.names)
+
+
+@lru_cache(maxsize=4096)
+def _template(
+    group: str, queue: MessageQueue, flags: int, suspend_ms: int, wanted: Wanted, max_bytes: int | None
+) -> HeaderTemplate:
+    """Return the request in which only where and how much changes from pull to pull."""
+    return HeaderTemplate(
+        PullMessage,
+        ("queue_offset", "commit_offset", "max_count"),
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        sys_flag=flags,
+        suspend_ms=suspend_ms,
+        subscription=wanted.expression,
+        subscription_version=0,
+        expression_type=wanted.expression_type,
+        broker_name=queue.broker_name,
+        max_bytes=max_bytes,
+    )

@@ -7,17 +7,17 @@ others after 60 s without renewal. Source: RocketMQ 4.9.8, RebalanceImpl.lock, l
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Iterable
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.errors import MQError, Unavailable
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.headers import LockQueues, UnlockQueues
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LOCK_REQUEST_SECONDS = 1.0
 RENEW_SECONDS = 20.0  # a broker keeps a lock for 60 s. Source: ConsumeMessageOrderlyService.lockMQPeriodically
@@ -63,8 +63,11 @@ class QueueLocks:
             logger.debug("group %s: no answer about the locks of %d queues: %s", self._group, len(queues), error)
             return {}
         for refused in locked.refused or ():
-            self._holders[refused.queue.queue] = f"{refused.client_id}, for {refused.age_ms / 1000:.1f} s"
-        held = {wire.queue for wire in locked.queues}
+            self._holders[self._cluster.names.unwrap_queue(refused.queue.queue)] = (
+                f"{refused.client_id}, for {refused.age_ms / 1000:.1f} s"
+            )
+        names = self._cluster.names
+        held = {names.unwrap_queue(wire.queue) for wire in locked.queues}
         return {queue: queue in held for queue in queues}
 
     async def _unlock(self, queues: list[MessageQueue]) -> None:
@@ -81,7 +84,7 @@ class QueueLocks:
         lock = QueueLock(
             group=self._group,
             client_id=self._cluster.client_id,
-            queues=[WireQueue.of(queue) for queue in queues],
+            queues=[WireQueue.of(self._cluster.names.wrap_queue(queue)) for queue in queues],
             tied_to_connection=True,
         )
         return encode_body(lock)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.errors import ResponseCode
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import RETRY_PREFIX
 from pyromq.remoting.headers import (
@@ -20,7 +20,7 @@ from pyromq.remoting.headers import (
     UpdateConsumerOffset,
 )
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class QueueOffsets:
@@ -28,25 +28,31 @@ class QueueOffsets:
 
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
         self._cluster = cluster
+        self._names = cluster.names
         self._timeout = timeout
         self._begun: dict[tuple[str, str, str], asyncio.Event] = {}  # by group, topic and broker name
 
     async def least(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still there."""
         return await self._ask(
-            queue, MinOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+            queue,
+            MinOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
         )
 
     async def end(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
         return await self._ask(
-            queue, MaxOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+            queue,
+            MaxOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
         )
 
     async def by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a time (ms since 1970)."""
         question = SearchOffset(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
+            topic=self._names.wrap(queue.topic),
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            broker_name=queue.broker_name,
         )
         return await self._ask(queue, question)
 
@@ -80,7 +86,7 @@ class QueueOffsets:
     async def _stored(self, group: str, queue: MessageQueue, *, zero_if_not_found: bool | None) -> int | None:
         question = QueryConsumerOffset(
             consumer_group=group,
-            topic=queue.topic,
+            topic=self._names.wrap(queue.topic),
             queue_id=queue.queue_id,
             broker_name=queue.broker_name,
             zero_if_not_found=zero_if_not_found,
@@ -154,7 +160,7 @@ class QueueOffsets:
     async def _store(self, group: str, queue: MessageQueue, offset: int) -> None:
         order = UpdateConsumerOffset(
             consumer_group=group,
-            topic=queue.topic,
+            topic=self._names.wrap(queue.topic),
             queue_id=queue.queue_id,
             commit_offset=offset,
             broker_name=queue.broker_name,

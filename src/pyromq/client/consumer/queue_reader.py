@@ -10,14 +10,17 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.cluster.routes import Route
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import NoPermission, TopicNotFound
+from pyromq.filter.subscribed import wanted_by
 from pyromq.message import MessageQueue
-from pyromq.names import AUTO_CREATE_TOPIC, check_group, check_topic, retry_topic
+from pyromq.names import AUTO_CREATE_TOPIC, retry_topic
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import TopicList, TopicStats, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.headers import CreateTopic, TopicNames, TopicStatistics
@@ -30,10 +33,10 @@ MAX_RETRY_QUEUES = 1
 class AsyncQueueReader(AsyncLifespan):
     """Reads queues in the name of `group`, for programs with an event loop; `QueueReader` is the same without one.
 
-    `timeout` is seconds for each request. With `verify_checksums` a pull's `messages` are without those whose bodies do
-    not match their checksums, which are in its `damaged`; `raw` is as it came. Methods raise `Unavailable` when nobody
-    answers within `timeout`, else what the broker answers. Entering raises `NoNameServer` at once when no name server
-    can be reached.
+    `connections` are as for `AsyncAdmin`, `namespace` as in `ConsumerConfig`; `timeout` is seconds for each request.
+    With `verify_checksums` a pull's `messages` are without those whose bodies do not match their checksums, which are
+    in its `damaged`; `raw` is as it came. Methods raise `Unavailable` when nobody answers within `timeout`, else what
+    the broker answers. Entering raises `NoNameServer` at once when no name server can be reached.
     """
 
     def __init__(
@@ -44,12 +47,15 @@ class AsyncQueueReader(AsyncLifespan):
         timeout: float = 5.0,
         verify_checksums: bool = True,
         clock: Clock | None = None,
+        connections: ConnectionConfig | None = None,
+        namespace: str | None = None,
     ) -> None:
-        check_group(group)
+        names = self._names = namespace_of(namespace, namesrv)
         self.group = group
+        self._wire_group = names.checked_group(group)
         self._timeout = timeout
         self._verify = verify_checksums
-        self._cluster = ClusterClient(namesrv, clock or SystemClock())
+        self._cluster = ClusterClient(namesrv, clock or SystemClock(), connections=connections, names=names)
         self._offsets = QueueOffsets(self._cluster, timeout=timeout)
 
     async def start(self) -> None:
@@ -62,10 +68,12 @@ class AsyncQueueReader(AsyncLifespan):
             await self._cluster.close()
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, reserved ones included, in order."""
+        """Return the names of all topics, reserved ones included, in order; of a namespace, those in it."""
         self._cluster.check_running()
         response = await self._cluster.name_servers.ask(TopicNames())
-        return sorted(set(decode_body(TopicList, response.check().body).topics))
+        found = set(decode_body(TopicList, response.check().body).topics)
+        own = self._names
+        return sorted(own.unwrap(topic) for topic in found if not own.name or own.unwrap(topic) != topic)
 
     async def brokers(self) -> list[str]:
         """Return the names of all brokers that the name server knows now, in order."""
@@ -112,7 +120,7 @@ class AsyncQueueReader(AsyncLifespan):
     async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
         """Return the store time (ms) of the message at an offset; None where there is none."""
         request = PullRequest(1, timeout=self._timeout, verify=False)  # whatever its body
-        messages = (await pull(self._cluster, self.group, queue, offset, request=request)).messages
+        messages = (await pull(self._cluster, self._wire_group, queue, offset, request=request)).messages
         return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
 
     async def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
@@ -121,29 +129,47 @@ class AsyncQueueReader(AsyncLifespan):
         return dict(zip(places, times, strict=True))
 
     async def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", max_bytes: int | None = None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        max_bytes: int | None = None,
     ) -> PullResult:
         """Pull once. A broker that gives large pulls gives up to `max_bytes` of records, others as configured."""
-        request = PullRequest(max_count, tags, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
-        return await pull(self._cluster, self.group, queue, offset, request=request)
+        wanted = wanted_by(tags, sql)
+        request = PullRequest(max_count, wanted, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
+        return await pull(self._cluster, self._wire_group, queue, offset, request=request)
 
     async def pull_all(
-        self, places: Sequence[tuple[MessageQueue, int, int]], *, tags: str = "*", max_bytes: int | None = None
+        self,
+        places: Sequence[tuple[MessageQueue, int, int]],
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        max_bytes: int | None = None,
     ) -> list[PullResult]:
         """Pull at once from several places: queue, offset, most messages; else as `pull`."""
         return await asyncio.gather(
-            *(self.pull(queue, offset, count, tags=tags, max_bytes=max_bytes) for queue, offset, count in places)
+            *(
+                self.pull(queue, offset, count, tags=tags, sql=sql, max_bytes=max_bytes)
+                for queue, offset, count in places
+            )
         )
 
     async def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
         """Return where a group goes on in these queues; None where nothing is stored."""
         queues = list(queues)
-        found = await asyncio.gather(*(self._offsets.committed(group, queue) for queue in queues))
+        found = await asyncio.gather(*(self._offsets.committed(self._names.wrap(group), queue) for queue in queues))
         return dict(zip(queues, found, strict=True))
 
     async def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None:
         """Store where a group goes on, so that tools show how far it is; true at the brokers when this returns."""
-        await asyncio.gather(*(self._offsets.commit(group, queue, offset) for queue, offset in offsets.items()))
+        await asyncio.gather(
+            *(self._offsets.commit(self._names.wrap(group), queue, offset) for queue, offset in offsets.items())
+        )
 
     async def announce_group(self, group: str) -> None:
         """See that the group's retry topic exists: RocketMQ's tools look for a group's brokers there."""
@@ -154,7 +180,7 @@ class AsyncQueueReader(AsyncLifespan):
         except TopicNotFound:
             pass
         header = CreateTopic(
-            topic=topic,
+            topic=self._names.wrap(topic),
             read_queues=MAX_RETRY_QUEUES,
             write_queues=MAX_RETRY_QUEUES,
             permission=int(Permission.READ | Permission.WRITE),
@@ -164,7 +190,7 @@ class AsyncQueueReader(AsyncLifespan):
             (await self._cluster.ask(address, header, timeout=self._timeout)).check()
 
     async def _route(self, topic: str) -> Route:
-        check_topic(topic)
+        topic = self._names.checked_topic(topic)
         self._cluster.check_running()
         await self._cluster.refresh(topic)
         return await self._cluster.route(topic)
@@ -176,10 +202,13 @@ class AsyncQueueReader(AsyncLifespan):
         found: dict[MessageQueue, Bounds] = {}
         for name in sorted({queue.broker_name for queue in route.readable}):
             anyone = next(queue for queue in route.readable if queue.broker_name == name)
-            response = await self._cluster.ask_queue(anyone, TopicStatistics(topic=topic), timeout=self._timeout)
+            response = await self._cluster.ask_queue(
+                anyone, TopicStatistics(topic=self._names.wrap(topic)), timeout=self._timeout
+            )
             stats = decode_body(TopicStats, response.check().body)
-            found |= {queue: (each.min_offset, each.max_offset) for queue, each in stats.queues.items()}
-            doubted = {queue: found[queue] for queue, each in stats.queues.items() if each.last_update_ms <= 0}
+            of_queues = {self._names.unwrap_queue(queue): each for queue, each in stats.queues.items()}
+            found |= {queue: (each.min_offset, each.max_offset) for queue, each in of_queues.items()}
+            doubted = {queue: found[queue] for queue, each in of_queues.items() if each.last_update_ms <= 0}
             found |= await self.live_bounds(doubted)  # the last message is gone, so probably all are
         return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in route.readable}
 

@@ -6,7 +6,6 @@ Source: RocketMQ 4.9.8, RebalanceImpl and RebalanceService.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
@@ -17,12 +16,13 @@ from pyromq.client.config import ConsumerConfig, Strategy
 from pyromq.client.consumer.owned_queues import Owned
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import RETRY_PREFIX
 from pyromq.remoting.bodies import ConsumerIds, decode_body
 from pyromq.remoting.headers import ConsumerList
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 # After a run that could not take or share everything: soon, then later and later. Source: RocketMQ 5, RebalanceService.
 SOON_SECONDS = 0.05
@@ -169,7 +169,7 @@ class Rebalance(Generic[Q]):
                 return list(route.readable)
             clients = await self._members(route, members)
             queues = sorted(route.readable)
-            share = self._strategy(self._group, self._cluster.client_id, queues, clients) if queues else []
+            share = self._allocate(queues, clients) if queues else []
         except TopicNotFound:
             if not topic.startswith(
                 RETRY_PREFIX
@@ -181,6 +181,13 @@ class Rebalance(Generic[Q]):
             return None
         self._said.pop(topic, None)
         return share
+
+    def _allocate(self, queues: list[MessageQueue], clients: list[str]) -> list[MessageQueue]:
+        """Return our share. Strategies see brokers' names, as those of the group's members in Java do."""
+        names = self._cluster.names
+        wire_queues = [names.wrap_queue(queue) for queue in queues]
+        share = self._strategy(self._group, self._cluster.client_id, wire_queues, clients)
+        return [names.unwrap_queue(queue) for queue in share]
 
     async def _members(self, route: Route, members: dict[str, list[str]]) -> list[str]:
         """Return the group's members, in order, as one broker of the topic knows them."""

@@ -6,7 +6,6 @@ Knows no queues: sharing them begins where this calls `joined`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -14,11 +13,15 @@ from typing import Generic, TypeVar
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.sql import SqlFilter
+from pyromq.filter.subscribed import Wanted
+from pyromq.filter.tags import EVERYTHING, TagFilter
+from pyromq.logs import logger_of
 from pyromq.names import retry_topic
-from pyromq.remoting.bodies import Subscription
+from pyromq.remoting.bodies import ClientCheck, Subscription, encode_body
+from pyromq.remoting.headers import CheckClient
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 L = TypeVar("L")
 
@@ -27,13 +30,13 @@ L = TypeVar("L")
 class _Subscribed(Generic[L]):
     """What the application wants of a topic. `version` is the wall clock's ms when it said so."""
 
-    tags: str
+    wanted: Wanted
     listener: L
     version: int
 
 
 class Subscriptions(Generic[L]):
-    """The topics of one consumer, each with its tags and what listens to it.
+    """The topics of one consumer, each with what is wanted of it and what listens to it.
 
     With `retries` the group's retry topic is one of them. `joined` is called each time brokers have heard of a change.
     """
@@ -48,6 +51,7 @@ class Subscriptions(Generic[L]):
         self._joined = joined
         self._subscribed: dict[str, _Subscribed[L]] = {}
         self._follows = False  # hears of changed routes
+        self._unchecked: set[str] = set()  # topics with an expression that no broker has looked at yet
 
     @property
     def topics(self) -> list[str]:
@@ -55,10 +59,10 @@ class Subscriptions(Generic[L]):
         topics = sorted(self._subscribed)
         return [*topics, retry_topic(self._group)] if topics and self._retries else topics
 
-    def tags(self, topic: str) -> str:
-        """Return the tags wanted of a topic: all, where the application did not speak of it."""
+    def wanted(self, topic: str) -> Wanted:
+        """Return what is wanted of a topic: everything, where the application did not speak of it."""
         subscribed = self._subscribed.get(topic)
-        return subscribed.tags if subscribed is not None else "*"
+        return subscribed.wanted if subscribed is not None else EVERYTHING
 
     def listener(self, topic: str) -> L | None:
         """Return who listens to a topic; None where nobody subscribes to it any more."""
@@ -68,9 +72,11 @@ class Subscriptions(Generic[L]):
     def __contains__(self, topic: str) -> bool:
         return topic in self._subscribed
 
-    def add(self, topic: str, tags: str, listener: L) -> None:
-        """Subscribe to a topic, or with another listener or other tags. While the client runs, brokers hear it soon."""
-        self._subscribed[topic] = _Subscribed(tags, listener, self._clock.now_ms())
+    def add(self, topic: str, wanted: Wanted, listener: L) -> None:
+        """Subscribe to a topic, or with another listener or filter. While the client runs, brokers hear it soon."""
+        self._subscribed[topic] = _Subscribed(wanted, listener, self._clock.now_ms())
+        if isinstance(wanted, SqlFilter):
+            self._unchecked.add(topic)
         self._announce_soon()
 
     def remove(self, topic: str) -> None:
@@ -81,11 +87,16 @@ class Subscriptions(Generic[L]):
 
     def announced(self) -> list[Subscription]:
         """What heartbeats say."""
-        return [subscription(topic, self.tags(topic), self._version(topic)) for topic in self.topics]
+        return [self._said(topic) for topic in self.topics]
 
     async def join(self) -> None:
-        """Be known as a member at every broker that has one of the topics, from now on also at those that come."""
+        """Be known as a member at every broker that has one of the topics, from now on also at those that come.
+
+        Raises what a broker says to an expression: nothing would ever come of it.
+        """
         await asyncio.gather(*(self._learn(topic) for topic in self.topics))
+        for topic in self._unchecked & self._subscribed.keys():
+            await self._check(topic)
         await self._cluster.heartbeat()
         if not self._follows:
             self._follows = True
@@ -95,6 +106,9 @@ class Subscriptions(Generic[L]):
         """Join with what has changed, and tell so."""
         await self.join()
         self._joined()
+
+    def _said(self, topic: str) -> Subscription:
+        return subscription(self._cluster.names.wrap(topic), self.wanted(topic), self._version(topic))
 
     def _version(self, topic: str) -> int:
         subscribed = self._subscribed.get(topic)
@@ -110,14 +124,28 @@ class Subscriptions(Generic[L]):
         except MQError as error:
             logger.debug("group %s: no route of %s yet: %s", self._group, topic, error)  # rebalance says so
 
+    async def _check(self, topic: str) -> None:
+        route = self._cluster.routes.find(topic)
+        queues = route.readable if route is not None else ()
+        for address in filter(None, (route.master(queue.broker_name) for queue in queues if route is not None)):
+            body = encode_body(ClientCheck(self._cluster.client_id, self._group, self._said(topic)))
+            (await self._cluster.ask(address, CheckClient(), body)).check()
+            self._unchecked.discard(topic)
+            return
+
     def _route_changed(self, topic: str) -> None:
         if topic in self.topics:
             self._announce_soon()  # there may be a broker that has not heard of us
 
 
-def subscription(topic: str, expression: str, version: int = 0) -> Subscription:
-    """Return what a heartbeat says of one topic, for the tags of `expression`."""
-    tags = parse_tags(expression)
+def subscription(topic: str, wanted: Wanted, version: int = 0) -> Subscription:
+    """Return what a heartbeat says of one topic."""
+    tags = wanted if isinstance(wanted, TagFilter) else EVERYTHING
     return Subscription(
-        topic=topic, expression=tags.expression, tags=sorted(tags.tags), codes=sorted(tags.codes), version=version
+        topic=topic,
+        expression=wanted.expression,
+        expression_type=wanted.expression_type,
+        tags=sorted(tags.tags),
+        codes=sorted(tags.codes),
+        version=version,
     )

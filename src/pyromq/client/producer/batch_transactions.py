@@ -145,8 +145,8 @@ class AsyncAttempt:
     def _header(self, queue: MessageQueue, number: int) -> Header:
         config = self._runs.config
         return SendHalfRun(
-            producer_group=self._runs.group,
-            topic=queue.topic,
+            producer_group=self._runs.wire_group,
+            topic=self._runs.names.wrap(queue.topic),
             default_topic=config.template_topic,
             default_topic_queue_count=config.new_topic_queues,
             queue_id=queue.queue_id,

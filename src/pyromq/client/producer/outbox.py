@@ -6,22 +6,32 @@ Takes what is prepared (see `pending_send`); what a message is made of, and who 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
+from pyromq import speedups
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ProducerConfig
-from pyromq.client.producer.pending_send import STATUSES, PendingSend, SelectorRaised
+from pyromq.client.producer.pending_send import STATUSES, PendingSend, SelectorRaised, plain_properties
 from pyromq.client.producer.queue_selection import QueueSelection
 from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable, from_response
 from pyromq.message import MessageQueue, SendResult, SendStatus
+from pyromq.message_id import UniqueIds
 from pyromq.net.channel import Channel
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import SendBatchMessage, SendMessageResponse, SendMessageV2
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.requests import ExpressOutbox, ExpressSend, ResultMaker
+
+    _results = ResultMaker(SendResult, SendStatus.OK)
 
 _VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
@@ -35,25 +45,69 @@ class Outbox:
 
     def __init__(self, group: str, cluster: ClusterClient, config: ProducerConfig, clock: Clock) -> None:
         self.in_flight = 0
+        self.pending_bytes = 0  # of their bodies, where that has a limit
+        self.most_bytes = sys.maxsize if config.max_pending_bytes is None else config.max_pending_bytes
+        self._counts_bytes = config.max_pending_bytes is not None
         self._group = group
         self._cluster = cluster
         self._config = config
         self._clock = clock
         self._selection = QueueSelection(clock, avoid_slow=config.avoid_slow_brokers)
-        self._templates: dict[tuple[str, str], HeaderTemplate] = {}
+        self._templates: dict[tuple[bool, str, str], HeaderTemplate] = {}
+        self._channels: dict[str, tuple[Route, Channel]] = {}  # those used last, by the name of the broker
         self._stalled: dict[str, deque[PendingSend]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
+        self._express: ExpressOutbox | None = None
+
+    def open_express(
+        self, ids: UniqueIds, create_future: Callable[[], asyncio.Future[SendResult]]
+    ) -> ExpressOutbox | None:
+        """Open the compiled way for plain messages, if there is one, and return it."""
+        if speedups.is_active and not self._config.avoid_slow_brokers:
+            self._express = ExpressOutbox(
+                self,
+                self._config,
+                clock=self._clock,
+                tables=(self._cluster.routes.known, self._stalled, self._selection.turns),
+                room=self._room,
+                properties=plain_properties,
+                results=_results,
+                ids=ids,
+                create_future=create_future,
+            )
+        return self._express
+
+    def take_over(self, sent: ExpressSend, answer: Response | MQError) -> None:
+        """Go on with a message that went the compiled way, and has an answer that is not looked at there."""
+        queue = sent.queue
+        pending = PendingSend(
+            queue.topic,
+            sent.message_id,
+            0,
+            sent.body,
+            0,
+            sent.property_text,
+            sent.deadline,
+            sent.retry_codes,
+            sent.future,
+            at_once=sent.at_once,
+            queue=queue,
+            started=sent.started,
+            attempts=1,
+        )
+        self._answered(pending, answer)
 
     def send(self, pending: PendingSend) -> None:
         """Send now if everything is known; else let the message wait behind those of its topic that wait already."""
-        self.in_flight += 1
+        self.enter(1, len(pending.body))
         topic = pending.topic
         if topic not in self._stalled and (route := self._cluster.routes.find(topic)) is not None:
             queue = self._choose(route, pending)
             if queue is None:
                 return
-            address = route.master(queue.broker_name)
-            channel = self._cluster.open_channel(address) if address else None
+            known, channel = self._channels.get(queue.broker_name) or (None, None)
+            if channel is None or known is not route or channel.closed:
+                channel = self._open_channel(route, queue)
             if channel is not None:
                 self._ask(channel, pending, queue)
                 return
@@ -63,9 +117,17 @@ class Outbox:
             self._cluster.tasks.start(self._unstall(topic), name=f"first messages of {topic}")
         self._stalled[topic].append(pending)
 
+    def _open_channel(self, route: Route, queue: MessageQueue) -> Channel | None:
+        """Return the connection to a queue's broker if there is one, and remember it while the route stays."""
+        address = route.master(queue.broker_name)
+        channel = self._cluster.open_channel(self._cluster.sending_address(address)) if address else None
+        if channel is not None:
+            self._channels[queue.broker_name] = route, channel
+        return channel
+
     async def room_below(self, limit: int) -> None:
-        """Wait until fewer than `limit` messages have no answer."""
-        while self.in_flight >= limit:
+        """Wait until fewer than `limit` messages have no answer, and fewer bytes than may have none."""
+        while self.in_flight >= limit or self.pending_bytes >= self.most_bytes:
             waiter = (limit, asyncio.get_running_loop().create_future())
             self._room.append(waiter)
             try:
@@ -113,7 +175,7 @@ class Outbox:
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {route.topic!r}")
         try:
-            return await self._cluster.channel(address)
+            return await self._cluster.channel_for_sending(address)
         except Unavailable:
             self._selection.report(queue.broker_name, 0.0, failed=True)
             raise
@@ -150,21 +212,26 @@ class Outbox:
             timeout=pending.deadline - now,
             answered=partial(self._answered, pending),
         )
+        if self._express is not None and pending.choose is None and not pending.is_batch:
+            route, writer = self._cluster.routes.find(queue.topic), self._template(pending, queue).request_writer
+            if route is not None and writer is not None:
+                self._express.learn(route, queue, channel, writer)
 
     def header(self, pending: PendingSend, queue: MessageQueue) -> Filled:
-        name = "batch " if pending.is_batch else ""
-        template = self._templates.get((name + queue.topic, queue.broker_name)) or self._template(pending, queue)
+        template = self._template(pending, queue)
         born_ms = self._clock.now_ms()
         return Filled(template, (queue.queue_id, pending.sys_flag, born_ms, pending.flag, pending.property_text))
 
     def _template(self, pending: PendingSend, queue: MessageQueue) -> HeaderTemplate:
-        name = "batch " if pending.is_batch else ""
-        template = self._templates[name + queue.topic, queue.broker_name] = HeaderTemplate(
+        place = pending.is_batch, queue.topic, queue.broker_name
+        if (template := self._templates.get(place)) is not None:
+            return template
+        template = self._templates[place] = HeaderTemplate(
             SendBatchMessage if pending.is_batch else SendMessageV2,
             _VARIABLES,
             formats={"properties": "%b"},
             producer_group=self._group,
-            topic=queue.topic,
+            topic=self._cluster.names.wrap(queue.topic),
             default_topic=self._config.template_topic,
             default_topic_queue_count=self._config.new_topic_queues,
             reconsume_times=0,
@@ -177,42 +244,31 @@ class Outbox:
     def _answered(self, pending: PendingSend, answer: Response | MQError) -> None:
         queue = pending.queue
         assert queue is not None
-        failed = isinstance(answer, MQError) or answer.code not in STATUSES
+        failed = type(answer) is not Response or answer.code not in STATUSES
         if self._config.avoid_slow_brokers:
             self._selection.report(queue.broker_name, self._clock.monotonic() - pending.started, failed=failed)
-        if isinstance(answer, MQError):
+        if not failed:
+            self._stored(pending, queue, cast(Response, answer))
+        elif isinstance(answer, MQError):
             self._retry_or_fail(pending, answer)
-        elif failed:
+        else:
             error = from_response(answer.code, answer.remark)
             if answer.code in pending.retry_codes:
                 self._retry_or_fail(pending, error)
             else:
                 self._fail(pending, error)
-        else:
-            self._stored(pending, queue, answer)
 
     def _stored(self, pending: PendingSend, queue: MessageQueue, answer: Response) -> None:
         try:
-            header = answer.header(SendMessageResponse)
+            result = send_result(answer, pending.message_id, queue)
         except ProtocolError as error:
             self._fail(pending, error)
             return
-        if header.queue_id != queue.queue_id:
-            queue = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
-        result = SendResult(
-            STATUSES[answer.code],
-            pending.message_id,
-            header.message_id,
-            queue,
-            header.queue_offset,
-            header.transaction_id,
-            header.recall_handle,
-        )
         if result.status is not SendStatus.OK and self._config.retry_when_not_ok and pending.retry_codes:
             pending.not_ok = result
             self._retry_or_fail(pending, Unavailable(f"stored, but {result.status.value}"))
             return
-        self._leave()
+        self.leave(1, len(pending.body))
         if pending.ended is not None:
             pending.ended(result, None)
         if not pending.future.done():
@@ -261,7 +317,7 @@ class Outbox:
         return error
 
     def _fail(self, pending: PendingSend, error: MQError) -> None:
-        self._leave()
+        self.leave(1, len(pending.body))
         reason = error.reason if isinstance(error, SelectorRaised) else error
         stored = pending.not_ok  # by an earlier attempt
         if pending.ended is not None:
@@ -273,12 +329,42 @@ class Outbox:
         else:
             pending.future.set_exception(reason)
 
-    def _leave(self) -> None:
-        self.in_flight -= 1
-        for waiter in self._room:
-            limit, future = waiter
-            if self.in_flight < limit and not future.done():
+    def enter(self, messages: int, size: int) -> None:
+        """Count messages that have no answer yet, and the bytes of their bodies."""
+        self.in_flight += messages
+        if self._counts_bytes:
+            self.pending_bytes += size
+
+    def leave(self, messages: int, size: int) -> None:
+        """Count them no more."""
+        self.in_flight -= messages
+        if self._counts_bytes:
+            self.pending_bytes -= size
+        if self._room:
+            self.tell_room()
+
+    def tell_room(self) -> None:
+        """Wake those who wait for fewer messages in flight."""
+        for limit, future in self._room:
+            if self.in_flight < limit and self.pending_bytes < self.most_bytes and not future.done():
                 future.set_result(None)
+
+
+def send_result(answer: Response, message_id: str, queue: MessageQueue) -> SendResult:
+    """Return what the answer to a message sent to `queue` says. Raises `ProtocolError` if it is none."""
+    status = STATUSES[answer.code]
+    header = answer.header(SendMessageResponse)
+    if header.queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
+    return SendResult(
+        status,
+        message_id,
+        header.message_id,
+        queue,
+        header.queue_offset,
+        header.transaction_id,
+        header.recall_handle,
+    )
 
 
 def _given_up(topic: str) -> MQError:

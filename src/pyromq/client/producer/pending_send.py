@@ -7,28 +7,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 
+import msgspec
+
+from pyromq import speedups
 from pyromq.client.arguments import check_queue
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.queue_selection import OrderingKey, check_key, queue_for_key
+from pyromq.compression import compress
 from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
 from pyromq.filter.tags import check_tag
 from pyromq.message import (
+    RESERVED_PROPERTIES,
     Message,
     MessageQueue,
     Property,
     SendResult,
     SendStatus,
     SysFlag,
-    compress,
     encode_properties,
 )
 from pyromq.message_id import UniqueIds
 from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, check_topic
 from pyromq.record import MAX_PROPERTIES_SIZE, BatchMember, encode_batch
 from pyromq.remoting.header import json_text
+
+if speedups.is_active:
+    from pyromq.speedups.requests import PropertyWriter
+
+plain_properties = PropertyWriter(Message, RESERVED_PROPERTIES) if speedups.is_active else None
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
@@ -54,8 +62,7 @@ class SelectorRaised(MQError):
             self.reason.__cause__ = reason
 
 
-@dataclass(slots=True, eq=False)
-class PendingSend:
+class PendingSend(msgspec.Struct, eq=False):
     """A prepared message. `fixed_queue` is set where the caller chose: retries then go to the same queue."""
 
     topic: str
@@ -76,7 +83,7 @@ class PendingSend:
     queue: MessageQueue | None = None  # of the latest attempt
     started: float = 0.0
     attempts: int = 0
-    not_ok: SendResult | None = field(default=None)  # stored, less safely than asked, by an earlier attempt
+    not_ok: SendResult | None = None  # stored, less safely than asked, by an earlier attempt
 
 
 def prepare(
@@ -92,6 +99,10 @@ def prepare(
     Gives the message its unique id if it has none. `half_of` names the producer group that will decide about a half
     message; `more` are properties of this sending. Raises `IllegalMessage` naming what cannot be sent.
     """
+    if plain_properties is not None and half_of is None and more is None:
+        plain = plain_properties.text(message, ids.next, config.max_message_bytes, config.compress_from_bytes)
+        if plain is not None:
+            return message.body, 0, plain
     body = message.body
     check_message(message, config)
     if message.message_id is None:
@@ -107,13 +118,17 @@ def prepare(
     if more is not None:
         properties |= more
     text = _written(properties)
-    if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
-        raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")
+    _check_size(text)
     if len(body) >= config.compress_from_bytes:
         packed = compress(body, config.compression_level)
         if len(packed) < len(body):  # else it might even be beyond the brokers' limit
             return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
     return body, sys_flag, json_text(text)
+
+
+def _check_size(text: str) -> None:
+    if len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE:
+        raise IllegalMessage(f"properties take {len(text.encode())} bytes; the limit is {MAX_PROPERTIES_SIZE}")
 
 
 def _written(properties: Mapping[str, str]) -> str:
@@ -214,21 +229,27 @@ def prepare_batch(
     ids: UniqueIds,
     *,
     more: Iterable[Mapping[str, str]] | None = None,
+    own: Mapping[str, str] | None = None,
 ) -> tuple[bytes, str, bytes]:
     """Check a batch and return its body, the members' ids joined by commas, and the batch's own property text.
 
-    `more` are further properties of each member.
+    `more` are further properties of each member, `own` of the batch.
     Raises `IllegalMessage` where the members differ in topic or `wait_stored`, are delayed, retried or too large.
     """
     first = messages[0]
     for message in messages:
         _check_member(message, first)
     additions = repeat(None) if more is None else more
-    members = [_member(message, config, ids, each) for message, each in zip(messages, additions, strict=False)]
+    members = [prepare_member(message, config, ids, each) for message, each in zip(messages, additions, strict=False)]
     body = encode_batch(members)
     check_body(body, config.max_message_bytes)
-    wait = encode_properties({"WAIT": "true" if first.wait_stored else "false"})
-    return body, ",".join([str(message.message_id) for message in messages]), json_text(wait)
+    text = batch_properties(own or {}, wait_stored=first.wait_stored)
+    return body, ",".join([str(message.message_id) for message in messages]), text
+
+
+def batch_properties(own: Mapping[str, str], *, wait_stored: bool) -> bytes:
+    """Return the property text of a batch itself, escaped for JSON."""
+    return json_text(encode_properties({Property.WAIT: "true" if wait_stored else "false", **own}))
 
 
 def _check_member(message: Message, first: Message) -> None:
@@ -245,14 +266,23 @@ def _check_member(message: Message, first: Message) -> None:
         raise IllegalMessage(f"messages of retry topic {message.topic!r} cannot be sent in a batch")
 
 
-def _member(message: Message, config: ProducerConfig, ids: UniqueIds, more: Mapping[str, str] | None) -> BatchMember:
+def prepare_member(
+    message: Message, config: ProducerConfig, ids: UniqueIds, more: Mapping[str, str] | None
+) -> BatchMember:
+    """Check a message and return it as a batch has it, with further properties. Raises `IllegalMessage`."""
+    if plain_properties is not None and not more and message.flag == 0:
+        plain = plain_properties.text(message, ids.next, config.max_message_bytes, config.max_message_bytes)
+        if plain is not None:
+            return BatchMember(0, message.body, msgspec.json.decode(b'"%b"' % plain, type=str))
     check_message(message, config)
     if message.message_id is None:
         message.message_id = ids.next()
     properties = message.all_properties()
     if more:
         properties |= more
-    return BatchMember(message.flag, message.body, _written(properties))
+    text = _written(properties)
+    _check_size(text)
+    return BatchMember(message.flag, message.body, text)
 
 
 def queue_chooser(
@@ -262,6 +292,8 @@ def queue_chooser(
 
     Raises `UsageError` for two of them at once, and `IllegalMessage` for what is no message.
     """
+    if queue is None and ordering_key is None and selector is None and isinstance(message, Message):
+        return None
     if not isinstance(message, Message):
         raise IllegalMessage(f"a Message is sent, not {message!r:.64}; several go together with send_batch")
     if (queue is not None) + (ordering_key is not None) + (selector is not None) > 1:

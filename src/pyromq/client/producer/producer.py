@@ -6,42 +6,40 @@ The way of a message: check and prepare (`pending_send`) -> queue -> connection 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from typing import TYPE_CHECKING
 
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import MessageSend, SendHooks, SendKind, SendMessageHook
+from pyromq.client.hooks import SendKind
 from pyromq.client.lifespan import AsyncLifespan
+from pyromq.client.producer.batching import Batching
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (
     PendingSend,
     QueueChooser,
     Selector,
-    check_message,
-    check_topic_for_sending,
     listed,
-    prepare,
-    prepare_batch,
     queue_chooser,
 )
+from pyromq.client.producer.preparation import Preparation
 from pyromq.client.producer.queue_selection import OrderingKey
 from pyromq.client.producer.recall import recall
 from pyromq.client.producer.request_reply import Requests
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import (
-    IllegalName,
-    MQError,
-    NoReply,
-    NotRunning,
-    UsageError,
-)
+from pyromq.errors import NoReply, NotRunning, UsageError
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
 from pyromq.message_id import UniqueIds
-from pyromq.names import DEFAULT_PRODUCER_GROUP, check_group
+from pyromq.names import check_producer_group
 from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
+
+if TYPE_CHECKING:
+    from pyromq.speedups.requests import ExpressOutbox
+
+_NO_CODES: frozenset[int] = frozenset()
 
 
 class AsyncProducer(AsyncLifespan):
@@ -69,39 +67,50 @@ class AsyncProducer(AsyncLifespan):
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_group(group)
-        if group == DEFAULT_PRODUCER_GROUP:
-            raise IllegalName(f"producerGroup can not equal {DEFAULT_PRODUCER_GROUP}, please specify another one.")
-        self.group = group
+        check_producer_group(group)
         self.config = config or ProducerConfig()
+        self._names = namespace_of(self.config.namespace, namesrv)
+        wire_group = self._names.checked_group(group)
+        self.group = group
         self._clock = clock or SystemClock()
         self._requests = Requests(self._clock)
         self._cluster = ClusterClient(
             namesrv,
             self._clock,
-            announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(group)]),
+            announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(wire_group)]),
             answerers=self._answerers(),
             instance=self.config.instance,
+            names=self._names,
+            vip_channel=self.config.vip_channel,
             connections=self.config.connections,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
-        self._outbox = Outbox(group, self._cluster, self.config, self._clock)
-        hooks = [hook for hook in self.config.hooks if isinstance(hook, SendMessageHook)]
-        self._hooks = SendHooks(hooks, group, lambda: self._cluster.client_id, clock=self._clock) if hooks else None
-        self._ids: UniqueIds
-        self._checked_topics: set[str] = set()
+        self._outbox = Outbox(wire_group, self._cluster, self.config, self._clock)
+        self._preparation = Preparation(
+            group, self.config, self._names, self._clock, client_id=lambda: self._cluster.client_id
+        )
+        self._batching: Batching | None = None
+        if self.config.linger_seconds:
+            self._batching = Batching(
+                self._cluster, self.config, self._clock, outbox=self._outbox, preparation=self._preparation
+            )
         self._requested_topics: set[str] = set()
         self._closing = False
+        self._express: ExpressOutbox | None = None  # the compiled way of plain messages, where there is one
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
         await self._cluster.start()
-        self._ids = UniqueIds(self._cluster.ip, self._clock)
+        ids = UniqueIds(self._cluster.ip, self._clock)
+        self._preparation.begin(ids)
+        if self._preparation.hooks is None and not self._names.name and self._batching is None:
+            self._express = self._outbox.open_express(ids, asyncio.get_running_loop().create_future)
 
     async def close(self) -> None:
         """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
         self._closing = True
+        self._express = None
         if self._cluster.running:
             await self.flush()
             await self._cluster.close()
@@ -123,7 +132,20 @@ class AsyncProducer(AsyncLifespan):
         another broker: network failures, and the answers in `ProducerConfig.retry_codes`; with a chosen queue only
         network failures, at the same broker.
         """
-        await self.room()
+        outbox = self._outbox  # what `is_full` asks, without a call
+        if outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes:
+            await self.room()
+        if (
+            queue is None
+            and ordering_key is None
+            and selector is None
+            and timeout is None
+            and self._express is not None
+        ):
+            future = self._express.send(message, self.config.retry_codes, False)
+            if future is not None:
+                result: SendResult = await future
+                return result
         return await self.begin(message, queue_chooser(message, queue, ordering_key, selector), timeout)
 
     def send_soon(
@@ -138,19 +160,26 @@ class AsyncProducer(AsyncLifespan):
         """Send without waiting: the future gets what `send` would return or raise. Call it on the event loop.
 
         What is sent in one turn travels together, and to one queue in order. Network failures are retried, which may
-        change the order; answers that say no are not. Raises `UsageError` while `max_in_flight` messages have no
-        answer yet: await some of the futures, or `flush()`.
+        change the order; answers that say no are not. Raises `UsageError` while `max_in_flight` messages, or
+        `max_pending_bytes`, have no answer yet: await some of the futures, or `flush()`.
         """
-        if self.in_flight >= self.config.max_in_flight:
-            raise UsageError(
-                f"{self.in_flight} messages have no answer yet (max_in_flight); await some futures or flush() first"
-            )
+        if self.is_full:
+            what = f"{self.in_flight} messages have no answer yet (max_in_flight)"
+            if self.in_flight < self.config.max_in_flight:
+                what = f"{self._outbox.pending_bytes} bytes have no answer yet (max_pending_bytes)"
+            raise UsageError(f"{what}; await some futures or flush() first")
         return self.begin_soon(message, queue_chooser(message, queue, ordering_key, selector), timeout)
 
     def begin_soon(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult]:
         """Begin what `send_soon` does, without its bound: the caller has waited for `room`."""
+        if choose is None and timeout is None and self._express is not None:
+            future = self._express.send(message, _NO_CODES, False)
+            if future is not None:
+                return future
+        if (future := self._batched(message, choose, timeout)) is not None:
+            return future
         pending = self._prepare(message, choose, timeout)
         self._outbox.send(pending)
         return pending.future
@@ -159,6 +188,12 @@ class AsyncProducer(AsyncLifespan):
         self, message: Message, choose: QueueChooser | None, timeout: float | None, *, at_once: bool = False
     ) -> asyncio.Future[SendResult]:
         """Begin what `send` waits for. `at_once` writes in this call instead of with what else this turn brings."""
+        if at_once and choose is None and timeout is None and self._express is not None:
+            future = self._express.send(message, self.config.retry_codes, True)
+            if future is not None:
+                return future
+        if (future := self._batched(message, choose, timeout)) is not None:
+            return future
         pending = self._prepare(message, choose, timeout)
         pending.at_once = at_once
         if choose is None:
@@ -181,22 +216,10 @@ class AsyncProducer(AsyncLifespan):
         await self.room()
         self.check_open()
         members = listed(messages)
-        topic = self._checked(members[0].topic)
         choose = queue_chooser(members[0], queue, ordering_key, None)
-        deadline = self._deadline(timeout)
-        more, ended = None, None
-        if self._hooks is not None:
-            send = self._before(SendKind.BATCH, members)
-            more, ended = send.added, partial(self._hooks.after, send)
-        try:
-            body, ids, text = prepare_batch(members, self.config, self._ids, more=more)
-        except MQError as error:
-            if ended is not None:
-                ended(None, error)
-            raise
-        codes = self.config.retry_codes if choose is None else frozenset()
-        pending = PendingSend(topic, ids, 0, body, 0, text, deadline, codes, self._new_future())
-        pending.is_batch, pending.choose, pending.ended = True, choose, ended
+        if self._batching is not None:
+            self._batching.send_open(self._preparation.topic(members[0].topic))
+        pending = self._preparation.batch(members, choose, timeout)
         self._outbox.send(pending)
         return await pending.future
 
@@ -238,10 +261,10 @@ class AsyncProducer(AsyncLifespan):
         """
         choose = queue_chooser(message, queue, ordering_key, selector)
         seconds = self.config.timeout if timeout is None else timeout
-        deadline = self._deadline(seconds)
+        deadline = self._preparation.deadline(seconds)
         await self.room()
         self.check_open()
-        await self._be_known(self._checked(message.topic), seconds)
+        await self._be_known(self._preparation.topic(message.topic), seconds)
         with self._requests.waiting(self._cluster.client_id, seconds) as request:
             pending = self._prepare(message, choose, None, kind=SendKind.REQUEST, more=request.properties)
             pending.deadline = deadline
@@ -273,30 +296,52 @@ class AsyncProducer(AsyncLifespan):
         Any producer may, in any process. Once this returns, nobody gets the message. Raises `RecallRefused` when it was
         delivered or cancelled before, `Unavailable` when its broker does not answer: it may be cancelled all the same.
         """
-        return await recall(self._cluster, recall_handle, group=self.group, timeout=self.config.timeout)
+        return await recall(
+            self._cluster, recall_handle, group=self._names.wrap(self.group), timeout=self.config.timeout
+        )
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to now, in order of broker name and queue id."""
-        return list((await self._outbox.route(self._checked(topic))).writable)
+        return list((await self._outbox.route(self._preparation.topic(topic))).writable)
 
     @property
     def in_flight(self) -> int:
         """How many messages have no answer yet."""
         return self._outbox.in_flight
 
+    @property
+    def is_full(self) -> bool:
+        """Whether sending has to wait: `max_in_flight` messages, or `max_pending_bytes`, have no answer."""
+        outbox = self._outbox
+        return outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes
+
     async def flush(self) -> None:
-        """Wait until every message sent so far has its answer or has failed."""
-        await self._outbox.room_below(1)
+        """Wait until every message sent so far has its answer or has failed. Nothing lingers any more."""
+        await self._room_below(1)
 
     async def room(self) -> None:
-        """Wait until fewer than `max_in_flight` messages have no answer."""
-        await self._outbox.room_below(self.config.max_in_flight)
+        """Wait while as many messages, or bytes, as may be have no answer."""
+        await self._room_below(self.config.max_in_flight)
 
     def check_open(self) -> None:
         """Raise `NotRunning` before the start and from the begin of closing on. Any thread may ask."""
         self._cluster.check_running()
         if self._closing:
             raise NotRunning(f"the producer of group {self.group} is being closed; it sends nothing new")
+
+    async def _room_below(self, limit: int) -> None:
+        if self._batching is not None and (limit == 1 or self.is_full):
+            self._batching.send_open()
+        await self._outbox.room_below(limit)
+
+    def _batched(
+        self, message: Message, choose: QueueChooser | None, timeout: float | None
+    ) -> asyncio.Future[SendResult] | None:
+        """Let a message wait for others, where that is wanted and it can."""
+        if self._batching is None:
+            return None
+        self.check_open()
+        return self._batching.add(message, choose, timeout)
 
     def _answerers(self) -> list[object]:
         """What answers the brokers' questions; transaction producers are asked about half messages, too."""
@@ -311,61 +356,8 @@ class AsyncProducer(AsyncLifespan):
         kind: SendKind = SendKind.SINGLE,
         more: Mapping[str, str] | None = None,
     ) -> PendingSend:
-        self.check_open()
-        topic = message.topic
-        if topic not in self._checked_topics:
-            self._checked(topic)
-        deadline = self._deadline(timeout)
-        ended = None
-        if self._hooks is not None:
-            send = self._before(kind, [message])
-            more, ended = {**send.added[0], **(more or {})}, partial(self._hooks.after, send)
-        half_of = self.group if kind is SendKind.HALF else None
-        try:
-            body, sys_flag, text = prepare(message, self.config, self._ids, half_of=half_of, more=more)
-        except MQError as error:
-            if ended is not None:
-                ended(None, error)
-            raise
-        assert message.message_id is not None
-        return PendingSend(
-            topic,
-            message.message_id,
-            message.flag,
-            body,
-            sys_flag,
-            text,
-            deadline,
-            frozenset(),
-            self._new_future(),
-            False,
-            None,
-            choose,
-            ended,
-        )
-
-    def _before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
-        """Tell the hooks of messages that are about to be sent, once they are seen to be messages."""
-        assert self._hooks is not None
-        for message in messages:
-            check_message(message, self.config)
-            if message.message_id is None:
-                message.message_id = self._ids.next()
-        return self._hooks.before(kind, messages)
-
-    def _checked(self, topic: str) -> str:
-        check_topic_for_sending(topic)
-        self._checked_topics.add(topic)
-        return topic
-
-    def _deadline(self, timeout: float | None) -> float:
-        if timeout is None:
-            timeout = self.config.timeout
-        elif not isinstance(timeout, int | float):
-            raise UsageError(f"timeout={timeout!r:.80} is {type(timeout).__name__}; it must be a number, of seconds")
-        elif not timeout > 0:  # NaN, too
-            raise UsageError(f"timeout={timeout!r} leaves no time; it must be a number of seconds above 0")
-        return self._clock.monotonic() + timeout
-
-    def _new_future(self) -> asyncio.Future[SendResult]:
-        return asyncio.get_running_loop().create_future()
+        if self._closing or not self._cluster.running:
+            self.check_open()
+        if self._batching is not None:
+            self._batching.send_open(self._preparation.topic(message.topic))  # which came before
+        return self._preparation.message(message, choose, timeout, kind=kind, more=more)

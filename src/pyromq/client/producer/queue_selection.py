@@ -66,7 +66,7 @@ class QueueSelection:
     def __init__(self, clock: Clock, *, avoid_slow: bool = False) -> None:
         self._clock = clock
         self._avoid_slow = avoid_slow
-        self._turns: dict[str, int] = {}
+        self.turns: dict[str, int] = {}
         self._faults: dict[str, Fault] = {}
 
     def pick(self, queues: Sequence[MessageQueue], *, last_broker: str | None = None) -> MessageQueue:
@@ -91,10 +91,10 @@ class QueueSelection:
         self._faults[broker_name] = Fault(broker_name, latency, self._clock.monotonic() + penalty)
 
     def _turn(self, topic: str) -> int:
-        turn = self._turns.get(topic)
+        turn = self.turns.get(topic)
         if turn is None:
             turn = random.randrange(1 << 16)  # so that many producers do not all begin at queue 0
-        self._turns[topic] = turn + 1
+        self.turns[topic] = turn + 1
         return turn
 
     def _pick_available(self, queues: Sequence[MessageQueue]) -> MessageQueue:

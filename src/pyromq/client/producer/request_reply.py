@@ -7,19 +7,19 @@ process over a connection of its own. Source: RocketMQ 4.9.8, RequestFutureHolde
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pyromq.clock import Clock
+from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, decode_properties, encode_properties, pack_address
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PushReplyMessage
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)

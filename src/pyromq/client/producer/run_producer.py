@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.pending_send import STATUSES, check_topic_for_sending
@@ -21,7 +22,6 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response
 from pyromq.message import MessageQueue, SendStatus
 from pyromq.message_id import UniqueIds
-from pyromq.names import check_group
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
@@ -136,7 +136,7 @@ class RunStream:
         address = route.master(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
-        return await self._cluster.ask(address, header, body, timeout=seconds)
+        return await self._cluster.ask(self._cluster.sending_address(address), header, body, timeout=seconds)
 
 
 class AsyncRunProducer(AsyncLifespan):
@@ -157,14 +157,21 @@ class AsyncRunProducer(AsyncLifespan):
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_group(group)
         self.group = group
         self.config = config or ProducerConfig()
+        self.names = namespace_of(self.config.namespace, namesrv)
+        self.wire_group = self.names.checked_group(group)
         self.timeout = timeout
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
         # No heartbeats: nobody asks those who send runs anything.
-        self.cluster = ClusterClient(namesrv, self._clock, connections=self.config.connections)
+        self.cluster = ClusterClient(
+            namesrv,
+            self._clock,
+            names=self.names,
+            connections=self.config.connections,
+            vip_channel=self.config.vip_channel,
+        )
         self.ids: UniqueIds
 
     async def start(self) -> None:
@@ -209,8 +216,8 @@ class AsyncRunProducer(AsyncLifespan):
 
     def _header(self, kind: type[SendMessage], queue: MessageQueue, flag: int, properties: str) -> Header:
         header: Header = kind(
-            producer_group=self.group,
-            topic=queue.topic,
+            producer_group=self.wire_group,
+            topic=self.names.wrap(queue.topic),
             default_topic=self.config.template_topic,
             default_topic_queue_count=self.config.new_topic_queues,
             queue_id=queue.queue_id,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,12 +16,14 @@ from typing import TypeVar
 
 from pyromq.client.application_code import awaited, called, picture_of, text_of
 from pyromq.client.arguments import checked
+from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
 from pyromq.client.config import ProducerConfig
 from pyromq.client.decision import Decision
 from pyromq.client.hooks import EndTransactionHook, SendKind, TransactionEnd
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreCorrupt, Unavailable
+from pyromq.logs import logger_of
 from pyromq.message import Message, Property, SendResult, SendStatus, StoredMessage
 from pyromq.message_id import parse_offset_id
 from pyromq.record import decode
@@ -31,7 +32,7 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CheckTransaction, EndTransaction
 from pyromq.remoting.hooks import call_hooks
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 HELD_CHECKS = 2000  # questions that wait for an answer; more are left to be asked again. Source: checkRequestHoldMax
 SIDE_BY_SIDE = 16  # check functions that run at once
@@ -104,8 +105,9 @@ class AsyncTransactionProducer(AsyncProducer):
         clock: Clock | None = None,
     ) -> None:
         self._end_hooks = [hook for hook in (config or ProducerConfig()).hooks if isinstance(hook, EndTransactionHook)]
-        self._checking = _Checking(group, check, self._check_ended)
+        self._checking = _Checking(check, self._check_ended)
         super().__init__(group, namesrv, config=config, clock=clock)
+        self._checking.join(self._names.wrap(group), self._names)
 
     async def start(self) -> None:
         """Connect, and join the group at every broker: each may have open messages to ask about.
@@ -185,7 +187,7 @@ class AsyncTransactionProducer(AsyncProducer):
         if address is None:
             raise Unavailable(f"broker {sent.queue.broker_name!r} is not in the route of topic {sent.queue.topic!r}")
         order = EndTransaction(
-            producer_group=self.group,
+            producer_group=self._names.wrap(self.group),
             half_queue_offset=sent.queue_offset,
             log_offset=parse_offset_id(sent.offset_message_id).log_offset,
             decision=decision.value,
@@ -214,12 +216,17 @@ class AsyncTransactionProducer(AsyncProducer):
 class _Checking:
     """Answers the broker's questions about half messages, at most `SIDE_BY_SIDE` at once."""
 
-    def __init__(self, group: str, check: Check, ended: Callable[[StoredMessage, Decision, str], None]) -> None:
-        self._group = group
+    def __init__(self, check: Check, ended: Callable[[StoredMessage, Decision, str], None]) -> None:
+        self._group = ""
+        self._names = NO_NAMESPACE
         self._check = check
         self._ended = ended
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    def join(self, group: str, names: Namespace) -> None:
+        """Answer for this group, as brokers call it."""
+        self._group, self._names = group, names
 
     @answers(CheckTransaction)
     def check(self, header: CheckTransaction, call: Call) -> Reply:
@@ -235,6 +242,7 @@ class _Checking:
         elif len(self._running) >= HELD_CHECKS:
             logger.warning("group %s: %d checks wait already; broker will ask again", self._group, HELD_CHECKS)
         else:
+            message.topic = self._names.unwrap(message.topic)
             task = asyncio.get_running_loop().create_task(self._answer(header, message, call))
             self._running.add(task)
             task.add_done_callback(self._running.discard)

@@ -1,5 +1,6 @@
 """The JSON bodies of requests and answers, as declarations by subject."""
 
+from pyromq.remoting.bodies.accounts import *  # noqa: F403
 from pyromq.remoting.bodies.batches import *  # noqa: F403
 from pyromq.remoting.bodies.body import *  # noqa: F403
 from pyromq.remoting.bodies.clients import *  # noqa: F403
@@ -12,5 +13,11 @@ from pyromq.remoting.bodies.running import *  # noqa: F403
 from pyromq.remoting.bodies.statistics import *  # noqa: F403
 from pyromq.remoting.bodies.timers import *  # noqa: F403
 from pyromq.remoting.bodies.topics import *  # noqa: F403
+from pyromq.remoting.json_quirks import ANSWER as ANSWER
+from pyromq.remoting.json_quirks import ATTEMPTS as ATTEMPTS
+from pyromq.remoting.json_quirks import FILE as FILE
+from pyromq.remoting.json_quirks import REGISTRATION as REGISTRATION
+from pyromq.remoting.json_quirks import REQUEST as REQUEST
+from pyromq.remoting.json_quirks import body_pieces as body_pieces
 from pyromq.remoting.json_quirks import decode_body as decode_body
 from pyromq.remoting.json_quirks import encode_body as encode_body

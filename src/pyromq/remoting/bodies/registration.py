@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
+from collections.abc import Generator
 
 import msgspec
 from msgspec import field
@@ -11,7 +13,7 @@ from msgspec import field
 from pyromq.errors import ProtocolError
 from pyromq.remoting.bodies.body import Body, DataVersion
 from pyromq.remoting.bodies.topics import TopicConfig, TopicConfigTable
-from pyromq.remoting.json_quirks import decode_body, encode_body
+from pyromq.remoting.json_quirks import REGISTRATION, REQUEST, decode_body, encode_body
 
 
 class BrokerRegistration(Body):
@@ -25,7 +27,8 @@ class BrokerRegistration(Body):
 #     int n, DataVersion as JSON | int topics | per topic: int n, text | int n, filter servers as JSON
 #     where a topic's text is `name readQueues writeQueues permission filterType`
 
-MAX_REGISTRATION_BYTES = 67_108_864  # four frames; a million topics, yet no few bytes that unfold to gigabytes
+# Unfolded: what a broker may announce in a frame that is not compressed, which is 100,000 topics.
+MAX_REGISTRATION_BYTES = 1 << 24
 
 _INT = struct.Struct(">i")
 
@@ -40,23 +43,93 @@ def compress_registration(registration: BrokerRegistration) -> bytes:
     return zlib.compress(b"".join(parts), 9)
 
 
+Reading = Generator[None, None, BrokerRegistration]  # yields wherever it may be left for a while
+
+
 def decompress_registration(raw: bytes) -> BrokerRegistration:
+    """Read the compressed form, at once. Raises `ProtocolError`."""
+    reading = read_compressed(raw)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as done:
+            registration: BrokerRegistration = done.value
+            return registration
+
+
+def read_compressed(raw: bytes) -> Reading:
     """Read the compressed form. Raises `ProtocolError`."""
     try:
-        data = zlib.decompressobj().decompress(raw, MAX_REGISTRATION_BYTES)
+        data = yield from _unfolded(raw)
         version, position = _take(data, 0)
         count = _INT.unpack_from(data, position)[0]
         position += _INT.size
         topics = {}
-        for _ in range(count):
+        for number in range(count):
             text, position = _take(data, position)
             topic = _topic_of_text(text.decode())
             topics[topic.name] = topic
+            if number % _AT_ONCE == 0:
+                yield None
         servers, _ = _take(data, position)
-        table = TopicConfigTable(data_version=decode_body(DataVersion, version), topics=topics)
+        table = TopicConfigTable(data_version=decode_body(DataVersion, version, REQUEST), topics=topics)
         return BrokerRegistration(topics=table, filter_servers=msgspec.json.decode(servers, type=list[str]))
     except (zlib.error, struct.error, ValueError, msgspec.DecodeError) as error:
         raise ProtocolError(f"compressed registration of {len(raw)} bytes cannot be read: {error}") from error
+
+
+def _unfolded(raw: bytes) -> Generator[None, None, bytes]:
+    stream = zlib.decompressobj()
+    parts, size = [], 0
+    for position in range(0, len(raw), _FED_BYTES):
+        fed = raw[position : position + _FED_BYTES]
+        while fed:
+            parts.append(stream.decompress(fed, _UNFOLDED_BYTES))
+            fed = stream.unconsumed_tail
+            size += len(parts[-1])
+            if size > MAX_REGISTRATION_BYTES:
+                raise ValueError(f"it unfolds to more than {MAX_REGISTRATION_BYTES} bytes")
+            yield None
+    return b"".join(parts)
+
+
+def read_plain(raw: bytes) -> Reading:
+    """Read the plain form; a long one topic by topic, and then it must be legal JSON. Raises `ProtocolError`."""
+    if len(raw) <= SHORT_BYTES:
+        return decode_body(BrokerRegistration, raw, REGISTRATION)
+    begin = _TABLE.search(raw)
+    if begin is None:
+        raise ProtocolError(f"registration of {len(raw)} bytes has no table of topics")
+    topics: dict[str, TopicConfig] = {}
+    position = begin.end()
+    while (entry := _ENTRY.match(raw, position)) is not None:
+        try:
+            topic = _TOPIC.decode(entry[1])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"registration, byte {position}: {error}") from error
+        topics[topic.name] = topic
+        position = entry.end()
+        if len(topics) % _AT_ONCE == 0:
+            yield None
+    rest = raw[: begin.end()] + raw[position:]
+    if len(rest) > SHORT_BYTES:
+        raise ProtocolError(f"registration, byte {position}: this is no topic as brokers write them")
+    registration = decode_body(BrokerRegistration, rest, REGISTRATION)
+    table = TopicConfigTable(data_version=registration.topics.data_version, topics=topics)
+    return BrokerRegistration(topics=table, filter_servers=registration.filter_servers)
+
+
+SHORT_BYTES = 256 << 10  # of a registration that is read at once, in two milliseconds
+_AT_ONCE = 100  # topics, some 200 us
+_FED_BYTES, _UNFOLDED_BYTES = 16 << 10, 256 << 10  # to and by zlib at once
+_TOPIC = msgspec.json.Decoder(TopicConfig, strict=False)
+_TABLE = re.compile(rb'"topicConfigTable"\s*:\s*\{')
+# Nothing here is tried twice (`+`): what does not fit must not take long.
+_TEXT = rb'"(?:[^"\\]|\\.){0,1024}+"'
+_PLAIN = rb'[^"{}]{1,256}+'
+_MAP = rb"\{(?:" + _PLAIN + rb"|" + _TEXT + rb"){0,64}+\}"  # RocketMQ 5 has one in the settings of a topic
+_SETTINGS = rb"(\{(?:" + _PLAIN + rb"|" + _TEXT + rb"|" + _MAP + rb"){0,64}+\})"
+_ENTRY = re.compile(rb"\s{0,64}+" + _TEXT + rb"\s{0,64}+:\s{0,64}+" + _SETTINGS + rb"\s{0,64}+,?+")
 
 
 def _sized(text: bytes) -> bytes:

@@ -102,3 +102,42 @@ class BrokerStats(Body):
     minute: StatsItem = field(name="statsMinute", default_factory=StatsItem)
     hour: StatsItem = field(name="statsHour", default_factory=StatsItem)
     day: StatsItem = field(name="statsDay", default_factory=StatsItem)
+
+
+class TopicFigures(Body):
+    """A topic of one broker: its settings, and its queues added up; `sent` counts every message it ever took."""
+
+    name: str
+    read_queues: int = 0
+    write_queues: int = 0
+    permission: int = 0
+    order: bool = False
+    messages: int = 0
+    sent: int = 0
+    last_store_ms: int = 0
+
+
+class ConsumedTopicFigures(Body):
+    """How far a group is in one topic; `delay_ms` is how long the oldest message that it lacks is stored."""
+
+    topic: str
+    consumed: int = 0
+    lag: int = 0
+    delay_ms: int = 0
+
+
+class GroupFigures(Body):
+    """A group of one broker: who is connected, and how far it is in each topic."""
+
+    name: str
+    members: list[str] = field(default_factory=list)
+    differs: bool = False
+    enabled: bool = True
+    topics: list[ConsumedTopicFigures] = field(default_factory=list)
+
+
+class FiguresTable(Body):
+    """Every topic and every group of a broker. Ours."""
+
+    topics: list[TopicFigures] = field(default_factory=list)
+    groups: list[GroupFigures] = field(default_factory=list)

@@ -1,5 +1,6 @@
 """Every request and its answer, as declarations by subject. Importing this package makes all of them known."""
 
+from pyromq.remoting.headers.accounts import *  # noqa: F403
 from pyromq.remoting.headers.batches import *  # noqa: F403
 from pyromq.remoting.headers.brokers import *  # noqa: F403
 from pyromq.remoting.headers.clients import *  # noqa: F403

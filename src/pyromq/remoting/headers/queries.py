@@ -71,6 +71,13 @@ class BrokerConsumeStatistics(Header):
     order: bool = field(name="isOrder", default=False)
 
 
+class BrokerFigures(Header):
+    """What each topic and each group of a broker comes to, added up there."""
+
+    code = RequestCode.BROKER_FIGURES
+    reply_body = bodies.FiguresTable
+
+
 class BrokerStatistics(Header):
     """One counter by minute, hour and day."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,11 +12,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyromq.errors import UsageError
+from pyromq.logs import logger_of
 from pyromq.spark.archive.files import NEEDED, ArchiveFile, open_root, write_files
 from pyromq.spark.archive.tables import FORMATS, open_table
 from pyromq.spark.read.options import unknown_option
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 OPTIONS = ("path", "format")
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})

@@ -7,10 +7,12 @@ from pyspark.sql import functions as F
 
 from pyromq.client.blocking.admin import Admin
 from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
+from pyromq.spark.connection_options import split
 from pyromq.spark.jobs.session import read_copies
-from pyromq.spark.jobs.settings import Mirror
+from pyromq.spark.jobs.settings import Mirror, pairs
 
 READER = "pyromq-spark-mirror"
 SCHEMA = "topic string, brokerName string, queueId int, group string, stored long"
@@ -23,8 +25,11 @@ def carry_over(spark: SparkSession, settings: Mirror, topic: str, groups: list[s
     that in the same queue comes again. Where all copies are consumed, it goes on at the queue's end.
     """
     copy = settings.to_topic or topic
-    stored = _stored(settings.session.namesrv, topic, groups)
-    with QueueReader(READER, settings.to_namesrv) as reader:
+    stored = _stored(settings, topic, groups)
+    connecting, _ = split(pairs(settings.to_option))
+    with QueueReader(
+        READER, settings.to_namesrv, connections=connecting.connections(), namespace=connecting.namespace
+    ) as reader:
         ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
         waiting = _first_waiting(spark, settings, copy, stored)
         for group in sorted({group for *_, group, _ in stored}):
@@ -32,15 +37,18 @@ def carry_over(spark: SparkSession, settings: Mirror, topic: str, groups: list[s
     return f"offsets of {len({group for *_, group, _ in stored})} groups of {topic} carried over to {copy}"
 
 
-def _stored(namesrv: str, topic: str, groups: list[str]) -> list[tuple[str, str, int, str, int]]:
+def _stored(settings: Mirror, topic: str, groups: list[str]) -> list[tuple[str, str, int, str, int]]:
     """Return the groups' offsets at the source; nothing of groups that have stored none.
 
     Raises `UsageError` for a group that the source does not know.
     """
     found = []
-    with Admin(namesrv) as admin:
-        known = {group.name for group in admin.groups()}
-    with QueueReader(READER, namesrv) as reader:
+    namesrv = settings.session.namesrv
+    connecting, _ = split(pairs(settings.stream.option))
+    connections, names = connecting.connections(), namespace_of(connecting.namespace, namesrv)
+    with Admin(namesrv, connections=connections) as admin:
+        known = {names.unwrap(group.name) for group in admin.groups()}
+    with QueueReader(READER, namesrv, connections=connections, namespace=names.name) as reader:
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)
@@ -56,7 +64,8 @@ def _first_waiting(
 ) -> dict[tuple[str, MessageQueue], int]:
     """Return the first offset of each queue of copies that a group has not consumed."""
     table = spark.createDataFrame(stored, SCHEMA)
-    copies = read_copies(spark, settings.to_namesrv, copy)
+    connecting, _ = split(pairs(settings.to_option))
+    copies = read_copies(spark, settings.to_namesrv, copy, connecting=connecting)
     waiting = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
     rows = waiting.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
     return {(row.group, MessageQueue(copy, row.at.brokerName, row.at.queueId)): row.first for row in rows}

@@ -28,6 +28,7 @@ def run(settings: Redrive, tell: Tell) -> Summary:
         "namesrvAddr": settings.session.namesrv,
         "subscribe": dead_letter_topic(settings.group),
         "systemProperties": "true",
+        "onUndecodable": "raw",  # sent again as it is stored, and marked
     }
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))

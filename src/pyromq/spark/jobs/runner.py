@@ -15,14 +15,16 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyromq.logs import logger_of
 from pyromq.plural import counted
+from pyromq.spark.connection_options import split
 from pyromq.spark.jobs.session import beginning
-from pyromq.spark.jobs.settings import Session, Stream, Summary
+from pyromq.spark.jobs.settings import Session, Stream, Summary, pairs
 from pyromq.spark.jobs.times import spark_interval
 from pyromq.spark.monitoring.lag_listener import LagListener
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 # Spark for Python logs errors as lines of JSON before it raises them; all jobs load this file.
 for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -52,7 +54,10 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamSettings, tel
     every = spark_interval("every", stream.every)
     totals = Totals(beginning(job, session, stream))
     listener = LagListener(
-        namesrv=session.namesrv, json_file=_path(stream.lag_json), prometheus=_path(stream.lag_prometheus)
+        namesrv=session.namesrv,
+        json_file=_path(stream.lag_json),
+        prometheus=_path(stream.lag_prometheus),
+        connecting=split(pairs(stream.option))[0],
     )
     try:
         trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": every}

@@ -15,6 +15,7 @@ from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.files import holds_delta
 from pyromq.spark.archive.sink import ArchiveSink
+from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
 from pyromq.spark.read.clients import patiently
 from pyromq.spark.read.options import STREAM, read_options
@@ -57,6 +58,7 @@ def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]
         "startingOffsets": stream.start,
         "maxOffsetsPerTrigger": str(stream.batch_rows),
         "group": group,
+        "onUndecodable": "raw",  # copied as it is stored, and marked
     }
     given = pairs(stream.option)
     if BY_TIME & {name.lower() for name in given}:
@@ -67,7 +69,8 @@ def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]
 def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
     """Return where a job without a checkpoint begins, which Spark does not report. Raises what the brokers say."""
     options = read_options(source_options(job, session, stream), STREAM)
-    with QueueReader(options.group, options.namesrv) as reader:
+    how = options.connecting
+    with QueueReader(options.group, options.namesrv, connections=how.connections(), namespace=how.namespace) as reader:
         return patiently(options, StreamPlanning(options, reader, SystemClock()).first)
 
 
@@ -113,12 +116,13 @@ def origin_of(cluster: str) -> Column:
     return F.concat(F.lit(f"{cluster}:"), place)
 
 
-def read_copies(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
+def read_copies(spark: SparkSession, namesrv: str, topic: str, *, connecting: Connecting = BY_ENVIRONMENT) -> DataFrame:
     """Return a mirrored topic by what its messages say of their origin.
 
     Columns: topic, brokerName, queueId, origin (a queue offset) there; at (brokerName, queueId), queueOffset here.
     """
     options = {"namesrvAddr": namesrv, "subscribe": topic, "columns": "brokerName,queueId,queueOffset,properties"}
+    options |= dict(connecting.given)
     place = F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/")
     copies = spark.read.format("rocketmq").options(**options).load().withColumn("place", place)
     return copies.where("place is not null").select(

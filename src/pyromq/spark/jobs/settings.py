@@ -180,6 +180,7 @@ class Mirror:
     cluster: str = setting("Name of the source cluster: mirrored messages carry it and are not mirrored back.", "a")
     to_cluster: str = setting("Name of the other cluster.", "b")
     to_topic: str = setting("Topic there; default: the same name.", "")
+    to_option: tuple[str, ...] = setting("Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", ())
     delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce")
     groups: str = setting("Groups whose offsets are carried over when the job ends, separated by commas.", "")
     stream: Stream = field(default_factory=Stream)

@@ -6,7 +6,6 @@ spark.streams.addListener(LagListener(namesrv="127.0.0.1:9876", prometheus=Path(
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,10 +20,12 @@ from pyspark.sql.streaming.listener import (
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
+from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
 from pyromq.spark.monitoring.lag import QueryLag, lag_of, prometheus_text
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 GROUP = "pyromq-spark-lag"
 TIMEOUT_SECONDS = 2.0
@@ -40,12 +41,14 @@ class LagListener(StreamingQueryListener):
         json_file: Path | None = None,
         prometheus: Path | None = None,
         tell: Callable[[QueryLag], None] | None = None,
+        connecting: Connecting = BY_ENVIRONMENT,
     ) -> None:
         self.lags: dict[str, QueryLag] = {}
         self._namesrv = namesrv
         self._json_file = json_file
         self._prometheus = prometheus
         self._tell = tell
+        self._connecting = connecting
         self._reader: QueueReader | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -82,7 +85,14 @@ class LagListener(StreamingQueryListener):
     def _store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
         try:
             if self._reader is None:
-                reader = QueueReader(GROUP, self._namesrv or "", timeout=TIMEOUT_SECONDS)
+                connections = self._connecting.connections()
+                reader = QueueReader(
+                    GROUP,
+                    self._namesrv or "",
+                    timeout=TIMEOUT_SECONDS,
+                    connections=connections,
+                    namespace=self._connecting.namespace,
+                )
                 reader.start()
                 self._reader = reader
             return self._reader.store_times(places)

@@ -5,17 +5,17 @@ No Spark here.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import is_system_topic
 from pyromq.spark.read.options import EARLIEST, LATEST, OffsetTable, ReadOptions
 from pyromq.spark.read.plan import QueueRange
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Bounds = tuple[int, int]  # the first offset still there, the offset of the next message
 Positions = dict[MessageQueue, int]

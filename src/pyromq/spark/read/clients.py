@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import math
 import os
 import time
@@ -12,17 +11,19 @@ from typing import Protocol, TypeVar
 
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
+from pyromq.logs import logger_of
+from pyromq.spark.connection_options import Connecting
 from pyromq.spark.read.options import ReadOptions
+from pyromq.spark.worker_memory import keep_memory
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 T = TypeVar("T")
 
 RETRY_SECONDS = 0.2
 RESTART_SECONDS = 20.0  # that servers may need to be as they were
-LARGE_BYTES = 24 << 20
 
-_clients: dict[tuple[int, str, str, int], QueueReader] = {}
+_clients: dict[tuple[int, str, str, int, Connecting], QueueReader] = {}
 
 
 def client_of(options: ReadOptions) -> QueueReader:
@@ -30,19 +31,19 @@ def client_of(options: ReadOptions) -> QueueReader:
 
     Raises `NoNameServer` at once when no name server can be reached.
     """
-    key = os.getpid(), options.namesrv, options.group, options.pull_timeout_ms
+    key = os.getpid(), options.namesrv, options.group, options.pull_timeout_ms, options.connecting
     if key not in _clients:
-        _keep_freed_memory()
-        client = QueueReader(options.group, options.namesrv, timeout=options.pull_timeout_ms / 1000)
+        keep_memory()
+        client = QueueReader(
+            options.group,
+            options.namesrv,
+            timeout=options.pull_timeout_ms / 1000,
+            connections=options.connecting.connections(),
+            namespace=options.connecting.namespace,
+        )
         client.start()
         _clients[key] = client
     return _clients[key]
-
-
-def _keep_freed_memory() -> None:
-    """Take and free one large block. The C library keeps blocks up to that size from then on, instead of giving each
-    back to the kernel and getting it again by pages: a quarter of what reading costs. Elsewhere it does nothing."""
-    bytes(LARGE_BYTES)
 
 
 class Patience(Protocol):

@@ -7,7 +7,8 @@ are rewritten first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +17,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyromq.errors import StoreCorrupt
-from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, decompress, format_address
+from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
+from pyromq.compression import MAX_BODY_BYTES, decompress
+from pyromq.errors import StoreCorrupt, UndecodableBody
+from pyromq.excerpt import excerpt
+from pyromq.logs import logger_of
+from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, format_address
 from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
 from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, list_offsets, slices, texts
 from pyromq.spark.read.property_pairs import PropertyPairs
+
+logger = logger_of(__name__)
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -60,20 +67,54 @@ _HEAD = np.dtype(
 _IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
 _ALIKE = 16  # records of one size after which more of it are expected
+_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # a day within the years 1 to 9999, in any time zone
+UNDECODABLE = "UNDECODABLE"  # in `properties`: why a body is null, or is as it is stored
 
 
-def to_batch(
-    raw: bytes, broker_name: str, columns: Sequence[str], *, system_properties: bool = False, tags: frozenset[str]
-) -> pa.RecordBatch:
-    """Return the records of `raw` (back to back) with these columns, in order; with `tags`, only those that carry one.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How records become rows: what `properties` holds, and how compressed bodies are unpacked."""
 
-    Raises `StoreCorrupt` for bytes that are no records, `IllegalMessage` for a body that cannot be decompressed.
+    system_properties: bool = False
+    tags: frozenset[str] = frozenset()  # only those that carry one
+    most_body_bytes: int = MAX_BODY_BYTES
+    undecodable: str = "null"  # or raw, or fail
+    # Of unpacked bodies in a batch: a pull of 2 MiB, which may unfold to a thousand times as much, is shared out.
+    most_batch_bytes: int = 64 << 20
+    names: Namespace = NO_NAMESPACE  # topics are called as it unwraps them
+
+
+EVERYTHING = Reading()
+
+
+class TooMuch(Exception):
+    """The bodies of a batch unfold to more than it may hold."""
+
+
+def to_batches(
+    raw: bytes, broker_name: str, columns: Sequence[str], reading: Reading = EVERYTHING
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of `raw` as one batch, or as several where they are large; otherwise as `to_batch`."""
+    try:
+        yield to_batch(raw, broker_name, columns, reading)
+    except TooMuch:
+        starts = _starts(raw)
+        middle = int(starts[starts.size // 2])
+        yield from to_batches(raw[:middle], broker_name, columns, reading)
+        yield from to_batches(raw[middle:], broker_name, columns, reading)
+
+
+def to_batch(raw: bytes, broker_name: str, columns: Sequence[str], reading: Reading = EVERYTHING) -> pa.RecordBatch:
+    """Return the records of `raw` (back to back) with these columns, in order.
+
+    Raises `StoreCorrupt` for bytes that are no records, `TooMuch` for several whose bodies are too large together, and
+    `UndecodableBody` where that is wanted.
     """
-    records = Records(raw, broker_name, system_properties)
+    records = Records(raw, broker_name, reading, unpacks="body" in columns)
     arrays = [records.column(name) for name in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
-    if tags:  # the broker compared hashes only
-        batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(tags))))
+    if reading.tags:  # the broker compared hashes only
+        batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(reading.tags))))
     return batch
 
 
@@ -84,12 +125,14 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 class Records:
     """The records of some pulled bytes; each column is computed when asked for."""
 
-    def __init__(self, raw: bytes, broker_name: str, system_properties: bool = False) -> None:
+    def __init__(self, raw: bytes, broker_name: str, reading: Reading, *, unpacks: bool) -> None:
         self._read(raw)
         if (self._head["sys_flag"] & _IPV6).any():
             self._read(_with_ipv4(raw))
+        self._check()
         self._broker_name = broker_name
-        self._system_properties = system_properties
+        self._reading = reading
+        self._compressed = np.flatnonzero(self._head["sys_flag"] & SysFlag.COMPRESSED) if unpacks else ()
 
     def _read(self, raw: bytes) -> None:
         self._starts = _starts(raw)
@@ -99,6 +142,19 @@ class Records:
     def __len__(self) -> int:
         return int(self._starts.size)
 
+    def _check(self) -> None:
+        """Raise `StoreCorrupt` unless body, topic and properties fill each record: what lies elsewhere is not read."""
+        ends = self._starts + self._head["size"]
+        sound = (self._body_size >= 0) & (self._topic_at < ends)
+        if sound.all():
+            sound = self._properties_at <= ends  # so that their length can be read
+        if sound.all():
+            sound = (self._properties_size >= 0) & (self._properties_at + self._properties_size == ends)
+        if not sound.all():
+            wrong = int(self._starts[np.flatnonzero(~sound)[0]])
+            size = self._bytes.size
+            raise StoreCorrupt(f"the record at byte {wrong} of {size} that were pulled: its lengths do not fit")
+
     def column(self, name: str) -> pa.Array:
         return _COLUMNS[name](self)
 
@@ -106,7 +162,10 @@ class Records:
         return pa.array(self._head[field].astype(form))
 
     def time_column(self, field: str) -> pa.Array:
-        return pa.array(self._head[field].astype(np.int64) * 1000).cast(TIMESTAMP)
+        """Return times of ms since 1970; null for what no calendar holds, such as a producer may have written."""
+        times = self._head[field].astype(np.int64)
+        told = (times >= _FIRST_MS) & (times <= _LAST_MS)
+        return pa.array(np.where(told, times, 0) * 1000, mask=None if told.all() else ~told).cast(TIMESTAMP)
 
     def broker_column(self) -> pa.Array:
         return _repeated(self._broker_name, len(self))
@@ -117,19 +176,43 @@ class Records:
         if len(self) and sizes[0] and (sizes == sizes[0]).all():
             names = blocks(self._bytes, self._topic_at + 1, f"S{sizes[0]}")
             if (names == names[0]).all():
-                return _repeated(names[0].decode(), len(self))
-        return texts(self._bytes, self._topic_at + 1, sizes)
+                return _repeated(self._reading.names.unwrap(names[0].decode(errors="replace")), len(self))
+        column = texts(self._bytes, self._topic_at + 1, sizes)
+        return pa.array(map(self._reading.names.unwrap, column.to_pylist())) if self._reading.names.name else column
 
     def body_column(self) -> pa.Array:
         bodies = slices(self._bytes, self._starts + BODY_AT, self._body_size)
-        flags = self._head["sys_flag"]
-        compressed = np.flatnonzero(flags & SysFlag.COMPRESSED)
-        if not compressed.size:
+        if not len(self._compressed):
             return bodies
         values = bodies.to_pylist()
-        for row in compressed:
-            values[row] = decompress(values[row], int(flags[row]))
+        for row, body in self._unpacked[0].items():
+            values[row] = body
         return pa.array(values, pa.binary())
+
+    @cached_property
+    def _unpacked(self) -> tuple[dict[int, bytes | None], dict[int, str]]:
+        """Return by row what compressed bodies become, and why those that cannot be unpacked cannot be."""
+        bodies: dict[int, bytes | None] = {}
+        errors: dict[int, str] = {}
+        left = self._reading.most_batch_bytes
+        for row in map(int, self._compressed):
+            start = int(self._starts[row]) + BODY_AT
+            stored = self._bytes[start : start + int(self._body_size[row])].tobytes()
+            try:
+                body: bytes | None = decompress(stored, int(self._head["sys_flag"][row]), self._reading.most_body_bytes)
+            except UndecodableBody as error:
+                if self._reading.undecodable == "fail":
+                    raise
+                body = stored if self._reading.undecodable == "raw" else None
+                errors[row] = excerpt(error)
+            bodies[row] = body
+            left -= len(body or b"")
+            if left < 0 and len(self) > 1:
+                raise TooMuch
+        if errors:
+            first = min(errors)
+            logger.warning("%d bodies cannot be unpacked; the first: %s", len(errors), errors[first])
+        return bodies, errors
 
     def offset_id_column(self) -> pa.Array:
         """Store address and log offset as upper-case hex: 32 characters each."""
@@ -162,9 +245,15 @@ class Records:
         return pa.ListArray.from_arrays(list_offsets(rows[kept], len(self)), keys.filter(pa.array(kept)))
 
     def properties_column(self) -> pa.Array:
-        hidden = frozenset() if self._system_properties else RESERVED_PROPERTIES
+        hidden = frozenset() if self._reading.system_properties else RESERVED_PROPERTIES
         rows, names, values = self._pairs.without(hidden)
-        return pa.MapArray.from_arrays(list_offsets(rows, len(self)), names, values)
+        properties = pa.MapArray.from_arrays(list_offsets(rows, len(self)), names, values)
+        if not len(self._compressed) or not (errors := self._unpacked[1]):
+            return properties
+        pairs = properties.to_pylist()
+        for row, error in errors.items():
+            pairs[row] = [pair for pair in pairs[row] if pair[0] != UNDECODABLE] + [(UNDECODABLE, error)]
+        return pa.array(pairs, ARROW_TYPES["properties"])
 
     @cached_property
     def _body_size(self) -> Ints:
@@ -179,10 +268,16 @@ class Records:
         return self._bytes[self._topic_at].astype(np.int64)
 
     @cached_property
+    def _properties_at(self) -> Ints:
+        return self._topic_at + self._topic_size + 3
+
+    @cached_property
+    def _properties_size(self) -> Ints:
+        return blocks(self._bytes, self._properties_at - 2, ">i2").astype(np.int64)
+
+    @cached_property
     def _pairs(self) -> PropertyPairs:
-        size_at = self._topic_at + 1 + self._topic_size
-        sizes = blocks(self._bytes, size_at, ">i2").astype(np.int64)
-        return PropertyPairs(self._bytes, size_at + 2, sizes)
+        return PropertyPairs(self._bytes, self._properties_at, self._properties_size)
 
 
 _COLUMNS: dict[str, Callable[[Records], pa.Array]] = {

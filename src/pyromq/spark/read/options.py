@@ -14,9 +14,11 @@ from datetime import datetime
 from typing import Any
 
 from pyromq.client.cluster.name_servers import default_namesrv
+from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import UsageError
-from pyromq.filter.tags import subscribed_tags
+from pyromq.filter.subscribed import wanted_by
 from pyromq.spark import option_values as values
+from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting, split
 
 # {"topic": {"broker": {"queue id": offset}}}, as the older connectors spell it
 OffsetTable = dict[str, dict[str, dict[str, int]]]
@@ -124,7 +126,8 @@ class ReadOptions:
         "namesrvAddr",
         values.text,
         "127.0.0.1:9876",
-        "name servers, `host:port;host:port`; where the driver has `NAMESRV_ADDR`, that is the default",
+        "name servers, `host:port;host:port`, or the URL they are looked up at; where the driver has `NAMESRV_ADDR`, "
+        "that is the default",
     )
     subscribe: tuple[str, ...] = _option("subscribe", _topics, (), "topics to read, separated by commas")
     subscribe_pattern: re.Pattern[str] | None = _option(
@@ -203,6 +206,9 @@ class ReadOptions:
         "maxTriggerDelay", values.milliseconds(0), 900_000, "but no longer than this; `15m`, `5s`, `500ms`", only=STREAM
     )
     tag_filter: str = _option("tagFilter", values.text, "*", "only messages with these tags: `a || b`")
+    sql_filter: str | None = _option(
+        "sqlFilter", values.text, None, "only messages of whose properties this is true: `price > 5 AND region = 'EU'`"
+    )
     min_partitions: int | None = _option(
         "minPartitions", values.number(1), None, "split queues into at least so many tasks"
     )
@@ -214,6 +220,14 @@ class ReadOptions:
     )
     max_records: int | None = _option(
         "maxRecordsPerPartition", values.number(1), None, "split queues so that no task has more offsets than this"
+    )
+    early_rows: int = _option(
+        "maxRowsOnDriver",
+        values.number(0),
+        1_000,
+        "micro-batches of at most so many messages, and 4 MiB, are read by the driver while it plans them, which saves "
+        "tasks that run Python; `0`: by tasks, as with `minPartitions` and `maxRecordsPerPartition`",
+        only=STREAM,
     )
     pull_batch: int = _option(
         "pullBatchSize", values.number(1), 16_384, "messages one pull asks for; the broker has limits too"
@@ -230,6 +244,19 @@ class ReadOptions:
         "arrowBatchBytes", values.size(1), 2 << 20, "bytes of records after which a batch is closed early"
     )
     verify_crc: bool = _option("verifyCrc", values.truth, False, "check every body against its stored checksum")
+    max_body_bytes: int = _option(
+        "maxBodyBytes",
+        values.size(1, 1 << 30),
+        MAX_BODY_BYTES,
+        "how much a compressed body may unfold to; a megabyte can become a gigabyte",
+    )
+    undecodable: str = _option(
+        "onUndecodable",
+        values.words("null", "raw", "fail"),
+        "null",
+        "the body of a message that cannot be unpacked, or unfolds to more than that: none, or the bytes as they are "
+        "stored, `UNDECODABLE` in `properties` saying why; `fail` ends the query",
+    )
     system_properties: bool = _option(
         "systemProperties", values.truth, False, "let `properties` also hold what RocketMQ itself sets"
     )
@@ -250,12 +277,19 @@ class ReadOptions:
         "commitInterval", values.milliseconds(0), 5_000, "how often, at most; `5s`, `500ms`", only=STREAM
     )
 
+    connecting: Connecting = BY_ENVIRONMENT  # what `connection_options` took
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether brokers leave messages out."""
+        return self.tag_filter != "*" or self.sql_filter is not None
+
     def __post_init__(self) -> None:
         if sum(map(bool, (self.subscribe, self.subscribe_pattern, self.assign))) != 1:
             raise UsageError(
                 "give option subscribe (topics), subscribePattern (topics by name) or assign (queues), one of them"
             )
-        subscribed_tags(self.tag_filter)
+        wanted_by(self.tag_filter, self.sql_filter)
         if self.min_partitions and self.max_partitions and self.min_partitions > self.max_partitions:
             raise UsageError(f"minPartitions {self.min_partitions} is more than maxPartitions {self.max_partitions}")
         if self.min_rows and self.max_rows and self.min_rows > self.max_rows:
@@ -292,13 +326,14 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
 
     `mode` is BATCH or STREAM; an option for the other one is refused. None: not known yet.
     """
-    known = {f.metadata["name"].lower(): f for f in fields(ReadOptions)}
+    connecting, given = split(given)
+    known = {f.metadata["name"].lower(): f for f in documented(ReadOptions)}
     known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
-    found = {}
-    for name, value in ({"namesrvAddr": default_namesrv()} | dict(given)).items():
+    found: dict[str, Any] = {"connecting": connecting}
+    for name, value in ({"namesrvAddr": default_namesrv()} | given).items():
         option = known.get(name.lower())
         if option is None:
-            raise UsageError(unknown_option(name, (f.metadata["name"] for f in fields(ReadOptions))))
+            raise UsageError(unknown_option(name, (f.metadata["name"] for f in documented(ReadOptions))))
         if mode and option.metadata["only"] not in (None, mode):
             raise UsageError(f"option {option.metadata['name']} is for a {option.metadata['only']}, this is a {mode}")
         found[option.name] = option.metadata["read"](option.metadata["name"], value)
@@ -310,17 +345,17 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
     return options
 
 
-_UNSIGNED = "requests are not signed; leave it out where brokers do not check signatures"
-_PLAIN = "connections are not encrypted; leave it out where brokers accept plain ones"
 _OF_OTHERS = {  # options that users of other connectors look for
-    "accesskey": _UNSIGNED,
-    "secretkey": _UNSIGNED,
-    "usetls": _PLAIN,
-    "tlsenable": _PLAIN,
-    "sqlfilter": "brokers choose messages by tagFilter alone; use where() for other conditions",
+    "usetls": "that is option tls",
+    "tlsenable": "that is option tls",
     "retries": "requests are repeated until deadlineMs",
     "includeheaders": "the column properties has them",
 }
+
+
+def documented(options: type) -> list[Field[Any]]:
+    """Return the fields that are options by themselves."""
+    return [each for each in fields(options) if each.metadata]
 
 
 def unknown_option(name: str, names: Iterable[str]) -> str:
@@ -336,7 +371,7 @@ def unknown_option(name: str, names: Iterable[str]) -> str:
 def documentation() -> str:
     """Return the options as a Markdown table."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for f in fields(ReadOptions):
+    for f in documented(ReadOptions):
         only = {BATCH: " (batches only)", STREAM: " (streams only)", None: ""}[f.metadata["only"]]
         lines.append(f"| `{f.metadata['name']}` | {_default(f)} | {f.metadata['doc']}{only} |")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyromq.clock import SystemClock
@@ -17,6 +18,7 @@ from pyromq.spark.read.bounds import plan_ranges
 from pyromq.spark.read.clients import client_of, patiently
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange, partition
+from pyromq.spark.read.small_batches import read_early
 from pyromq.spark.read.stream_offset import read_stream_offset
 from pyromq.spark.read.stream_planning import Limits, StreamPlanning
 from pyromq.spark.read.task import read_ranges
@@ -59,6 +61,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
+        self._early: list[pa.RecordBatch] = []
 
     def initialOffset(self) -> dict[str, Any]:
         return patiently(self._options, self._planning.first).as_json()
@@ -84,8 +87,15 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest.as_json() if latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return what tasks read; a small micro-batch is read here, and its rows go to Spark with its one task."""
         begin, stop = read_stream_offset(start), read_stream_offset(end)
-        return _partitions(self._options, patiently(self._options, partial(self._planning.ranges, begin, stop)))
+        ranges = patiently(self._options, partial(self._planning.ranges, begin, stop))
+        batches = read_early(self._options, self._columns, ranges)
+        if batches is None:
+            return _partitions(self._options, ranges)
+        self._early = batches
+        self.__class__ = _HandingOver  # until `getCache`
+        return [RangePartition([each for each in ranges if len(each)])]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
@@ -107,6 +117,21 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return Limits()
         return Limits(self._options.max_rows, self._options.max_bytes, self._options.min_rows)
+
+
+class _HandingOver(RocketMQStreamReader, _SimpleStreamReaderWrapper):
+    """A stream's reader while PySpark fetches the rows of the micro-batch that it has just planned.
+
+    They are kept by Spark's block manager, and the task that reads them needs no Python; where they are lost, it reads
+    its ranges as any other. PySpark takes rows with a plan from its own class for simple readers only, and asks
+    `isinstance` after `partitions`. At other times a reader must not be of that class, whose queries do not tell the
+    ends of the queues.
+    """
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        self.__class__ = RocketMQStreamReader  # type: ignore[assignment]
+        batches, self._early = self._early, []
+        return iter(batches)
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

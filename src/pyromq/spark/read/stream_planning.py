@@ -5,7 +5,6 @@ Spark's reader calls it; no Spark here. It lives as long as one run of a query: 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,13 +12,14 @@ from typing import Protocol
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import Bounds, Positions, Queues, beginnings, queue_bounds, queue_name, report_loss
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange, share
 from pyromq.spark.read.stream_offset import NO_MESSAGE, Mark, StreamOffset, TopicAtBroker
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 SAMPLE = 32  # messages whose mean size stands for a backlog's
 

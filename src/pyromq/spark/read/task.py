@@ -10,13 +10,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.consumer.pulling import PullResult, PullStatus
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.record import queue_offset_of, unpack_size
 from pyromq.spark.read.bounds import queue_name, report_loss
 from pyromq.spark.read.clients import client_of, patiently
-from pyromq.spark.read.columns import check_bodies, count_records, to_batch
+from pyromq.spark.read.columns import Reading, check_bodies, count_records, to_batches
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange
 
@@ -33,12 +34,18 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
     Raises `DataLoss` with failOnDataLoss when messages are gone, `Unavailable` when a broker is away for longer than
     `deadlineMs`.
     """
-    tags = parse_tags(options.tag_filter).tags
+    reading = Reading(
+        options.system_properties,
+        parse_tags(options.tag_filter).tags,
+        most_body_bytes=options.max_body_bytes,
+        undecodable=options.undecodable,
+        names=namespace_of(options.connecting.namespace, options.namesrv),
+    )
     client = patiently(options, lambda: client_of(options))
     for broker_name, raw in _ahead(_joined(options, _pulls(options, client, ranges))):
         if options.verify_crc:
             check_bodies(raw)
-        yield to_batch(raw, broker_name, columns, system_properties=options.system_properties, tags=tags)
+        yield from to_batches(raw, broker_name, columns, reading)
 
 
 def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, bytes]]) -> Iterator[tuple[str, bytes]]:
@@ -87,7 +94,7 @@ def _pulls(
             while _is_whole(options, client, found, place=(range_, offset)):
                 count, offset = found.next_offset - offset, found.next_offset
                 if found.raw and (raw := _before(found, range_.end)):
-                    yield range_.queue, count_records(raw) if options.tag_filter != "*" else count, raw
+                    yield range_.queue, count_records(raw) if options.is_filtered else count, raw
                 if offset >= range_.end:
                     break
                 found = _pull(options, client, [(range_, offset)])[0]
@@ -109,7 +116,9 @@ def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
 
 def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult]:
     wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
-    pull = partial(client.pull_all, wanted, tags=options.tag_filter, max_bytes=options.pull_bytes)
+    pull = partial(
+        client.pull_all, wanted, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes
+    )
     found = patiently(options, pull, planned=True)
     for _ in range(ASKED_AGAIN):
         if not any(_is_to_be_asked_again(each) for each in found):
@@ -148,7 +157,7 @@ def _first_offset(found: PullResult) -> int:
 
 def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue, offset: int) -> bool:
     """Say whether a message that was not given is one that nobody wants. Brokers answer for expired ones alike."""
-    if options.tag_filter == "*":
+    if not options.is_filtered:
         return False
     return patiently(options, partial(client.store_time_at, queue, offset), planned=True) is not None
 

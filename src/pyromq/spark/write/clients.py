@@ -6,10 +6,15 @@ import atexit
 import os
 
 from pyromq.client.blocking.batch_transactions import BatchTransactions
+from pyromq.client.config import ProducerConfig
+from pyromq.spark.connection_options import Connecting
+from pyromq.spark.worker_memory import keep_memory
 from pyromq.spark.write.options import SinkOptions
 
+_Key = tuple[int, str, str, str | None, int, int, Connecting]
+
 # A client is here by the ledger it was asked for, and by the one it has found: driver and tasks share it.
-_clients: dict[tuple[int, str, str, str | None, int, int], BatchTransactions] = {}
+_clients: dict[_Key, BatchTransactions] = {}
 
 
 def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransactions:
@@ -26,14 +31,18 @@ def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransac
         ledger=wanted,
         timeout=options.deadline_ms / 1000,
         in_flight=options.in_flight,
+        config=ProducerConfig(connections=options.connecting.connections(), namespace=options.connecting.namespace),
     )
     client.start()
+    keep_memory()  # not `speedups.keep_memory`, which is for batches of 1 MiB: those of Arrow are larger
     _clients[_key(options, wanted)] = _clients[_key(options, client.ledger)] = client
     return client
 
 
-def _key(options: SinkOptions, ledger: str | None) -> tuple[int, str, str, str | None, int, int]:
-    return os.getpid(), options.namesrv, options.group, ledger, options.deadline_ms, options.in_flight
+def _key(options: SinkOptions, ledger: str | None) -> _Key:
+    process = os.getpid()
+    sending = options.deadline_ms, options.in_flight
+    return process, options.namesrv, options.group, ledger, *sending, options.connecting
 
 
 @atexit.register

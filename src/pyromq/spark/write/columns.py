@@ -1,7 +1,6 @@
 """Rows into messages: which columns a sink takes, and Arrow batches into messages as runs hold them, in bulk.
 
-Knows no Spark and no client. Nothing is done row by row: property texts are joined by Arrow's own functions, and the
-members of runs are one array whose bytes, between any two rows, are the body of a run (see `pyromq.record`).
+Knows no Spark and no client. Nothing is done row by row: property texts are joined by Arrow's own functions.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES, Property
 from pyromq.record import MAX_PROPERTIES_SIZE, MEMBER_BYTES
+from pyromq.spark.write.members import Ints, Members
 from pyromq.spark.write.options import EXACTLY_ONCE, FAIL, QUEUE_ID, SHARDING_KEY, SinkOptions
 
 BORN = "BORN_TIMESTAMP"  # the property that column bornTimestamp becomes, in ms: a batch has one time of its own
@@ -49,7 +49,6 @@ _KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS,
 # Spark's texts may be large ones, and `split` and `array` make lists whose items are never null: Arrow has more types.
 _WORDS, _PAIRS_OF_TEXTS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
-Ints = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 
@@ -120,20 +119,9 @@ class Messages:
         return len(self.bodies)
 
     @cached_property
-    def members(self) -> pa.BinaryArray:
+    def members(self) -> Members:
         """The messages as runs hold them."""
-        count = len(self)
-        heads = np.zeros((count, 5), ">i4")
-        heads[:, 0] = self.sizes
-        heads[:, 3] = self._flags
-        heads[:, 4] = self._body_sizes
-        parts = (
-            _fixed(heads.tobytes(), count, 20),
-            self.bodies,
-            _fixed(self._text_sizes.astype(">i2").tobytes(), count, 2),
-            self.texts,
-        )
-        return pc.binary_join_element_wise(*parts, b"")
+        return Members(self._flags, self.bodies, self.texts)
 
     @cached_property
     def sizes(self) -> Ints:
@@ -198,7 +186,7 @@ class MessageReader:
     `new_ids(count)` makes unique ids for rows that have none, `id_of(key)` that of a row with a key of its own.
     """
 
-    def __init__(self, options: SinkOptions, new_ids: Callable[[int], list[str]], id_of: Callable[[str], str]) -> None:
+    def __init__(self, options: SinkOptions, new_ids: Callable[[int], pa.Array], id_of: Callable[[str], str]) -> None:
         self._options = options
         self._new_ids = new_ids
         self._id_of = id_of
@@ -231,9 +219,9 @@ class MessageReader:
     def _identities(self, keys: pa.Array | None, count: int) -> pa.Array:
         ids = self._new_ids(count)
         if keys is not None:
-            given = keys.to_pylist()
-            ids = [self._id_of(key) if key else fresh for key, fresh in zip(given, ids, strict=True)]
-        return pc.binary_join_element_wise(Property.UNIQUE_KEY, pa.array(ids, pa.string()), NAME_VALUE)
+            made = [self._id_of(key) if key else None for key in keys.to_pylist()]
+            ids = pc.coalesce(pa.array(made, pa.string()), ids)
+        return pc.binary_join_element_wise(Property.UNIQUE_KEY, ids, NAME_VALUE)
 
 
 def dead_letter(row: Row, reason: str, options: SinkOptions) -> Messages:
@@ -294,10 +282,18 @@ def _property(name: str, values: pa.Array) -> pa.Array:
 
 
 def _check_texts(name: str, values: pa.Array) -> None:
+    if not _may_have_separator(values):
+        return
     for separator in (NAME_VALUE, PAIRS):
         if pc.any(pc.match_substring(values, separator)).as_py():
             wrong = values.filter(pc.match_substring(values, separator))[0].as_py()
             raise IllegalMessage(f"property {name}={wrong!r} contains a separator (character 1 or 2)")
+
+
+def _may_have_separator(texts: pa.StringArray) -> bool:
+    """Look at the bytes of all rows at once; those of others, of which this is a slice, may be among them."""
+    content = texts.buffers()[2]
+    return content is not None and bool((np.frombuffer(content, np.uint8) <= ord(PAIRS)).any())
 
 
 def _free_properties(maps: pa.MapArray) -> pa.Array:
@@ -333,11 +329,6 @@ def _waits(columns: Mapping[str, pa.Array]) -> Iterator[pa.Array]:
         yield _property(Property.DELAY, levels.cast(pa.string()))
     if (moments := columns.get("deliverTimestamp")) is not None:
         yield _property(Property.TIMER_DELIVER_MS, moments)
-
-
-def _fixed(raw: bytes, count: int, width: int) -> pa.Array:
-    """Return bytes cut into pieces of one width."""
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(raw)]).cast(pa.binary())
 
 
 def _lengths(values: pa.Array) -> Ints:

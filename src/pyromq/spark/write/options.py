@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyromq.client.cluster.name_servers import default_namesrv
 from pyromq.errors import UsageError
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
-from pyromq.spark.read.options import unknown_option
+from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting, split
+from pyromq.spark.read.options import documented, unknown_option
 
 AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE = "atLeastOnce", "idempotent", "exactlyOnce"
 FAIL, DROP, DEAD_LETTER = "fail", "drop", "dlq"
@@ -52,7 +53,8 @@ class SinkOptions:
         "namesrvAddr",
         values.text,
         "127.0.0.1:9876",
-        "name servers, `host:port;host:port`; where the driver has `NAMESRV_ADDR`, that is the default",
+        "name servers, `host:port;host:port`, or the URL they are looked up at; where the driver has `NAMESRV_ADDR`, "
+        "that is the default",
     )
     topic: str | None = _option("topic", _topic, None, "the topic of all rows; without it, column `topic` says so")
     delivery: str = _option(
@@ -118,6 +120,7 @@ class SinkOptions:
         "the broker that decides what counts, for `exactlyOnce`; default: the first by name",
     )
     group: str = _option("group", _group, "pyromq-spark-sink", "the producer group that brokers see")
+    connecting: Connecting = BY_ENVIRONMENT  # what `connection_options` took
 
     def __post_init__(self) -> None:
         if (self.too_large == DEAD_LETTER) != (self.dead_letter_topic is not None):
@@ -134,13 +137,14 @@ class SinkOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the checked options. Raises `UsageError` naming option, value and what is allowed."""
-    known = {f.metadata["name"].lower(): f for f in fields(SinkOptions)}
+    connecting, given = split(given)
+    known = {f.metadata["name"].lower(): f for f in documented(SinkOptions)}
     known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
-    found = {}
-    for name, value in ({"namesrvAddr": default_namesrv()} | dict(given)).items():
+    found: dict[str, Any] = {"connecting": connecting}
+    for name, value in ({"namesrvAddr": default_namesrv()} | given).items():
         option = known.get(name.lower())
         if option is None:
-            raise UsageError(unknown_option(name, (f.metadata["name"] for f in fields(SinkOptions))))
+            raise UsageError(unknown_option(name, (f.metadata["name"] for f in documented(SinkOptions))))
         found[option.name] = option.metadata["read"](option.metadata["name"], value)
     return SinkOptions(**found)
 
@@ -148,7 +152,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 def sink_documentation() -> str:
     """Return the options as a Markdown table."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for f in fields(SinkOptions):
+    for f in documented(SinkOptions):
         default = "" if f.default is None else f"`{str(f.default).lower() if f.default is True else f.default}`"
         lines.append(f"| `{f.metadata['name']}` | {default} | {f.metadata['doc']} |")
     return "\n".join(lines)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyromq.client.producer.queue_selection import queue_for_key
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.write.columns import Messages
+from pyromq.spark.write.members import Members
 
 MOST_BUFFERED = 8  # full runs that a task may hold in pieces: with more queues, runs are closed before they are full
 KNOWN_KEYS = 10_000  # ordering keys whose queue is remembered
@@ -28,7 +28,7 @@ KNOWN_KEYS = 10_000  # ordering keys whose queue is remembered
 class _Run:
     """The open run of one queue."""
 
-    parts: list[memoryview] = field(default_factory=list)
+    parts: list[bytes | memoryview] = field(default_factory=list)
     size: int = 0
     messages: int = 0
 
@@ -141,14 +141,12 @@ class OpenRuns:
         wanted = np.fromiter((numbers[queue] for queue in named), np.int32, len(named))
         for number, queue in enumerate(different):
             chosen = np.flatnonzero(wanted == number)
-            members = messages.members if len(different) == 1 else messages.members.take(pa.array(chosen))
+            members = messages.members if len(different) == 1 else messages.members.take(chosen)
             self._fill(topic, queue, members)
 
-    def _fill(self, topic: _Topic, only: MessageQueue | None, members: pa.BinaryArray) -> None:
+    def _fill(self, topic: _Topic, only: MessageQueue | None, members: Members) -> None:
         """Put members into the runs of the `only` queue they may go to; None: each full run passes the turn on."""
-        _, ends_buffer, bytes_buffer = members.buffers()
-        ends = np.frombuffer(ends_buffer, np.int32)[members.offset : members.offset + len(members) + 1]
-        content = memoryview(bytes_buffer) if bytes_buffer is not None else memoryview(b"")
+        ends = members.ends
         first, count = 0, len(members)
         while first < count:
             queue = only or topic.next
@@ -161,7 +159,7 @@ class OpenRuns:
                     self._close(queue)
                     continue
                 last = first + 1  # larger than a run: it is one by itself
-            run.parts.append(content[ends[first] : ends[last]])
+            run.parts.append(members.between(first, last))
             run.size += int(ends[last] - ends[first])
             run.messages += last - first
             self._size += int(ends[last] - ends[first])

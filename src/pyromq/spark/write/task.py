@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -15,14 +15,16 @@ from pyromq.client.blocking.batch_transactions import Attempt, BatchTransactions
 from pyromq.client.producer.batch_transactions import AttemptResult
 from pyromq.client.producer.run_producer import Acknowledged
 from pyromq.errors import BatchDecided, MessageRefused
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
 from pyromq.spark.read.clients import patiently
 from pyromq.spark.write.columns import MessageReader, Messages, Row, dead_letter
+from pyromq.spark.write.fresh_ids import fresh_ids
 from pyromq.spark.write.options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 from pyromq.spark.write.runs import OpenRuns
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _UNIQUE_ID_DIGITS = 32
 
@@ -155,13 +157,13 @@ def unique_id_of(key: str) -> str:
     return _digest(key)
 
 
-def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callable[[int], list[str]]:
+def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callable[[int], pa.Array]:
     """Return what makes so many message ids: always new ones, or those that a repeated task makes again."""
     if options.delivery != IDEMPOTENT:
-        return unique.take
+        return partial(fresh_ids, unique)
     numbers = count()
     prefix = f"{name.write}:{name.partition}:"
-    return lambda wanted: [_digest(f"{prefix}{next(numbers)}") for _ in range(wanted)]
+    return lambda wanted: pa.array([_digest(f"{prefix}{next(numbers)}") for _ in range(wanted)], pa.string())
 
 
 def _digest(text: str) -> str:

@@ -6,7 +6,6 @@ attempts that failed. A stream's driver-side object is a new one for every call,
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyromq.client.blocking.batch_transactions import BatchTransactions
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import MQError, Unavailable, UsageError
+from pyromq.logs import logger_of
 from pyromq.spark.read.clients import RESTART_SECONDS, patiently
 from pyromq.spark.write.clients import sink_client
 from pyromq.spark.write.options import EXACTLY_ONCE, SinkOptions
 from pyromq.spark.write.task import Report, SinkTask, TaskName
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1  # pauses between two looks whether messages can be read
 SLOWLY_VISIBLE = 10_000  # messages a second that any broker makes visible: about 70,000 in measurements

@@ -23,18 +23,21 @@ from there. Source: RocketMQ 4.9.8, IndexFile and IndexHeader.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.index.index_tail import IndexTail
 from pyromq.store.log.segment import Segment
 
 HEADER = struct.Struct(">qqqqii")
 SLOT = struct.Struct(">i")
+LOOKED_AT = 1_000  # entries between two places where a search may be left: some 200 us
 ENTRY = struct.Struct(">iqii")
 _KEY = struct.Struct(">iq")  # of an entry: key hash and log offset
 _ROOM_BYTES = 1 << 20  # taken from the disk at once
-_PAGE = 4096  # slots of 4 bytes never lie on two
+_STRETCH = 1 << 15  # of slots made ready at once; none of them lies on two
 _NEWEST = 64  # entries of one hash; one record has not more of them
 _EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
@@ -49,38 +52,27 @@ def index_file_bytes(slots: int, entries: int) -> int:
     return HEADER.size + slots * SLOT.size + entries * ENTRY.size
 
 
-class IndexFile:
+class IndexFile(IndexTail):
     """One writer; the header on disk follows with `write_header`."""
 
-    __slots__ = (
-        "_entries",
-        "_entries_at",
-        "_ready",
-        "_room_to",
-        "_slots",
-        "begin_log_offset",
-        "begin_ms",
-        "end_log_offset",
-        "end_ms",
-        "file",
-        "next_entry",
-        "used_slots",
-    )
+    __slots__ = ()
+    file: Segment
 
     def __init__(self, path: Path, slots: int, entries: int, disk: Disk = LOCAL_DISK) -> None:
         self.file = Segment(path, index_file_bytes(slots, entries), scattered=True, disk=disk)
-        self._slots = slots
-        self._entries = entries
-        self._entries_at = HEADER.size + slots * SLOT.size
+        self.slots = slots
+        self.entries = entries
+        self.entries_at = HEADER.size + slots * SLOT.size
         self.begin_ms = self.end_ms = self.begin_log_offset = self.end_log_offset = 0
         self.used_slots = 0
         self.next_entry = 1
-        self._room_to = 0  # position in the file up to which there is room for entries
-        self._ready = bytearray(-(-self._entries_at // _PAGE))  # pages of slots that can be written for certain
+        self.room_to = 0
+        self.stretch_bytes = _STRETCH
+        self.ready = bytearray(-(-self.entries_at // _STRETCH))
 
     @property
     def is_full(self) -> bool:
-        return self.next_entry >= self._entries
+        return self.next_entry >= self.entries
 
     @property
     def is_empty(self) -> bool:
@@ -90,8 +82,8 @@ class IndexFile:
     def has_plausible_head(self) -> bool:
         """Whether what the header says can be, in a file of this size."""
         return (
-            1 <= self.next_entry <= self._entries
-            and 0 <= self.used_slots <= self._slots
+            1 <= self.next_entry <= self.entries
+            and 0 <= self.used_slots <= self.slots
             and 0 <= self.begin_log_offset <= self.end_log_offset
             and 0 <= self.begin_ms <= self.end_ms
         )
@@ -99,8 +91,8 @@ class IndexFile:
     def create(self, *, end_ms: int, end_log_offset: int) -> None:
         """Make the file, as successor of one that ends there. Raises `OSError`."""
         self.file.create()
-        self.file.allocate(0, self._entries_at)
-        self._prepare_page(0)
+        self.file.allocate(0, self.entries_at)
+        self._prepare_slots(0)
         self.begin_ms = self.end_ms = end_ms
         self.begin_log_offset = self.end_log_offset = end_log_offset
         self.write_header()
@@ -113,25 +105,25 @@ class IndexFile:
 
     def reserve(self, hashes: Sequence[int]) -> None:
         """Have room on disk for entries of these keys, as far as the file goes. Raises `OSError`."""
-        self._prepare_page(0)
+        self._prepare_slots(0)
         for key_hash in hashes:
-            self._prepare_page((HEADER.size + key_hash % self._slots * SLOT.size) // _PAGE)
-        start = self._entries_at + self.next_entry * ENTRY.size
+            self._prepare_slots((HEADER.size + key_hash % self.slots * SLOT.size) // _STRETCH)
+        start = self.entries_at + self.next_entry * ENTRY.size
         needed = min(start + len(hashes) * ENTRY.size, self.file.size)
-        if needed > max(start, self._room_to):  # a full file needs none
+        if needed > max(start, self.room_to):  # a full file needs none
             self.file.prepare(start, needed + _ROOM_BYTES)
-            self._room_to = min(needed + _ROOM_BYTES, self.file.size)
+            self.room_to = min(needed + _ROOM_BYTES, self.file.size)
 
-    def _prepare_page(self, number: int) -> None:
-        if not self._ready[number]:
-            self.file.prepare(number * _PAGE, number * _PAGE + _PAGE)
-            self._ready[number] = 1
+    def _prepare_slots(self, number: int) -> None:
+        if not self.ready[number]:
+            self.file.prepare(number * _STRETCH, number * _STRETCH + _STRETCH)
+            self.ready[number] = 1
 
     def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
         """Add an entry; the file must not be full, and have room. Called for every key of every message."""
         memory = self.file.memory
         number = self.next_entry
-        slot_at = HEADER.size + key_hash % self._slots * SLOT.size
+        slot_at = HEADER.size + key_hash % self.slots * SLOT.size
         previous = SLOT.unpack_from(memory, slot_at)[0]
         if previous >= number:
             previous = self._counted(previous)
@@ -139,7 +131,7 @@ class IndexFile:
             previous = 0
             self.used_slots += 1
         seconds = min(max(store_ms - self.begin_ms, 0) // 1000, _INT_MAX) if self.begin_ms > 0 else 0
-        ENTRY.pack_into(memory, self._entries_at + number * ENTRY.size, key_hash, log_offset, seconds, previous)
+        ENTRY.pack_into(memory, self.entries_at + number * ENTRY.size, key_hash, log_offset, seconds, previous)
         SLOT.pack_into(memory, slot_at, number)
         if number <= 1:
             self.begin_ms = store_ms
@@ -150,8 +142,8 @@ class IndexFile:
 
     def _counted(self, number: int) -> int:
         """Return the first entry of a chain that counts: a killed process may have put others before it."""
-        while self.next_entry <= number < self._entries:
-            newer, number = number, ENTRY.unpack_from(self.file.memory, self._entries_at + number * ENTRY.size)[3]
+        while self.next_entry <= number < self.entries:
+            newer, number = number, ENTRY.unpack_from(self.file.memory, self.entries_at + number * ENTRY.size)[3]
             if number >= newer:
                 return 0
         return number
@@ -174,21 +166,25 @@ class IndexFile:
 
     def leads_to(self, key_hash: int, log_offset: int) -> bool:
         """Whether the newest entries of a key's hash have one for that record."""
-        return log_offset in self.find(key_hash, _NEWEST, begin_ms=0, end_ms=_EVER_MS)
+        found = (each for each in self.search(key_hash, begin_ms=0, end_ms=_EVER_MS) if each is not None)
+        return log_offset in islice(found, _NEWEST)
 
-    def find(self, key_hash: int, max_count: int, *, begin_ms: int, end_ms: int) -> list[int]:
-        """Return log offsets of records whose key has that hash, newest first."""
-        found: list[int] = []
-        memory = self.file.memory
-        number = self._counted(SLOT.unpack_from(memory, HEADER.size + key_hash % self._slots * SLOT.size)[0])
-        while 0 < number < self.next_entry and len(found) < max_count:
-            entry_hash, log_offset, seconds, previous = ENTRY.unpack_from(
-                memory, self._entries_at + number * ENTRY.size
-            )
+    def search(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Yield log offsets of records whose key has that hash, newest first, and None now and then: it may take long.
+
+        What is entered meanwhile is not found.
+        """
+        memory = self.file.memory  # which stays as it is where the file is deleted meanwhile
+        number = self._counted(SLOT.unpack_from(memory, HEADER.size + key_hash % self.slots * SLOT.size)[0])
+        end, looked_at = self.next_entry, 0
+        while 0 < number < end:
+            entry = ENTRY.unpack_from(memory, self.entries_at + number * ENTRY.size)
+            entry_hash, log_offset, seconds, previous = entry
             store_ms = self.begin_ms + seconds * 1000
             if entry_hash == key_hash and begin_ms <= store_ms <= end_ms:
-                found.append(log_offset)
+                yield log_offset
             if seconds < 0 or store_ms < begin_ms or previous >= number:
                 break
-            number = previous
-        return found
+            number, looked_at = previous, looked_at + 1
+            if looked_at % LOOKED_AT == 0:
+                yield None

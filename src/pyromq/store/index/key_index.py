@@ -5,19 +5,20 @@ Nothing waits for it when a message is stored; whoever asks by key brings it up 
 
 from __future__ import annotations
 
-import logging
 import re
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pyromq import speedups
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.java_hash import java_hash
+from pyromq.logs import logger_of
 from pyromq.message import Property, SysFlag, decode_properties
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Labels, decode_labels, is_of_topic
@@ -27,11 +28,12 @@ from pyromq.store.index.index_row import first_fault
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 _NAME = re.compile(r"\d{17}\Z")
-_SLICE = 64  # records between two looks at the clock
+_SLICE = 16  # records between two looks at the clock
+_ORDINARY_SLICE = 64  # the same of those that the compiled part enters
 _COUNTER = 4  # hex digits at the end of a unique id; what is before them changes once a millisecond
 
 
@@ -41,6 +43,19 @@ class KeyMatches(NamedTuple):
     log_offsets: list[int]
     last_update_ms: int
     last_update_log_offset: int
+
+
+KeySearch = Generator[None, None, KeyMatches]  # yields wherever it may be left for a while
+
+
+def searched(search: KeySearch) -> KeyMatches:
+    """Return what a search finds, at once."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as done:
+            found: KeyMatches = done.value
+            return found
 
 
 class KeyIndex:
@@ -180,7 +195,33 @@ class KeyIndex:
     def _follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
         monotonic = self._clock.monotonic
         deadline = None if budget_seconds is None else monotonic() + budget_seconds
-        for count, (log_offset, record) in enumerate(log.records_from(max(self.position, log.min_offset)), 1):
+        while True:
+            self.position = max(self.position, log.min_offset)
+            if not (speedups.is_active and self.files):
+                self._enter_plainly(log, _SLICE)
+            elif self._enter_ordinary(log) < _ORDINARY_SLICE:
+                self._enter_plainly(log, 1)
+            if self.position >= log.end:
+                return True
+            if deadline is not None and monotonic() >= deadline:
+                return False
+
+    def _enter_ordinary(self, log: CommitLog) -> int:
+        """Have the compiled part enter records up to one that is not ordinary; return how many."""
+        segment = log.files.find(self.position)
+        if segment is None or (self._in_doubt is not None and self.position <= self._in_doubt):
+            return 0
+        self.position, count = self.files[-1].enter(
+            segment.memory[self.position - segment.base : log.end - segment.base],
+            log_offset=self.position,
+            last_store_ms=log.last_store_ms,
+            most=_ORDINARY_SLICE,
+            skipped=_TIMER_TOPIC,
+        )
+        return count
+
+    def _enter_plainly(self, log: CommitLog, most: int) -> None:
+        for count, (log_offset, record) in enumerate(log.records_from(self.position), 1):
             try:
                 if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; said here, they cost a third
                     labels = decode_labels(record, 0)
@@ -191,11 +232,9 @@ class KeyIndex:
                 place = log.place_of(log_offset)
                 logger.warning("%s: the record is damaged, and not found by key: %s", place, error)
             self.position = log_offset + len(record)
-            if count % _SLICE == 0 and deadline is not None and monotonic() >= deadline:
-                break
-        else:
-            self.position = log.end
-        return self.position >= log.end
+            if count == most:
+                return
+        self.position = log.end
 
     def _put(self, labels: Labels) -> None:
         """Enter a record under its unique id and each of its keys; not a rolled back one."""
@@ -267,13 +306,19 @@ class KeyIndex:
 
     # -- reading
 
-    def find(self, topic: str, key: str, max_count: int, *, begin_ms: int, end_ms: int) -> KeyMatches:
-        """Return records stored in that time, both ends included, under that key; at most `max_count`."""
+    def search(self, topic: str, key: str, max_count: int, *, begin_ms: int, end_ms: int) -> KeySearch:
+        """Look for records stored in that time, both ends included, under that key; at most `max_count`."""
         found: list[int] = []
         key_hash = _index_hash(java_hash(f"{topic}#{key}"))
-        for file in reversed(self.files):
+        for file in self.files[::-1]:
             if file.overlaps(begin_ms, end_ms):
-                found += file.find(key_hash, max_count - len(found), begin_ms=begin_ms, end_ms=end_ms)
+                for log_offset in file.search(key_hash, begin_ms=begin_ms, end_ms=end_ms):
+                    if len(found) >= max_count:
+                        break
+                    if log_offset is None:
+                        yield None
+                    else:
+                        found.append(log_offset)
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
         last = self.files[-1] if self.files else None
@@ -313,11 +358,12 @@ def _index_hash(value: int) -> int:
 
 def _joined_hash(start: str, end: str) -> int:
     """Return `java_hash(start + end)`, by a remembered start: h(a + b) = h(a) 31^len(b) + h(b)."""
-    if not end.isascii():
+    if not end.isascii() or len(start) > _MOST_REMEMBERED or len(end) > _MOST_REMEMBERED:
         return java_hash(start + end)
     value: int = (_hash_of_start(start) * 31 ** len(end) + _hash_of_end(end)) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value
 
 
+_MOST_REMEMBERED = 200  # characters: a topic and an id, or an ordinary key
 _hash_of_start = lru_cache(maxsize=1024)(java_hash)
 _hash_of_end = lru_cache(maxsize=65536)(java_hash)  # all counters

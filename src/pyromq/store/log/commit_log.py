@@ -11,7 +11,6 @@ Behind the last record everything is zero. Source: RocketMQ 4.9.8, CommitLog and
 
 from __future__ import annotations
 
-import logging
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import (
     BLANK_MAGIC,
@@ -35,17 +35,18 @@ from pyromq.record import (
 )
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.log.cut_guard import sound_record_behind
+from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.room_ahead import RoomAhead
 from pyromq.store.log.segment import Segment, sync_all
 from pyromq.store.log.segmented_log import SegmentedLog
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _SECTOR = 512  # bytes that every disk writes in one go
 _NEVER = -1  # a limit that every append exceeds
 
 
-class CommitLog:
+class CommitLog(LogTail):
     """One writer. `end` is the log offset behind the last record; everything before it may be viewed.
 
     Store times never decrease. Appends are refused until `resume` was called and after `refuse`.
@@ -59,13 +60,13 @@ class CommitLog:
         self.end = 0
         self.last_store_ms = 0
         self._now_ms = clock.now_ms
-        self._max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
+        self.max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
         self._refusal = "the store is not open"
         self._held = ""
         self._room = RoomAhead(self.files, disk)
-        self._memory: memoryview | None = None
-        self._base = 0
-        self._limit = _NEVER  # an append that would end behind it takes the slow way
+        self.memory = None
+        self.base = 0
+        self.limit = _NEVER
         self._room_mark = 0
 
     @property
@@ -96,14 +97,14 @@ class CommitLog:
         except struct.error as error:
             raise _refused(message) from error
         end = start + len(record)
-        if end > self._limit or len(record) > self._max_record_bytes:
-            self._make_room(len(record))
+        if end > self.limit or len(record) > self.max_record_bytes:
+            self.make_room(len(record))
             if self.end != start:  # another segment: the offset within the record changes
                 start = message.log_offset = self.end
                 record = encode(message)
                 end = start + len(record)
-        base = self._base
-        self._memory[start - base : end - base] = record  # type: ignore[index]  # mapped: the limit was not exceeded
+        base = self.base
+        self.memory[start - base : end - base] = record  # type: ignore[index]  # mapped: the limit was not exceeded
         self.end = end
         self.last_store_ms = now
 
@@ -112,37 +113,37 @@ class CommitLog:
         now = max(self._now_ms(), self.last_store_ms)
         start = self.end
         records = _encode_all(messages, start, now)
-        if start + len(records) > self._limit or len(records) > self._max_record_bytes:
-            self._make_room(len(records))
+        if start + len(records) > self.limit or len(records) > self.max_record_bytes:
+            self.make_room(len(records))
             if self.end != start:
                 start = self.end
                 records = _encode_all(messages, start, now)
-        assert self._memory is not None
-        self._memory[start - self._base : start - self._base + len(records)] = records
+        assert self.memory is not None
+        self.memory[start - self.base : start - self.base + len(records)] = records
         self.end = start + len(records)
         self.last_store_ms = now
 
     def refuse(self, reason: str) -> None:
         """Let every append from now on fail with `reason`. Safe to call from the flusher's thread."""
         self._refusal = reason
-        self._limit = _NEVER
+        self.limit = _NEVER
 
     def hold(self, reason: str) -> None:
         """Let every append fail with `reason` until this is called again; "" takes them again."""
         if reason or self._held:
             self._held = reason
-            self._limit = _NEVER  # the next append looks why
+            self.limit = _NEVER  # the next append looks why
 
-    def _make_room(self, size: int) -> None:
+    def make_room(self, size: int) -> None:
         """Have room for `size` bytes at `end`: in a new segment where they do not fit."""
         if self.refusal:
             raise StoreNotWritable(self.refusal)
-        limit = min(self._max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
+        limit = min(self.max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
         if size > limit:
             raise MessageRefused(f"message takes {size} bytes in the log, the limit is {limit}")
-        segment_end = self._base + self.files.segment_bytes
+        segment_end = self.base + self.files.segment_bytes
         try:
-            if self._memory is None or self.end + size > segment_end - BLANK_SIZE:
+            if self.memory is None or self.end + size > segment_end - BLANK_SIZE:
                 self._roll()
             self._extend_to(self.end + size)
         except OSError as error:
@@ -153,22 +154,22 @@ class CommitLog:
 
     def _roll(self) -> None:
         base = self.files.capacity_end
-        if self._memory is not None:
+        if self.memory is not None:
             self._extend_to(self.end + BLANK_SIZE)
         segment = self._room.next_segment(base)
-        if self._memory is not None:
-            position = self.end - self._base
-            self._memory[position : position + BLANK_SIZE] = blank(base - self.end)
+        if self.memory is not None:
+            position = self.end - self.base
+            self.memory[position : position + BLANK_SIZE] = blank(base - self.end)
         self.files.add(segment)
-        self._memory = segment.memory
-        self._base = self.end = self._room_mark = base
+        self.memory = segment.memory
+        self.base = self.end = self._room_mark = base
 
     def _extend_to(self, end: int) -> None:
         while end > self._room_mark:
             self._room_mark = self._room.extend(self.files.segments[-1], end)
 
     def _set_limit(self) -> None:
-        self._limit = min(self._room_mark, self._base + self.files.segment_bytes - BLANK_SIZE)
+        self.limit = min(self._room_mark, self.base + self.files.segment_bytes - BLANK_SIZE)
 
     # -- opening and closing
 
@@ -188,16 +189,16 @@ class CommitLog:
             # Else new records could come on disk, and behind them old ones that were cut off; or a file without name.
             segment.is_fresh = True
             sync_all([segment], self._disk)
-            self._memory = segment.memory
-            self._base = segment.base
-            self._limit = self._room_mark = end  # the first append finds out whether there is room
+            self.memory = segment.memory
+            self.base = segment.base
+            self.limit = self._room_mark = end  # the first append finds out whether there is room
             self._room.begin(end)
 
     def close(self) -> None:
         """Refuse appends and end the helper's thread; views stay valid."""
         self.refuse("the store is closed")
         self._room.close()
-        self._memory = None
+        self.memory = None
         self.files.release()
 
     # -- reading
@@ -226,6 +227,10 @@ class CommitLog:
             places = (start - segment.base for start in starts[first:end])
             copied += segment.read(zip(places, sizes[first:end], strict=True))
         return copied
+
+    def segment_of(self, offset: int) -> tuple[int, memoryview] | None:
+        """Return base and memory of the file that holds an offset; None where it is gone."""
+        return None if (segment := self.files.find(offset)) is None else (segment.base, segment.memory)
 
     def stretch(self, start: int, end: int) -> list[memoryview]:
         """Return the bytes between two log offsets as far as they are there, a view for each segment."""

@@ -5,15 +5,16 @@ Nobody finds them any more; whoever still has a view of one keeps its bytes unti
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from pyromq.store.disk import Disk, Worker, worker
+from pyromq.logs import logger_of
+from pyromq.store.disk import Disk
 from pyromq.store.log.segment import Segment
+from pyromq.store.worker import Worker, worker
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class Removal:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 from concurrent.futures import Future
 
-from pyromq.store.disk import Disk, worker
+from pyromq.store.disk import Disk
 from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.worker import worker
 
 FIRST_STRETCH = 256 << 10  # a store that hardly writes gets no pages it does not need
 KEPT_BEHIND = 64 << 20  # bytes behind the writer that stay mapped, for those who read what was just written
@@ -82,10 +83,10 @@ class RoomAhead:
 
     @staticmethod
     def _prepare(segment: Segment, start: int, end: int) -> None:
-        segment.prepare(start - segment.base, end - segment.base)
+        segment.prepare_unwritten(start - segment.base, end - segment.base)
         segment.forget(0, start - segment.base - KEPT_BEHIND)
 
     def _make(self, base: int, stretch: int) -> Segment:
         segment = self._log.create_lasting(base)
-        segment.prepare(0, stretch)
+        segment.prepare_unwritten(0, stretch)
         return segment

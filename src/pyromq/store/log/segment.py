@@ -99,6 +99,18 @@ class Segment:
         finally:
             self._disk.close(descriptor)
 
+    def write_out(self, start: int) -> None:
+        """Begin to write to disk what lies behind `start` (offset of the whole), a little at a time, before `sync`."""
+        try:
+            descriptor = self._disk.open(self.path)
+        except FileNotFoundError:
+            return
+        try:
+            position = max(start - self.base, 0)
+            self._disk.write_out(descriptor, position, self.size - position)
+        finally:
+            self._disk.close(descriptor)
+
     def allocate(self, start: int, end: int) -> None:
         """Have room on disk for a stretch (positions in the file). Raises `OSError`."""
         descriptor = self._disk.open(self.path)
@@ -117,6 +129,20 @@ class Segment:
         if start < end:
             self.allocate(start, end)
             self._disk.populate(self.memory, start, end - start)
+
+    def prepare_unwritten(self, start: int, end: int) -> None:
+        """As `prepare`, for a stretch in which nothing was written yet, not even by others at this moment; with pauses.
+
+        Pages that are written first and mapped then took 0.3 s of processor time a GiB on a virtual machine whose host
+        gives memory as it is touched; mapped first, they took 1 to 2 s.
+        """
+        end = min(end, self.size)
+        if start < end:
+            descriptor = self._disk.open(self.path)
+            try:
+                self._disk.make_ready(descriptor, self.memory, start, end - start)
+            finally:
+                self._disk.close(descriptor)
 
     def read(self, pieces: Iterable[tuple[int, int]]) -> list[bytes]:
         """Return pieces of the file (positions and sizes); unlike views they leave no pages in memory behind."""

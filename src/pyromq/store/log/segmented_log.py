@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
+from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder
 from pyromq.store.log.segment import Segment
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _NAME_DIGITS = 20
 

@@ -12,7 +12,6 @@ message, the entry keeps a log offset, of the damage or what is behind it, so th
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable
 from functools import lru_cache
@@ -20,12 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.errors import StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
 from pyromq.store.queue.mappings import Mappings
+from pyromq.store.queue.queue_tail import QueueTail
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 ENTRY_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
@@ -67,17 +68,10 @@ class QueueEntry(NamedTuple):
         return self.size == FILLER_SIZE and self.log_offset == 0
 
 
-class ConsumeQueue:
-    """One writer. `min_offset` is the first queue offset whose record is still there, `max_offset` the next to give.
+class ConsumeQueue(QueueTail):
+    """One writer. `flushed_offset` belongs to the flusher: entries before it are on disk."""
 
-    Entries before `reserved` find room on disk. `flushed_offset` belongs to the flusher: entries before it are on disk.
-    Those before `doubted_to` were there when the store was opened.
-    """
-
-    __slots__ = (
-        *("_base", "_disk", "_end", "_mappings", "_memory", "doubted_to", "files", "flushed_offset"),
-        *("max_offset", "min_offset", "queue_id", "reserved", "topic"),
-    )
+    __slots__ = ("_disk", "_mappings", "files", "flushed_offset", "queue_id", "topic")
 
     def __init__(self, folder: Path, entries_per_file: int, *, mappings: Mappings, disk: Disk = LOCAL_DISK) -> None:
         self.topic, self.queue_id = folder.parent.name, int(folder.name)
@@ -91,17 +85,17 @@ class ConsumeQueue:
         self.flushed_offset = 0
         self.reserved = 0
         self.doubted_to = 0
-        self._memory: memoryview | None = None
-        self._base = self._end = 0  # queue offsets of the file that is written
+        self.memory = None
+        self.base = self.end = 0
 
     # -- writing
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
         """Write the entry of the next queue offset; readable when this returns. Called for every message stored."""
         offset = self.max_offset
-        if offset >= self._end:
-            self._open_file(offset)
-        _pack_into(self._memory, (offset - self._base) * ENTRY_BYTES, log_offset, size, tags_code)  # type: ignore[arg-type]
+        if offset >= self.end:
+            self.open_file(offset)
+        _pack_into(self.memory, (offset - self.base) * ENTRY_BYTES, log_offset, size, tags_code)  # type: ignore[arg-type]
         self.max_offset = offset + 1
 
     def begin_at(self, queue_offset: int, log_offset: int) -> None:
@@ -154,20 +148,20 @@ class ConsumeQueue:
             ) from error
         self.reserved = (segment.base + end) // ENTRY_BYTES
 
-    def _open_file(self, offset: int) -> None:
+    def open_file(self, offset: int) -> None:
         """Map the file that holds entry `offset`, with room for it."""
         if offset >= self.reserved:
             self.reserve(offset)
         segment = self.files.find(offset * ENTRY_BYTES)
         assert segment is not None
-        if segment.base // ENTRY_BYTES != self._base:
+        if segment.base // ENTRY_BYTES != self.base:
             self.files.release()  # the full file is mapped again if it is read
         memory = self._mapped(segment)
         if memory.readonly:
             raise StoreNotWritable(f"{segment.path} can only be read: see to its disk, and restart")
-        self._memory = memory
-        self._base = segment.base // ENTRY_BYTES
-        self._end = min(self.reserved, self._base + segment.size // ENTRY_BYTES)
+        self.memory = memory
+        self.base = segment.base // ENTRY_BYTES
+        self.end = min(self.reserved, self.base + segment.size // ENTRY_BYTES)
 
     def _mapped(self, segment: Segment) -> memoryview:
         if not segment.is_mapped:
@@ -180,16 +174,22 @@ class ConsumeQueue:
     def release(self) -> None:
         """Give up the mappings; they come back when used."""
         self._mappings.forget(self)
-        self._memory = None
-        self._end = 0
+        self.memory = None
+        self.end = 0
         self.files.release()
+
+    def give_up(self) -> list[memoryview]:
+        """Be empty from now on; return what was mapped, which takes a while to be unmapped. The files stay."""
+        mapped = [segment.memory for segment in self.files.segments if segment.is_mapped]
+        self.release()
+        self.files.segments.clear()
+        self.min_offset = self.max_offset = self.reserved = 0
+        return mapped
 
     def delete(self) -> None:
         """Remove the queue with its folder."""
-        self.release()
+        self.give_up()
         self._disk.remove_folder(self.files.folder)
-        self.files.segments.clear()
-        self.min_offset = self.max_offset = self.reserved = 0
 
     # -- reading
 

@@ -7,16 +7,16 @@ more is passed over from then on.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from pyromq.errors import StoreCorrupt
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import decode, place_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _SEARCHED_BYTES = 64 << 20  # of the log, for one entry; whoever wants something waits meanwhile
 _SEARCHED_ENTRIES = 1_000  # for a sound one behind it

@@ -10,15 +10,15 @@ none for a moment when a topic is deleted. RocketMQ has no such file, and leaves
 
 from __future__ import annotations
 
-import logging
 import zlib
 from pathlib import Path
 
 import msgspec
 
+from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_file
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _CRC_BYTES = 9  # with the newline
 

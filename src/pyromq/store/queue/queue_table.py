@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyromq.errors import MessageRefused, StoreCorrupt
+from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.mappings import Mappings
 from pyromq.store.queue.queue_note import NotedQueues, QueueNote
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 MOST_MAPPED = 20_000  # queues; nearly all have one file mapped
 
@@ -20,8 +20,9 @@ MOST_MAPPED = 20_000  # queues; nearly all have one file mapped
 class QueueTable:
     """Every queue that has or had a message. `by_topic` is for lookup only; queues come by `make`, go by `delete`.
 
-    `is_incomplete`: some lack entries, and are to be made again from the log. `has_new`: queues
-    that the note does not name; `has_deleted`: there is none any more.
+    What is deleted is not found any more, and leaves the disk with `remove_deleted`. `is_incomplete`: some lack entries
+    and are to be made again from the log. `has_new`: queues that the note does not name; `has_deleted`: there is none
+    any more.
     """
 
     def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
@@ -29,6 +30,7 @@ class QueueTable:
         self.is_incomplete = False
         self.has_new = self.has_deleted = False
         self.note = QueueNote(folder.with_name("queues"), disk)
+        self._deleted: dict[str, list[memoryview]] = {}  # topic: what was mapped of it
         self._folder = folder
         self._mappings = Mappings(MOST_MAPPED)
         self._disk = disk
@@ -44,9 +46,14 @@ class QueueTable:
         return None if queues is None else queues.get(queue_id)
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue, a new one if there is none; its folder comes with its first entry."""
+        """Return the queue, a new one if there is none; its folder comes with its first entry.
+
+        Raises `StoreNotWritable` while the folder of the one before, which was deleted, is still there.
+        """
         queue = self.find(topic, queue_id)
         if queue is None:
+            if topic in self._deleted:
+                raise StoreNotWritable(f"topic {topic} is being deleted")
             if not names_folders(topic, queue_id):
                 raise MessageRefused(f"topic {topic!r} queue {queue_id} cannot be stored: no legal names")
             folder = self._folder / topic / str(queue_id)
@@ -118,18 +125,30 @@ class QueueTable:
         self.note.save(NotedQueues(log_end, ends))
 
     def delete(self, topic: str) -> None:
-        """Remove a topic's queues with their files."""
+        """Let a topic have no queues; their files go with `remove_deleted`."""
         self.has_deleted = True
-        self.note.forget()  # else a crash would have them missed
-        for queue in self.by_topic.pop(topic, {}).values():
-            queue.delete()
+        mapped = [memory for queue in self.by_topic.pop(topic, {}).values() for memory in queue.give_up()]
         if names_folders(topic):
-            self._disk.remove_folder(self._folder / topic)
+            self._deleted.setdefault(topic, []).extend(mapped)
+
+    def remove_deleted(self, between: Callable[[], None] = lambda: None) -> None:
+        """Remove the files of deleted queues; `between` is called now and then. Called by the flusher's thread."""
+        if self._deleted:
+            self.note.forget()  # else a crash would have them missed
+        for topic in list(self._deleted):
+            self._deleted[topic].clear()
+            folder = self._folder / topic
+            for name in self._disk.names(folder):
+                self._disk.remove_folder(folder / name)
+                between()
+            self._disk.remove_folder(folder)
+            del self._deleted[topic]
 
     def clear(self) -> None:
         """Remove all queues with their files."""
         for topic in list(self.by_topic):
             self.delete(topic)
+        self.remove_deleted()
 
     def release(self) -> None:
         """Give up all mappings until used: thousands of queues may be on disk, few are busy."""

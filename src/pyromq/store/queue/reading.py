@@ -18,7 +18,7 @@ from pyromq.filter.filter import Filter
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.residency import Residency
+from pyromq.store.log.residency import RECENT_BYTES, Residency
 from pyromq.store.queue.consume_queue import (
     ENTRY_BYTES,
     FILLER_SIZE,
@@ -84,9 +84,10 @@ class Reading:
         disk: Disk,
     ) -> None:
         self._log = log
+        self.segment_of = log.segment_of
         self._queues = queues
         self._proof = proof
-        self._residency = residency
+        self.residency = residency
         self._disk = disk
         self._limits = (config.max_transfer_bytes, config.max_transfer_count)
         self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
@@ -133,9 +134,27 @@ class Reading:
             return self._sifted(found, queue_offset, content, limits=limits, wanted=wanted)
         return found
 
+    def limits_in_memory(self) -> dict[str, int]:
+        """Return the limits of reads of what is in memory, and how far behind the end of the log that may not be."""
+        return {
+            "max_bytes": self._limits[0],
+            "max_count": self._limits[1],
+            "bulk_bytes": self._bulk_limits[0],
+            "bulk_count": self._bulk_limits[1],
+            "scanned": SCANNED_ENTRIES,
+            "recent_bytes": RECENT_BYTES,
+            "warm_bytes": self._resident_bytes,
+        }
+
     def is_cold(self, log_offset: int) -> bool:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
         return log_offset < self._log.end - self._resident_bytes
+
+    def begin_from(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return where in the log the first message of a queue from that offset on begins; None where there is none."""
+        queue = self._queues.find(topic, queue_id)
+        entry = None if queue is None else queue.find(max(queue_offset, queue.min_offset))
+        return None if entry is None or entry.size == FILLER_SIZE else entry.log_offset
 
     def _collect(
         self,
@@ -161,7 +180,7 @@ class Reading:
         scanned, status, records, count, total = found
         low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
         last, size = unpack_extent(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
-        is_past = not self._residency.covers(first, last + size)
+        is_past = not self.residency.covers(first, last + size)
         return ReadResult(status, after, low, high, records, count, total, is_past)
 
     def _sifted(

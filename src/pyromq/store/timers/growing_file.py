@@ -13,7 +13,10 @@ from pyromq.store.disk import LOCAL_DISK, Disk
 
 
 class GrowingFile:
-    """One writer. `size` bytes count, what is not written yet included: that is `tail`, to be added to."""
+    """One writer. `size` bytes count, what is not written yet included: that is `tail`, to be added to.
+
+    It stays the same object.
+    """
 
     __slots__ = ("_descriptor", "_disk", "_failure", "_written", "path", "tail", "unsynced")
 

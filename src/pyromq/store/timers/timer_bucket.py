@@ -21,7 +21,6 @@ does not know what the records mean.
 
 from __future__ import annotations
 
-import logging
 import struct
 from binascii import crc_hqx
 from collections.abc import Iterator
@@ -29,11 +28,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt
+from pyromq.logs import logger_of
 from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
+from pyromq.store.timers.bucket_tail import BucketTail
 from pyromq.store.timers.growing_file import GrowingFile
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 HOUR_MS = 3_600_000
 ENTRY_BYTES = 36
@@ -41,13 +42,11 @@ _FINISHED = struct.Struct(">II")
 _OLD_FINISHED = struct.Struct(">I")
 UNKNOWN_MS = -1  # due time of a damaged entry
 _ENTRY = struct.Struct(">qIIqHHIi")
-_HEAD = struct.Struct(">qIIq")
-_REST = struct.Struct(">HIi")
-_REST_AT = ENTRY_BYTES - _REST.size
-_pack_head, _pack_rest = _HEAD.pack, _REST.pack  # bound once
+_CHECKSUM_AT, _REST_AT = 24, 26
 _DUE_AND_KEY = struct.Struct(">qI")
 _ALL_BITS = 0xFFFFFFFF
 _READ_ENTRIES = 16_384  # at a time when all are looked through
+_LISTED_ENTRIES = 4_096  # ... and others get their turn in between: two milliseconds
 
 
 class TimerEntry(NamedTuple):
@@ -69,8 +68,8 @@ def read_entry(content: Buffer) -> TimerEntry:
 
 
 def _is_whole(content: Buffer) -> bool:
-    checksum = content[_HEAD.size] << 8 | content[_HEAD.size + 1]
-    return not checksum or checksum == (crc_hqx(content[_REST_AT:], crc_hqx(content[: _HEAD.size], 0)) or 1)
+    checksum = content[_CHECKSUM_AT] << 8 | content[_CHECKSUM_AT + 1]
+    return not checksum or checksum == (crc_hqx(content[_REST_AT:], crc_hqx(content[:_CHECKSUM_AT], 0)) or 1)
 
 
 class BucketSizes(NamedTuple):
@@ -81,15 +80,15 @@ class BucketSizes(NamedTuple):
     done: int = 0
 
 
-class TimerBucket:
+class TimerBucket(BucketTail):
     """One hour, counted from 1970. `count` messages came into it, `pending` of them wait.
 
-    The records of the first `copied` are in its file; `needed_from` is the log offset of the first of the others.
+    The records of the first `copied` are in its file.
     """
 
     __slots__ = (
-        *("_disk", "_done", "_entries", "_finished", "_marks", "_records", "_records_end", "_spoiled"),
-        *("copied", "hour", "listed", "name", "needed_from"),
+        *("_disk", "_done", "_entries", "_marks", "_records", "_spoiled"),
+        *("copied", "hour", "listed", "name"),
     )
 
     def __init__(
@@ -111,15 +110,16 @@ class TimerBucket:
         self._marks = _OLD_FINISHED if is_old else _FINISHED
         self._done = GrowingFile(folder / f"{name}.{'done' if is_old else 'finished'}", sizes.done, disk=disk)
         self._spoiled = 0  # of its entries, those that say nothing
-        self._records_end = sizes.records  # with those that are not copied yet
+        self.entries = self._entries.tail
+        self.records_end = sizes.records
         self.copied = self.count
-        self.needed_from: int | None = None
-        self._finished: bytearray | None = None  # by number: 1 for one that does not wait any more
+        self.needed_from = None
+        self.finished = None  # else by number: 1 for one that does not wait any more
 
     def resume(self, copied: int) -> None:
         """Go on where only the records of so many messages were copied. Raises `StoreCorrupt`, `OSError`."""
         last = self.entry(self.count - 1)
-        self._records_end = last.position + last.size
+        self.records_end = last.position + last.size
         self._set_copied(copied)
         self.release()
 
@@ -147,17 +147,6 @@ class TimerBucket:
     @property
     def unwritten(self) -> int:
         return sum(len(file.tail) for file in self.files)
-
-    def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, size: int) -> None:
-        """Add a message by its place in the log. Log offsets must ascend. Called for every one."""
-        head = _pack_head(due_ms, key_hash, topic_hash, log_offset)
-        rest = _pack_rest(self._records_end >> 32, self._records_end & _ALL_BITS, size)
-        self._entries.tail += head + (crc_hqx(rest, crc_hqx(head, 0)) or 1).to_bytes(2) + rest
-        self._records_end += size
-        if self.needed_from is None:
-            self.needed_from = log_offset
-        if self._finished is not None:
-            self._finished.append(0)
 
     def uncopied(self, count: int) -> tuple[list[int], list[int]]:
         """Return log offsets and sizes of the next records to copy, up to so many."""
@@ -190,16 +179,21 @@ class TimerBucket:
 
     def record(self, entry: TimerEntry) -> bytes | None:
         """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt` if it cannot be."""
-        if not 0 < entry.size <= self._records_end - entry.position:
+        if not 0 < entry.size <= self.records_end - entry.position:
             raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
         return self._records.read(entry.position, entry.size) if entry.position < self._records.size else None
 
-    def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[tuple[int, int]]:
-        """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later."""
-        flags = self._flags()
-        for first in range(0, self.count, _READ_ENTRIES):
-            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _READ_ENTRIES)), first)
-            yield from [
+    def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[list[tuple[int, int]]]:
+        """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later.
+
+        They come in order of arrival, as many as are among some thousand entries: often none. More may come meanwhile.
+        """
+        for first in range(0, self.count, _LISTED_ENTRIES):
+            for _ in self.learn_finished():
+                yield []
+            flags = self._flags()
+            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _LISTED_ENTRIES)), first)
+            yield [
                 (due_ms, number)
                 for number, (due_ms, _, topic, *_) in fields
                 if topic == topic_hash and due_ms >= first_ms and not flags[number]
@@ -245,7 +239,7 @@ class TimerBucket:
 
     def release(self) -> None:
         """Give up all that can be had again from the files."""
-        self._finished = None
+        self.finished = None
         for file in self.files:
             file.release()
 
@@ -257,17 +251,32 @@ class TimerBucket:
         return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES)
 
     def _flags(self) -> bytearray:
-        if self._finished is None:
-            self._finished, self._spoiled = bytearray(self.count), 0
-            content = self._done.read(0, self._done.size)
+        for _ in self.learn_finished():
+            pass
+        assert self.finished is not None
+        return self.finished
+
+    def learn_finished(self) -> Iterator[None]:
+        """Read who does not wait any more, some thousand of them at a time; nothing where that is known.
+
+        Others may ask, finish, add and release meanwhile.
+        """
+        flags, spoiled, position = bytearray(), 0, 0
+        while self.finished is None:
+            flags += bytes(self.count - len(flags))
+            if position >= self._done.size:
+                self.finished, self._spoiled = flags, spoiled
+                break
+            content = self._done.read(position, min(self._done.size - position, _LISTED_ENTRIES * self._marks.size))
             for place, number, fault in read_finished(content, self.count, is_old=self._marks is _OLD_FINISHED):
                 if fault:
-                    logger.warning("%s byte %d is damaged: %s", self._done.path, place, fault)
-                    self._spoiled += 1
+                    logger.warning("%s byte %d is damaged: %s", self._done.path, position + place, fault)
+                    spoiled += 1
                 else:
-                    self._spoiled += self._finished[number]
-                    self._finished[number] = 1
-        return self._finished
+                    spoiled += flags[number]
+                    flags[number] = 1
+            position += len(content)
+            yield
 
 
 def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple[int, int, str]]:

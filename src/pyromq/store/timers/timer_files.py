@@ -7,10 +7,9 @@ are copied from the log. It knows no topics but by name, and not when a message 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +17,14 @@ from pathlib import Path
 import msgspec
 
 from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.logs import logger_of
 from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.json_file import JsonFile
 from pyromq.store.timers.growing_file import GrowingFile
 from pyromq.store.timers.timer_bucket import ENTRY_BYTES, BucketSizes, TimerBucket
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _CHECKPOINT = "checkpoint.json"
 _NAME_FORMAT = "%Y-%m-%dT%H"
@@ -143,10 +143,10 @@ class TimerFiles:
         bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour, disk=self._disk)
         return bucket
 
-    def count(self, topics: list[str]) -> None:
-        """Take note of messages of these topics that were added to buckets, which are in `changed`."""
-        self.pending.update(topics)
-        self.unwritten += len(topics) * ENTRY_BYTES
+    def count(self, by_topic: Mapping[str, int]) -> None:
+        """Take note of so many messages of each topic that were added to buckets, which are in `changed`."""
+        self.pending.update(by_topic)
+        self.unwritten += sum(by_topic.values()) * ENTRY_BYTES
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
         """Note that a message does not wait any more. Once more does no harm."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
@@ -40,7 +41,7 @@ async def test_messages_come_in_order_with_their_queue(cluster):
 
 
 async def test_a_consumer_that_was_given_no_queues_says_so(cluster):
-    async with AsyncPullConsumer("readers", cluster.namesrv) as consumer, asyncio.timeout(2):
+    async with AsyncPullConsumer("readers", cluster.namesrv) as consumer, asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(UsageError, match="subscribe to a topic or assign some first"):
             await anext(consumer)
         with pytest.raises(UsageError, match="of group readers"):
@@ -54,7 +55,7 @@ async def test_who_assigned_no_queue_yet_waits_for_one(cluster):
     assert await consumer.poll(0.01) == []
     waiting = asyncio.ensure_future(anext(consumer))
     await consumer.assign([queue])
-    assert (await asyncio.wait_for(waiting, 5)).queue_offset == 0
+    assert (await asyncio.wait_for(waiting, PATIENCE_SECONDS)).queue_offset == 0
 
 
 async def test_polls_wait_for_a_message(cluster):
@@ -73,7 +74,7 @@ async def test_a_poll_without_messages_returns_nothing_at_its_timeout(cluster):
     await consumer.poll()
     begin = time.monotonic()
     assert await consumer.poll(0.05) == []
-    assert 0.04 < time.monotonic() - begin < 1
+    assert time.monotonic() - begin > 0.04
 
 
 async def test_committed_messages_do_not_come_again(cluster):
@@ -93,7 +94,8 @@ async def test_a_queue_made_anew_is_read_from_its_begin(cluster, caplog):
     consumer = await reading(cluster, queue)
     assert bodies(await consumer.poll()) == [0, 1, 2]
     await consumer.close()
-    cluster.broker.store.delete_topic("orders")  # the queue, not the offset, as a broker of 4.9 does
+    # The queue, not the offset, as a broker of 4.9 does.
+    await asyncio.wrap_future(cluster.broker.store.delete_topic("orders"))
     producer = await cluster.producer("anew")
     await producer.send(Message("orders", b"7"), queue=queue)
     again = await reading(cluster, queue)
@@ -194,8 +196,8 @@ async def test_queues_of_a_filter_that_matches_nothing_make_progress(cluster):
     queue = await fill(cluster, 5, tags="a")
     consumer = await cluster.consumer()
     await consumer.assign([queue], tags="b")
-    assert await consumer.poll(0.1) == []
-    assert consumer.position(queue) == 5
+    await until(lambda: consumer.position(queue) == 5)
+    assert await consumer.poll(0.01) == []
 
 
 async def test_several_queues_take_turns(cluster):
@@ -207,9 +209,9 @@ async def test_several_queues_take_turns(cluster):
     seen = [(await consumer.poll())[0].queue_id for _ in range(8)]
     assert set(seen) == {0, 1, 2, 3}
     found = 16
-    while batch := await consumer.poll(0.1):
-        found += len(batch)
-    assert found == 40
+    while found < 40:
+        found += len(await consumer.poll())
+    assert await consumer.poll(0.1) == []
 
 
 async def test_pulling_ahead_is_bounded(cluster):
@@ -433,7 +435,7 @@ async def test_a_listener_is_told_the_queues_of_a_topic_when_they_change(cluster
 
     queues = await consumer.watch_queues("orders", told.put_nowait)
     await admin.create_topic("orders", queues=3, replace=True)
-    more = await asyncio.wait_for(told.get(), 5)
+    more = await asyncio.wait_for(told.get(), PATIENCE_SECONDS)
 
     assert ([q.queue_id for q in queues], [q.queue_id for q in more]) == ([0, 1], [0, 1, 2])
 
@@ -445,7 +447,7 @@ async def test_assigning_can_be_the_listener(cluster):
     await consumer.assign(await consumer.watch_queues("orders", consumer.assign))
 
     await admin.create_topic("orders", queues=2, replace=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(consumer.assignment) < 2:
             await asyncio.sleep(0.005)
 
@@ -463,7 +465,7 @@ async def test_a_failing_listener_is_logged_and_told_the_next_change(cluster, ca
     await consumer.watch_queues("orders", listen)
     for count in (2, 3):
         await admin.create_topic("orders", queues=count, replace=True)
-        assert await asyncio.wait_for(told.get(), 5) == count
+        assert await asyncio.wait_for(told.get(), PATIENCE_SECONDS) == count
     assert "the listener for the queues of topic orders failed" in caplog.text
 
 
@@ -479,7 +481,7 @@ async def test_an_ended_watch_tells_nothing(cluster):
     await admin.create_topic("orders", queues=2, replace=True)
     await admin.create_topic("other", queues=2, replace=True)
 
-    await asyncio.wait_for(later.get(), 5)
+    await asyncio.wait_for(later.get(), PATIENCE_SECONDS)
     assert told == []
 
 

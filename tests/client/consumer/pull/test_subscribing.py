@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
@@ -13,6 +14,7 @@ from pyromq.remoting.bodies import ConsumerRunning, decode_body
 from pyromq.remoting.headers import ConsumerRunningState
 
 QUEUES = 4
+WHEN_TOLD = {"rebalance_seconds": 3600}  # never by itself
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def member(cluster):
 async def read(consumer, count):
     """Poll until there are so many messages; return their numbers, in order."""
     found = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(found) < count:
             found += await consumer.poll(0.2)
     return sorted(int(message.body) for message in found)
@@ -144,24 +146,24 @@ async def test_without_auto_commit_only_what_was_committed_counts(cluster, send,
 
 async def test_closing_commits_and_leaves_the_queues_to_others_at_once(cluster, send, member, until):
     await send(range(8))
-    async with member() as second:
-        async with member() as first:
+    async with member(**WHEN_TOLD) as second:
+        async with member(**WHEN_TOLD) as first:
             await until(lambda: len(first.assignment) == 2)
             await until(lambda: len(second.assignment) == 2)
             await read(first, 4)
-        await until(lambda: len(second.assignment) == QUEUES, 1.0)
+        await until(lambda: len(second.assignment) == QUEUES)
         assert len(await read(second, 4)) == 4
         assert await second.poll(0.05) == []
 
 
-async def test_a_member_that_vanishes_is_replaced_within_a_second(send, member, until):
+async def test_a_member_that_vanishes_is_replaced_at_once(send, member, until):
     await send(range(8))
-    async with member() as second, member() as first:
+    async with member(**WHEN_TOLD) as second, member(**WHEN_TOLD) as first:
         await until(lambda: len(first.assignment) == len(second.assignment) == 2)
         first._cluster.running = False  # it does not come back
         await first._cluster.tasks.stop()
         await first._cluster._pool.close()
-        await until(lambda: len(second.assignment) == QUEUES, 1.5)
+        await until(lambda: len(second.assignment) == QUEUES)
         assert await read(second, 8) == list(range(8))
 
 
@@ -290,6 +292,7 @@ async def test_a_member_is_seen_from_outside(cluster, send, member, until):
         running = decode_body(ConsumerRunning, (await admin._brokers.ask(cluster.broker.address, question)).body)
         assert sorted(running.queues) == consumer.assignment
         assert all(each.last_pull_ms and each.last_consume_ms for each in running.queues.values())
+        assert running.rates[consumer.assignment[0].topic].pull_tps > 0
         assert running.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
         assert running.properties["consumerGroup"] == "readers"
 
@@ -343,6 +346,7 @@ def test_the_blocking_one_shares_queues_too(served):
             first.poll(0.02)
             second.poll(0.02)
         assert second.poll(0.1) == []
-        assert told[0] and told[-1] == first.assignment
+        wait_until(lambda: told[-1] == first.assignment)
+        assert told[0]
         second.unsubscribe("blocking-shared")
     assert sorted(found) == list(range(8))

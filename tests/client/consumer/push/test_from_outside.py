@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.consumer.push.listener import Ack, RetryLater
 from pyromq.clock import SystemClock
@@ -19,7 +20,7 @@ async def ask(cluster):
     channel = await connect(cluster.broker.address, Dispatcher(None), SystemClock())
 
     async def ask(header, body):
-        return decode_body(body, (await channel.call(header, timeout=5)).check().body)
+        return decode_body(body, (await channel.call(header, timeout=30)).check().body)
 
     yield ask
     await channel.close()
@@ -39,6 +40,29 @@ async def test_running_state_shows_settings_subscriptions_and_queues(send, consu
     assert {s.topic for s in running.subscriptions} == {"orders", "%RETRY%workers"}
     assert running.queues[sent.queue].last_pull_ms > 0
     assert running.queues[sent.queue].last_consume_ms > 0
+    assert running.rates["orders"].pull_tps > 0
+    assert running.rates["orders"].consume_ok_tps > 0
+    assert (running.rates["orders"].consume_failed_count, running.stack) == (0, None)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_running_state_counts_what_failed(send, consuming, until, ask, orderly):
+    await send(range(3), key="k")
+    failures = []
+
+    async def fail(messages):
+        failures.append(messages)
+        raise ValueError("no")
+
+    async with consuming(fail, orderly=orderly) as consumer:
+        await until(lambda: failures and consumer._reporting.rates.tally("orders").failed)
+        running = await ask(
+            ConsumerRunningState(consumer_group="workers", client_id=consumer.client_id, stack_wanted=True),
+            ConsumerRunning,
+        )
+    assert running.rates["orders"].consume_failed_count > 0
+    assert running.rates["orders"].consume_ok_tps == 0
+    assert "MainThread" in running.stack
 
 
 async def test_running_state_shows_what_is_in_flight(send, consuming, until, ask):
@@ -61,12 +85,13 @@ async def test_running_state_shows_what_is_in_flight(send, consuming, until, ask
     assert queue.last_lock_ms > 0
 
 
-async def test_members_tell_how_far_they_are(send, consuming, seen, ask):
+async def test_members_tell_how_far_they_are(send, consuming, seen, until, ask):
     (sent, *_) = await send(range(3), key="k")
     async with consuming(seen) as consumer:
         await seen.wait(3)
+        await until(lambda: not consumer._owned[sent.queue].process_queue.count)  # all that the listener said has come
         status = await ask(ConsumerStatusOfGroup(topic="orders", group="workers"), ConsumerStatus)
-    assert status.clients[consumer.client_id][sent.queue] in (2, 3)
+    assert status.clients[consumer.client_id][sent.queue] == 3
 
 
 async def _fail(messages):
@@ -112,7 +137,7 @@ async def test_a_reset_group_consumes_again_from_there(cluster, send, consuming,
     await send(range(3, 6), key="k")
     async with consuming(seen, orderly=orderly, commit_seconds=0.01):
         await seen.wait(6)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             admin = await cluster.admin()
             while sum(p.consumer_offset for p in await admin.group_progress("workers", "orders")) < 6:
                 await asyncio.sleep(0.01)

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.waiting import until
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import RetryLater
@@ -63,12 +64,6 @@ async def consuming(cluster, listener, *, in_task, **config):
     consumer.subscribe("orders", wait_for_it if in_task else listener)
     async with consumer:
         yield consumer
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def send(cluster, *bodies):
@@ -150,7 +145,7 @@ async def test_an_async_listener_that_hides_its_cancellation_leaves_the_next_one
         elif messages[0].body == b"cancels itself":
             raise asyncio.CancelledError
 
-    settings = ConsumerConfig(concurrency=1, consume_timeout_seconds=0.05)
+    settings = ConsumerConfig(concurrency=1, consume_timeout_seconds=0.3)
     consumer = AsyncConsumer("workers", cluster.namesrv, config=settings)
     consumer.subscribe("orders", work)
     async with consumer:

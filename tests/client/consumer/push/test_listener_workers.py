@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+from tests.waiting import PATIENCE_SECONDS, until
+
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
 
@@ -24,12 +26,6 @@ class Work:
         return True
 
 
-async def until(condition, seconds=5.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_threads_do_everything_in_order_when_there_is_one():
     done, order = [], []
     threads = ListenerThreads[Work](1, done.append, name="t")
@@ -45,7 +41,7 @@ async def test_slow_work_gets_as_many_threads_as_allowed():
 
     def slow():
         at_work.append(threading.current_thread())
-        release.wait(5)
+        release.wait(PATIENCE_SECONDS)
 
     threads = ListenerThreads[Work](4, done.append, name="t")
     threads.submit([Work(slow) for _ in range(9)])

@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore, OffsetFile
-from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.clock import SystemClock
 from pyromq.errors import StoreCorrupt, StoreError
 from pyromq.message import Message, MessageQueue
 
@@ -102,6 +100,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path):
         offset_file(tmp_path).save({A: 1})
 
 
+@pytest.mark.slow  # a file written and synced for each example
 @given(st.dictionaries(queues, st.integers(0, (1 << 63) - 1)))
 def test_what_is_saved_is_loaded(tmp_path_factory, offsets):
     folder = tmp_path_factory.mktemp("offsets")
@@ -110,81 +109,14 @@ def test_what_is_saved_is_loaded(tmp_path_factory, offsets):
     assert offset_file(folder).load() == offsets
 
 
-@pytest.fixture
-async def client(cluster):
-    client = ClusterClient(cluster.namesrv, SystemClock(), instance="DEFAULT")
-    await client.start()
-    yield client
-    await client.close()
+def test_a_store_has_a_file_for_each_group_and_returns_what_is_asked_for(tmp_path):
+    store = LocalOffsetStore(tmp_path, lambda: "10.0.0.1@DEFAULT")
+    store.save("billing", {A: 42, B: 43})
+    store.save("readers", {A: 1})
 
-
-def owned_at(queue, offset):
-    return OwnedQueue(queue, offset, SystemClock().monotonic)
-
-
-async def opened(offsets, queue):
-    """Return offsets that have been asked once, as those of a running consumer."""
-    await offsets.stored(queue)
-    return offsets
-
-
-async def existing_queue(cluster, count):
-    producer = await cluster.producer()
-    sent = [await producer.send(Message("orders", b"x"), ordering_key="one") for _ in range(count)]
-    return sent[0].queue
-
-
-@pytest.mark.parametrize(("consume_from", "start"), [(ConsumeFrom.FIRST, 0), (ConsumeFrom.LAST, 3)])
-async def test_a_new_member_begins_by_its_settings(cluster, client, tmp_path, consume_from, start):
-    queue = await existing_queue(cluster, 3)
-    config = ConsumerConfig(consume_from=consume_from, offsets_folder=tmp_path)
-
-    assert await LocalOffsetStore("billing", client, config).start(queue) == start
-
-
-async def test_a_member_goes_on_where_it_has_stopped(client, tmp_path):
-    config = ConsumerConfig(offsets_folder=tmp_path)
-    owned = owned_at(A, 5)
-    earlier = await opened(LocalOffsetStore("billing", client, config), A)
-    await earlier.save([owned])
-
-    assert owned.committed == 5
-    assert await LocalOffsetStore("billing", client, config).start(A) == 5
-
-
-async def test_only_queues_that_moved_are_written(client, tmp_path):
-    offsets = await opened(LocalOffsetStore("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
-    moved, resting = owned_at(A, 5), owned_at(B, 6)
-    resting.committed = 6
-
-    await offsets.save([moved, resting])
-
-    assert OffsetFile(tmp_path, client.client_id, "billing").load()[A] == 5
-    assert B not in OffsetFile(tmp_path, client.client_id, "billing").load()
-
-
-async def test_a_save_that_fails_is_told_and_tried_again(client, tmp_path, caplog):
-    offsets = await opened(LocalOffsetStore("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
-    owned, in_the_way = owned_at(A, 5), tmp_path / client.client_id
-    in_the_way.write_text("")
-
-    await offsets.save([owned])
-    assert "group billing: offsets are not stored yet" in caplog.text
-    in_the_way.unlink()
-    await offsets.save([owned])
-
-    assert OffsetFile(tmp_path, client.client_id, "billing").load()[A] == 5
-
-
-async def test_a_cancelled_save_ends_before_the_next_begins(client, tmp_path):
-    offsets = await opened(LocalOffsetStore("billing", client, ConsumerConfig(offsets_folder=tmp_path)), A)
-    first = asyncio.ensure_future(offsets.save([owned_at(A, 1)]))
-    await asyncio.sleep(0)
-    first.cancel()
-
-    await offsets.save([owned_at(A, 2)])
-
-    assert OffsetFile(tmp_path, client.client_id, "billing").load()[A] == 2
+    assert store.load("billing", [A]) == {A: 42}
+    assert store.load("readers", [A, B]) == {A: 1}
+    assert offset_file(tmp_path).load() == {A: 42, B: 43}
 
 
 async def test_a_broadcast_consumer_goes_on_by_its_file(cluster, tmp_path):
@@ -213,5 +145,5 @@ async def heard(cluster, folder, count):
     config = ConsumerConfig(broadcast=True, offsets_folder=folder, consume_from=ConsumeFrom.FIRST)
     async with AsyncConsumer("readers", cluster.namesrv, config=config) as consumer:
         consumer.subscribe("news", listen)
-        await asyncio.wait_for(complete.wait(), 5)
+        await asyncio.wait_for(complete.wait(), PATIENCE_SECONDS)
     return sorted(got)

@@ -5,6 +5,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from tests.waiting import until
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer import rebalance
@@ -37,12 +38,6 @@ async def members(cluster, tally, count, **config):
             consumers.append(await stack.enter_async_context(consumer))
         await until(lambda: all(len(each.assignment) == QUEUES // count for each in consumers))
         yield consumers
-
-
-async def until(condition, seconds=8.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def send(cluster, numbers):
@@ -97,7 +92,7 @@ async def test_a_group_moved_back_meanwhile_is_read_from_there(cluster):
 async def test_a_member_that_does_not_come_back_is_replaced(cluster, monkeypatch):
     monkeypatch.setattr(rebalance, "RETURN_SECONDS", 0.2)
     await (await cluster.admin()).create_topic("orders", queues=QUEUES)
-    async with members(cluster, Tally(), 2) as (one, other):
+    async with members(cluster, Tally(), 2, timeout=0.2) as (one, other):
         await cluster.kill_broker()
         await other.close()
         await cluster.start_broker()

@@ -5,6 +5,7 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import owned_queues
@@ -28,12 +29,6 @@ async def consuming(cluster, listener, group="workers", clock=None, **config):
     consumer.subscribe("orders", listener)
     async with consumer:
         yield consumer
-
-
-async def until(condition, seconds=5.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def body(messages):
@@ -214,7 +209,7 @@ async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
     def slow(messages):
         if messages[0].body == b"1":
             begun.set()
-            release.wait(5)
+            release.wait(PATIENCE_SECONDS)
 
     async with consuming(cluster, slow):
         await until(begun.is_set)
@@ -241,7 +236,7 @@ async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     [queue, *_] = await producer.queues("orders")
-    assert await QueueLocks("workers", producer._cluster).lock([queue], timeout=5) == {queue: True}
+    assert await QueueLocks("workers", producer._cluster).lock([queue], timeout=30) == {queue: True}
     async with consuming(cluster, lambda messages: None) as consumer:
         await until(lambda: len(consumer.assignment) == 3)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]
@@ -252,7 +247,7 @@ async def test_locks_are_given_back_at_closing(cluster):
     await fill(cluster, 1)
     async with consuming(cluster, lambda messages: None) as consumer:
         await until(lambda: len(consumer.assignment) == 4)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async with consuming(cluster, lambda messages: None) as other:
             await until(lambda: len(other.assignment) == 4)
 
@@ -291,7 +286,7 @@ async def test_two_queues_are_worked_on_at_once(cluster, broadcast, tmp_path):
     done = []
 
     def work(messages):
-        both.wait(5)
+        both.wait(PATIENCE_SECONDS)
         done.append(messages)
 
     async with consuming(cluster, work, broadcast=broadcast, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path):

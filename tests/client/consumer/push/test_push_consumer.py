@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.client.seen import Seen
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
@@ -24,12 +25,6 @@ async def consuming(cluster, listener, group="workers", topic="orders", tags="*"
     consumer.subscribe(topic, listener, tags=tags)
     async with consumer:
         yield consumer
-
-
-async def until(condition, seconds=5.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def committed(cluster, group="workers", topic="orders"):
@@ -123,7 +118,7 @@ async def test_offsets_are_stored_while_consuming(cluster):
     seen = Seen()
     async with consuming(cluster, seen, commit_seconds=0.01):
         await seen.wait(8)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while sum((await committed(cluster)).values()) < 8:
                 await asyncio.sleep(0.01)
 
@@ -137,7 +132,7 @@ async def test_a_stuck_message_holds_the_offset_of_its_queue(cluster):
 
     def work(messages):
         if messages[0].body == b"1":
-            release.wait(5)
+            release.wait(PATIENCE_SECONDS)
         seen(messages)
 
     async with consuming(cluster, work, commit_seconds=0.01) as consumer:
@@ -240,7 +235,7 @@ async def test_waiting_ends_with_stop(cluster):
     consumer = await cluster.push_consumer()
     consumer.subscribe("orders", lambda messages: consumer.stop())
     await send(cluster, [0])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await consumer.wait()
 
 

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
@@ -73,7 +74,8 @@ async def test_a_queue_that_cannot_be_taken_is_left_to_others(cluster, queue, an
     async with taking(cluster, failing, []) as consumer:
         await until(failed.is_set)
         await until(lambda: consumer.assignment)  # of the other queues
-        async with asyncio.timeout(5):  # between two tries it has the lock itself; without time passing, none expires
+        # Between two tries it has the lock itself; without time passing, none expires.
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (await another.lock([queue]))[queue]:
                 await asyncio.sleep(0.005)
 

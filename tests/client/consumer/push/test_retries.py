@@ -5,6 +5,7 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import GiveUp, RetryLater
@@ -24,12 +25,6 @@ async def consuming(cluster, listener, group="workers", **config):
     consumer.subscribe("orders", listener)
     async with consumer:
         yield consumer
-
-
-async def until(condition, seconds=5.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def send(cluster, *bodies, topic="orders"):
@@ -214,9 +209,9 @@ async def test_a_hanging_function_loses_its_message_and_its_thread_is_replaced(c
     def work(messages):
         calls.append(messages[0].body)
         if messages[0].body == b"1":
-            release.wait(10)
+            release.wait(PATIENCE_SECONDS)
 
-    async with consuming(cluster, work, concurrency=1, consume_timeout_seconds=0.05) as consumer:
+    async with consuming(cluster, work, concurrency=1, consume_timeout_seconds=0.3) as consumer:
         await until(lambda: calls == [b"1", b"2"])
         await until(lambda: consumer._owned[sent.queue].process_queue.safe_offset == 2)
         assert consumer._consuming._threads.count == 2
@@ -236,7 +231,7 @@ async def test_a_hanging_async_listener_is_cancelled(cluster):
             finally:
                 cancelled.append(True)
 
-    async with consuming(cluster, work, concurrency=1, consume_timeout_seconds=0.05) as consumer:
+    async with consuming(cluster, work, concurrency=1, consume_timeout_seconds=0.3) as consumer:
         await until(lambda: calls == [b"1", b"2"])
         await until(lambda: consumer._owned[sent.queue].process_queue.safe_offset == 2)
     assert cancelled
@@ -248,7 +243,7 @@ async def test_results_for_a_queue_given_away_count_for_nothing(cluster):
 
     def slow(messages):
         begun.set()
-        release.wait(5)
+        release.wait(PATIENCE_SECONDS)
 
     async with consuming(cluster, slow) as first:
         await until(begun.is_set)

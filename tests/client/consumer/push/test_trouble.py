@@ -228,6 +228,19 @@ async def test_every_limit_holds_and_lets_everything_through(send, consuming, un
     assert bodies == list(range(100))
 
 
+async def test_a_queue_is_pulled_again_after_the_interval(cluster, send, consuming, until):
+    clock = FakeClock()
+    seen = []
+    await send(range(64), key="k")
+    async with consuming(seen.extend, clock=clock, pull_count=32, pull_interval_seconds=2.0) as consumer:
+        await until(lambda: len(seen) == 32)
+        for _ in range(10):  # answers of pulls that should not have been asked for
+            await consumer._cluster.heartbeat()
+        assert len(seen) == 32
+        await clock.advance(2)
+        await until(lambda: len(seen) == 64)
+
+
 async def test_a_stuck_pull_is_begun_anew(cluster, send, consuming, until, caplog):
     clock = FakeClock()
     seen = []
@@ -253,10 +266,10 @@ async def test_a_thousand_queues_and_twenty_members(new_seen, until):
             consumer = AsyncConsumer("workers", cluster.namesrv)
             consumer.subscribe("orders", seen)
             consumers.append(await members.enter_async_context(consumer))
-        await until(lambda: [len(consumer.assignment) for consumer in consumers] == [50] * 20, 20)
+        await until(lambda: [len(consumer.assignment) for consumer in consumers] == [50] * 20)
         producer = await cluster.producer()
         for n, queue in enumerate(await producer.queues("orders")):
             producer.send_soon(Message("orders", b"%d" % n), queue=queue)
         await producer.flush()
-        await until(lambda: len(seen.messages) >= 1000, 20)
+        await until(lambda: len(seen.messages) >= 1000)
         assert sorted(seen.bodies) == list(range(1000))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from pyromq.filter.subscribed import Wanted
 from pyromq.message import MessageQueue, StoredMessage
 
 
@@ -45,9 +46,9 @@ class Batch:
 class AssignedQueue:
     """The state of one assigned queue; offsets are queue offsets."""
 
-    def __init__(self, queue: MessageQueue, tags: str) -> None:
+    def __init__(self, queue: MessageQueue, wanted: Wanted) -> None:
         self.queue = queue
-        self.tags = tags
+        self.wanted = wanted
         self.paused = False
         self.leaving = False  # it is given away: nothing more is handed out
         self.pulled_ms = 0  # wall clock of the latest pull, for those who look from outside
@@ -57,7 +58,7 @@ class AssignedQueue:
         self.broker_id = 0  # the one the broker suggested with its last answer
         self.position = 0
         self.finished = 0
-        self.committed = -1  # what we last told the broker; -1: nothing yet
+        self.committed = -1  # what was stored last; -1: nothing yet
         self.fetch_offset = 0
         self.latest_ms = 0  # when the latest message fetched was stored
         self.ready: deque[Batch] = deque()
@@ -70,10 +71,13 @@ class AssignedQueue:
         self.position = self.finished = self.fetch_offset = offset
         self._forget_fetched()
 
-    def begin_anew(self) -> None:
-        """The topic is gone, and with it what was committed: one made later by its name begins at 0."""
+    def begin_anew(self, *, forgotten: bool) -> None:
+        """The topic is gone: one made later by its name begins at 0.
+
+        What was committed is `forgotten` with it where brokers keep that; elsewhere the beginning is to be stored.
+        """
         self.restart(0)
-        self.committed = 0
+        self.committed = 0 if forgotten else -1
 
     def leave(self) -> None:
         """Hand out nothing more; the position stays behind what was."""

@@ -7,15 +7,16 @@ within bounds; `poll` and iteration hand out what it brought.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import check_queue, checked
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumer_status import Reporting
+from pyromq.client.consumer.group_offsets import group_offsets
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
 from pyromq.client.consumer.pull.positions import Positions
 from pyromq.client.consumer.pull.prefetch import Prefetch
@@ -29,13 +30,14 @@ from pyromq.client.consumer.subscriptions import subscription
 from pyromq.client.hooks import ConsumeHooks
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import IllegalName, MQError, UsageError
-from pyromq.filter.tags import subscribed_tags
+from pyromq.errors import MQError, UsageError
+from pyromq.filter.subscribed import wanted_by
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import DEFAULT_CONSUMER_GROUP, check_group, check_topic
+from pyromq.names import check_consumer_group
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 POLL_SECONDS = 1.0  # how long iteration waits before it looks again whether the consumer was closed
 
@@ -73,18 +75,18 @@ class AsyncPullConsumer(AsyncLifespan):
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_group(group)
-        if group == DEFAULT_CONSUMER_GROUP:
-            raise IllegalName(f"consumerGroup can not equal {DEFAULT_CONSUMER_GROUP}, please specify another one.")
+        check_consumer_group(group)
+        self.config = config = config or ConsumerConfig()
+        names = self._names = namespace_of(self.config.namespace, namesrv)
+        self._wire_group = wire_group = names.checked_group(group)
         self.group = group
-        self.config = config or ConsumerConfig()
-        self._clock = clock or SystemClock()
+        self._clock = clock = clock or SystemClock()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._assigns = False  # from the first `assign` on
         status = consumption(
             self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
         )
-        self._reporting = Reporting(status)
+        reporting = self._reporting = Reporting(status, self._clock, names)
         self._cluster = ClusterClient(
             namesrv,
             self._clock,
@@ -92,18 +94,20 @@ class AsyncPullConsumer(AsyncLifespan):
             answerers=[self._reporting],
             instance=self.config.instance,
             connections=self.config.connections,
+            names=names,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
-        self._offsets = QueueOffsets(self._cluster, timeout=self.config.timeout)
-        self._fetching = Prefetch(group, self._cluster, offsets=self._offsets, config=self.config, clock=self._clock)
+        self._offsets = offsets = QueueOffsets(self._cluster, timeout=self.config.timeout)
+        self._fetching = Prefetch(wire_group, self._cluster, offsets=offsets, config=self.config, rates=reporting.rates)
         self._watch = QueueWatch(self._cluster)
-        self._turns = Turns(self._assigned, self._clock)
+        self._turns = Turns(self._assigned, self._clock, self._fetching, is_over=lambda: not self._cluster.running)
         self._open: Batch | None = None  # being handed out message by message
         hooks = ConsumeHooks(self.config.hooks, group, lambda: self._cluster.client_id, clock=self._clock)
-        self._positions = Positions(group, self._assigned, self._offsets, hooks, config=self.config, clock=self._clock)
+        kept = self._kept = group_offsets(wire_group, self._cluster, config, store=config.offset_store)
+        self._positions = Positions(wire_group, self._assigned, kept, hooks, bounds=offsets, config=config, clock=clock)
         self._sharing = SubscribedQueues(
-            group,
+            wire_group,
             self._cluster,
             self.config,
             clock=self._clock,
@@ -120,13 +124,13 @@ class AsyncPullConsumer(AsyncLifespan):
 
     @property
     def damaged_count(self) -> int:
-        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._fetching.damaged_count
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
         await self._cluster.start()
-        self._reporting.started_ms = self._clock.now_ms()
+        self._reporting.start(self._cluster.tasks)
         await self._sharing.start()
 
     async def close(self) -> None:
@@ -159,7 +163,7 @@ class AsyncPullConsumer(AsyncLifespan):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order of broker name and queue id."""
-        check_topic(topic)
+        topic = self._names.checked_topic(topic)
         self._cluster.check_running()
         await self._cluster.refresh(topic)
         return list((await self._cluster.route(topic)).readable)
@@ -172,51 +176,53 @@ class AsyncPullConsumer(AsyncLifespan):
         The listener, plain or `async`, runs on the event loop; a topic has one: the latest. Changes are seen within
         `ConsumerConfig.route_refresh_seconds`. Raises `TopicNotFound`.
         """
-        check_topic(topic)
+        topic = self._names.checked_topic(topic)
         self._cluster.check_running()
         return await self._watch.begin(topic, listener)
 
     def unwatch_queues(self, topic: str) -> None:
         """End what `watch_queues` began."""
-        self._watch.end(topic)
+        self._watch.end(self._names.unwrap(topic))
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The assigned queues, in order; after `subscribe`, those that are this member's now."""
         return sorted(self._assigned)
 
-    def subscribe(self, topic: str, *, tags: str = "*", listener: QueueListener | None = None) -> None:
-        """Share the topic's queues with the group's other members, before or after the start; `tags` as in `assign`.
+    def subscribe(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, listener: QueueListener | None = None
+    ) -> None:
+        """Share the topic's queues with the group's other members, before or after the start; filters as in `assign`.
 
         The listener, plain or `async`, is given our queues of the topic whenever they are others, before any message
         of new ones is handed out, so that it may `seek`; the sharing waits for it. A queue that goes to another member
         is handed out no more. The next one waits up to half a second for the application to ask for more, or without
         `auto_commit` to commit; what is not committed by then comes again there. Call it on the event loop.
         """
-        check_topic(topic)
-        subscribed_tags(tags)
+        topic = self._names.checked_topic(topic)
+        wanted = wanted_by(tags, sql)
         if self._assigns:
             raise UsageError(f"this consumer of group {self.group} assigns its queues; make another one to subscribe")
-        self._sharing.subscribe(topic, tags, listener)
+        self._sharing.subscribe(topic, wanted, listener)
 
     def unsubscribe(self, topic: str) -> None:
         """Pull the topic no more; its queues are given away, soon."""
-        self._sharing.unsubscribe(topic)
+        self._sharing.unsubscribe(self._names.unwrap(topic))
 
-    async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
-        """Pull from exactly these queues from now on; `tags` is `*` or `a || b`, for all of them.
+    async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*", sql: str | None = None) -> None:
+        """Pull from exactly these queues from now on, for all of them what has these `tags` (`*`, `a || b`).
 
-        Queues assigned before with the same tags go on where they are; others are let go, after their commit.
+        Or, with `sql`, that of which an expression over properties is true, such as `price > 5`.
+        Queues assigned before with the same filter go on where they are; others are let go, after their commit.
         """
         self._cluster.check_running()
         if self._sharing.used:
             raise UsageError(f"this consumer of group {self.group} subscribes to topics; make another one to assign")
-        subscribed_tags(tags)
-        wanted = dict.fromkeys(queues)
-        for queue in wanted:
+        wanted, chosen = wanted_by(tags, sql), dict.fromkeys(queues)
+        for queue in chosen:
             check_queue("one of queues", queue)
         self._assigns = True
-        dropped = [a for queue, a in self._assigned.items() if queue not in wanted or a.tags != tags]
+        dropped = [a for queue, a in self._assigned.items() if queue not in chosen or a.wanted is not wanted]
         if self.config.auto_commit:
             self._positions.finish_handed_out()
             await self._positions.commit_finished(dropped)
@@ -224,9 +230,9 @@ class AsyncPullConsumer(AsyncLifespan):
             del self._assigned[assigned.queue]
             self._fetching.end(assigned)
             assigned.leave()
-        added = [AssignedQueue(queue, tags) for queue in wanted if queue not in self._assigned]
+        added = [AssignedQueue(queue, wanted) for queue in chosen if queue not in self._assigned]
+        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))  # may fail: then none is ours
         self._assigned.update((assigned.queue, assigned) for assigned in added)
-        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
         for assigned in added:
             self._fetching.begin(assigned)
         self._turns.renew()
@@ -302,7 +308,7 @@ class AsyncPullConsumer(AsyncLifespan):
         return message
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store the position of every assigned queue, that is, behind all that was handed out, at the brokers.
+        """Store the position of every assigned queue, that is, behind all that was handed out.
 
         With `offsets`, store exactly these: `UsageError` when one is negative or behind its queue's end, and none is.
         """
@@ -316,14 +322,21 @@ class AsyncPullConsumer(AsyncLifespan):
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue; None if there is none."""
         self._cluster.check_running()
-        return await self._offsets.committed(self.group, queue)
+        return await self._kept.stored(queue)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message that will be handed out of an assigned queue."""
         return self._find(queue).position
 
     async def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, *, tags: str = "*", wait_seconds: float = 0.0
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        wait_seconds: float = 0.0,
     ) -> PullResult:
         """Pull once from any queue, without touching assignment and positions.
 
@@ -331,8 +344,8 @@ class AsyncPullConsumer(AsyncLifespan):
         stored is in `PullResult.damaged`; none is passed over or counted.
         """
         self._cluster.check_running()
-        request = PullRequest(max_count, tags, wait_seconds, self.config.timeout, verify=self.config.verify_checksums)
-        return await pull(self._cluster, self.group, queue, offset, request=request)
+        request = PullRequest.once(self.config, max_count, wanted_by(tags, sql), wait_seconds=wait_seconds)
+        return await pull(self._cluster, self._wire_group, queue, offset, request=request)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still there."""
@@ -353,10 +366,10 @@ class AsyncPullConsumer(AsyncLifespan):
         """What heartbeats say about this consumer."""
         subscriptions = self._sharing.subscriptions()
         if self._assigns:
-            assigned = {each.queue.topic: each.tags for each in self._assigned.values()}
-            subscriptions = [subscription(topic, tags) for topic, tags in sorted(assigned.items())]
+            assigned = {each.queue.topic: each.wanted for each in self._assigned.values()}
+            subscriptions = [subscription(self._names.wrap(topic), assigned[topic]) for topic in sorted(assigned)]
         return ConsumerEntry(
-            self.group, "CONSUME_ACTIVELY", consume_from=self.config.announced_start, subscriptions=subscriptions
+            self._wire_group, "CONSUME_ACTIVELY", consume_from=self.config.announced_start, subscriptions=subscriptions
         )
 
     def _find(self, queue: MessageQueue) -> AssignedQueue:
@@ -381,20 +394,6 @@ class AsyncPullConsumer(AsyncLifespan):
         self._cluster.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
 
     async def _next_batch(self, timeout: float) -> Batch | None:
-        """Wait for a batch of a queue that is not paused; queues take turns."""
         if not (self._assigns or self._sharing.used):
             raise UsageError(f"consumer of group {self.group} has no queues: subscribe to a topic or assign some first")
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    self._fetching.changed.clear()
-                    if (batch := self._turns.take()) is not None:
-                        self._fetching.room.set()
-                        return batch
-                    if (failure := self._fetching.take_failure()) is not None:
-                        raise failure
-                    if not self._cluster.running:
-                        return None
-                    await self._fetching.changed.wait()
-        except TimeoutError:
-            return None
+        return await self._turns.next_batch(timeout)

@@ -1,4 +1,4 @@
-"""How far an application is in the queues assigned to its pull consumer, and telling the brokers so.
+"""How far an application is in the queues assigned to its pull consumer, and storing that.
 
 Which queues are assigned, and what is handed out of them, is decided elsewhere.
 """
@@ -6,18 +6,19 @@ Which queues are assigned, and what is handed out of them, is decided elsewhere.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.group_offsets import GroupOffsets
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, UsageError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class Positions:
@@ -27,15 +28,17 @@ class Positions:
         self,
         group: str,
         assigned: Mapping[MessageQueue, AssignedQueue],
-        offsets: QueueOffsets,
+        offsets: GroupOffsets,
         hooks: ConsumeHooks,
         *,
+        bounds: QueueOffsets,
         config: ConsumerConfig,
         clock: Clock,
     ) -> None:
         self._group = group
         self._assigned = assigned
         self._offsets = offsets
+        self._bounds = bounds
         self._hooks = hooks
         self._delivery: MessageDelivery | None = None  # what the application has, for hooks
         self._config = config
@@ -46,7 +49,7 @@ class Positions:
         """Return what the application gets; hooks are told of it, and that it is done with what it got before."""
         if self._config.hooks:
             self._end_delivery(ConsumeStatus.CONSUMED)
-            self._delivery = self._hooks.before(messages) if messages else None
+            self._delivery = self._hooks.before(messages, encloses=False) if messages else None
         return messages
 
     async def go_on(self) -> None:
@@ -78,18 +81,19 @@ class Positions:
             logger.warning("offsets of group %s are not committed, trying again: %s", self._group, error)
 
     async def commit_finished(self, only: Iterable[AssignedQueue] | None = None) -> None:
-        """Commit what is finished of some queues, or of all; true at the brokers when this returns."""
-        changed = [
-            assigned
-            for assigned in (self._assigned.values() if only is None else only)
-            if assigned.finished != assigned.committed
-        ]
-        await asyncio.gather(*(self.commit(assigned, assigned.finished) for assigned in changed))
+        """Commit what is finished of some queues, or of all; stored when this returns. Raises `MQError`."""
+        await self._commit(
+            {
+                assigned.queue: assigned.finished
+                for assigned in (self._assigned.values() if only is None else only)
+                if assigned.finished != assigned.committed
+            }
+        )
 
     async def commit_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit an offset of each of these queues, assigned or not. Raises `UsageError` for one that cannot be."""
         await asyncio.gather(*(self._check(queue, offset) for queue, offset in offsets.items()))
-        await asyncio.gather(*(self._commit_at(queue, offset) for queue, offset in offsets.items()))
+        await self._commit(offsets)
 
     async def _check(self, queue: MessageQueue, offset: int) -> None:
         """Raise `UsageError` for an offset that is not in the queue; its end is asked for what was not pulled yet."""
@@ -97,23 +101,23 @@ class Positions:
             raise UsageError(f"offset {offset} of {queue} cannot be committed: it is negative")
         assigned = self._assigned.get(queue)
         known = assigned.fetch_offset if assigned is not None else 0
-        if offset > known and offset > (end := await self._offsets.end(queue)):
+        if offset > known and offset > (end := await self._bounds.end(queue)):
             raise UsageError(f"offset {offset} of {queue} cannot be committed: the queue ends at {end}")
 
-    async def _commit_at(self, queue: MessageQueue, offset: int) -> None:
-        if (assigned := self._assigned.get(queue)) is not None:
-            await self.commit(assigned, offset)
-        else:
-            await self._offsets.commit(self._group, queue, offset)
-
-    async def commit(self, assigned: AssignedQueue, offset: int) -> None:
-        await self._offsets.commit(self._group, assigned.queue, offset)
-        assigned.committed = offset
+    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store offsets; raises what one of those that cannot be stored has met."""
+        told = [(assigned, offset) for queue, offset in offsets.items() if (assigned := self._assigned.get(queue))]
+        failures = await self._offsets.save(offsets)
+        for assigned, offset in told:
+            if assigned.queue not in failures:
+                assigned.committed = offset
+        for failure in failures.values():
+            raise failure
 
     async def commit_reset(self, assigned: AssignedQueue, offset: int) -> None:
         """Commit where others have moved the group; trouble is logged."""
         try:
-            await self.commit(assigned, offset)
+            await self._commit({assigned.queue: offset})
         except TopicNotFound:
             assigned.committed = offset  # nobody keeps offsets of a topic that is gone
         except MQError as error:
@@ -121,10 +125,9 @@ class Positions:
 
     async def begin(self, assigned: AssignedQueue) -> None:
         """Go to where the group begins in a queue: its committed offset, else where the settings say."""
-        config = self._config
-        offset = await self._offsets.start(self._group, assigned.queue, config, keep=config.auto_commit)
+        offset = await self._offsets.start(assigned.queue, keep=self._config.auto_commit)
         assigned.restart(offset)
-        assigned.committed = offset  # nothing to tell the broker before the position moves
+        assigned.committed = offset  # nothing to store before the position moves
 
     def _end_delivery(self, status: ConsumeStatus) -> None:
         if (delivery := self._delivery) is not None:

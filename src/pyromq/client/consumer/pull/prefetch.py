@@ -6,21 +6,21 @@ Fills `AssignedQueue`s; which queues there are and who takes the messages is not
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.consumption_rates import ConsumptionRates
 from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.pulling import PullRequest, PullStatus, pull
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.queue_offsets import QueueOffsets
-from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 GONE_SECONDS = 3.0  # a topic that is away for less was made again; the application does not notice
 
@@ -33,7 +33,13 @@ class Prefetch:
     """
 
     def __init__(
-        self, group: str, cluster: ClusterClient, *, offsets: QueueOffsets, config: ConsumerConfig, clock: Clock
+        self,
+        group: str,
+        cluster: ClusterClient,
+        *,
+        offsets: QueueOffsets,
+        config: ConsumerConfig,
+        rates: ConsumptionRates,
     ) -> None:
         self.changed = asyncio.Event()
         self.room = asyncio.Event()
@@ -41,11 +47,12 @@ class Prefetch:
         self._cluster = cluster
         self._offsets = offsets
         self._config = config
-        self._clock = clock
+        self._clock = rates.clock
+        self._rates = rates
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._failures: dict[MessageQueue, MQError] = {}  # answers that said no, until told or until pulling works
-        given_back = SendBack(group, cluster, clock, max_retries=None)
-        self._damage = PassingOver(group, config.damaged, given_back)
+        given_back = SendBack(group, cluster, rates.clock, max_retries=None)
+        self._damage = PassingOver(group, config, given_back)
         self._troubled: set[MessageQueue] = set()
 
     @property
@@ -90,7 +97,7 @@ class Prefetch:
 
     def _is_gone(self, assigned: AssignedQueue) -> bool:
         """The topic is not there: whether that is more than the moment in which somebody makes it again."""
-        assigned.begin_anew()
+        assigned.begin_anew(forgotten=self._config.offset_store is None)
         now = self._clock.monotonic()
         if assigned.gone_since is None:
             assigned.gone_since = now
@@ -106,14 +113,14 @@ class Prefetch:
 
     async def _fetch(self, assigned: AssignedQueue) -> None:
         config = self._config
-        request = PullRequest(
-            config.pull_count,
-            assigned.tags,
-            config.long_poll_seconds if assigned.gone_since is None else 0.0,  # whether it is back is known at once
-            config.timeout,
-            assigned.broker_id,
-            verify=config.verify_checksums,
+        request = PullRequest.ahead(
+            config,
+            assigned.wanted,
+            room=config.buffered_messages,
+            wait_seconds=config.long_poll_seconds if assigned.gone_since is None else 0.0,  # at once whether it is back
+            broker_id=assigned.broker_id,
         )
+        began = self._clock.monotonic()
         result = await pull(self._cluster, self._group, assigned.queue, assigned.fetch_offset, request=request)
         if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
             assigned.broker_id = MASTER  # a replica that is behind is not believed
@@ -127,6 +134,9 @@ class Prefetch:
             assigned.correct(await self._offsets.corrected(self._group, result, asked=asked, latest_ms=latest_ms))
         else:
             messages, next_offset, failure = await self._damage.sift(result)
+            if messages:
+                tally = self._rates.tally(assigned.queue.topic)
+                tally.pull(len(messages), self._clock.monotonic() - began)
             if assigned.add(messages, next_offset):
                 self.changed.set()
             if failure is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 
 from pyromq.client.application_code import was_thrown_in
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 QueueListener = Callable[[list[MessageQueue]], object]
 

@@ -8,7 +8,6 @@ rebalance, how far the application is for `Positions`.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 
 from pyromq.client.application_code import was_thrown_in
@@ -25,11 +24,13 @@ from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
+from pyromq.filter.subscribed import Wanted
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import every
 from pyromq.remoting.bodies import Subscription
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LOOK_SECONDS = 0.01  # while a queue is given away: an iterating thread tells nobody that it is done with a message
 
@@ -81,16 +82,16 @@ class SubscribedQueues:
             settle=self._settle,
         )
 
-    def subscribe(self, topic: str, tags: str, listener: QueueListener | None) -> None:
+    def subscribe(self, topic: str, wanted: Wanted, listener: QueueListener | None) -> None:
         """Take part in a topic, from now on or, before `start`, from then on."""
         if self._config.broadcast:
             raise UsageError("a pull consumer does not broadcast: assign() all queues, with a group for each reader")
         self.used = True
         self._told[topic] = []
-        self._subscriptions.add(topic, tags, listener)
+        self._subscriptions.add(topic, wanted, listener)
         for assigned in self._assigned.values():
-            if assigned.queue.topic == topic and assigned.tags != tags and not assigned.leaving:
-                assigned.tags = tags
+            if assigned.queue.topic == topic and assigned.wanted is not wanted and not assigned.leaving:
+                assigned.wanted = wanted
                 self._fetching.begin(assigned)
 
     def unsubscribe(self, topic: str) -> None:
@@ -137,7 +138,7 @@ class SubscribedQueues:
         """Stand where the group does; what the queue holds is pulled once `_settle` is called."""
         if queue.topic not in self._subscriptions:
             return None  # unsubscribed meanwhile
-        assigned = AssignedQueue(queue, self._subscriptions.tags(queue.topic))
+        assigned = AssignedQueue(queue, self._subscriptions.wanted(queue.topic))
         await self._positions.begin(assigned)
         if self._config.auto_commit:
             assigned.committed = -1  # tell the broker even where we begin: tools look for the group in every queue

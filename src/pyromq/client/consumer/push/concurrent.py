@@ -6,13 +6,12 @@ Source: RocketMQ 4.9.8, ConsumeMessageConcurrentlyService.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
 
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.push.listener import Listening, Verdict
+from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Listening, Verdict
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
 from pyromq.client.consumer.push.process_queue import (
@@ -27,11 +26,11 @@ from pyromq.client.consumer.push.process_queue import (
 from pyromq.client.consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
-from pyromq.names import RETRY_PREFIX
 from pyromq.net.tasks import Tasks
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _topic = attrgetter("topic")
 
@@ -62,16 +61,11 @@ class ConcurrentConsuming:
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
         """Take what a pull brought; the listeners are called soon."""
-        if process_queue.queue.topic.startswith(RETRY_PREFIX):
-            for message in messages:
-                message.topic = message.original_topic
         size = self._config.batch
         requests = []
         for topic, group in groupby(messages, _topic):
-            listener, run = self._listener(topic), list(group)
-            requests += [
-                ConsumeRequest(process_queue, listener, run[at : at + size]) for at in range(0, len(run), size)
-            ]
+            batches = self._listener(topic).batches(list(group), size)
+            requests += [ConsumeRequest(process_queue, listener, batch) for listener, batch in batches]
         process_queue.add(requests, next_offset)
         self._submit(requests)
 
@@ -119,13 +113,19 @@ class ConcurrentConsuming:
         if process_queue.state is DROPPED:
             return
         process_queue.consumed_ms = self._clock.now_ms()
+        tally = process_queue.tally
+        tally.calls += 1
+        tally.call_seconds += self._clock.monotonic() - (request.started or 0.0)
         if request.failure is None and request.returned is None:
+            tally.consumed += len(request.messages)
             process_queue.finish(request)
         else:
             self._judge(request)
 
     def _judge(self, request: ConsumeRequest) -> None:
-        verdict = request.verdict
+        verdict, tally = request.verdict, request.process_queue.tally
+        tally.consumed += verdict.done
+        tally.failed += len(request.messages) - verdict.done
         if verdict.done >= len(request.messages):
             request.process_queue.finish(request)
             return
@@ -193,10 +193,15 @@ class ConcurrentConsuming:
             first.queue_offset,
             first.message_id,
             first.reconsume_times + 1,
-            "; dropped, as broadcast messages are" if self._send_back is None else "",
+            "; dropped, as broadcast messages are" if self._send_back is None else _end_of(verdict),
             verdict.reason,
             exc_info=verdict.error if verdict.error is not None and not first.reconsume_times else None,
         )
+
+
+def _end_of(verdict: Verdict) -> str:
+    """What is known here of the messages' end: the broker counts their attempts."""
+    return "; given up, to the dead letters" if verdict.delay_level == TO_DEAD_LETTERS else ""
 
 
 def _in_task(request: ConsumeRequest) -> bool:

@@ -32,7 +32,7 @@ class DirectConsuming:
 
     def consume(self, listener: Listening, message: StoredMessage) -> Future[Reply]:
         """Call the listener; the future gets the answer for the administrator."""
-        message.topic = message.original_topic
+        listener = listener.of_message(message)
         request = ConsumeRequest(
             ProcessQueue(message.queue, message.queue_offset, self._clock.monotonic), listener, [message]
         )

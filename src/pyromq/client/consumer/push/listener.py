@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import groupby
 from math import isnan
 
 from pyromq.client.application_code import picture_of, text_of
@@ -31,19 +32,33 @@ def _nobody_ends(failure: BaseException) -> None:
 class Listening:
     """How a listener is called: awaited in a task of the event loop, or in a thread.
 
-    `ends` is told, there, of a `KeyboardInterrupt` or `SystemExit` that comes out of it.
+    `ends` is told, there, of a `KeyboardInterrupt` or `SystemExit` that comes out of it. `sort` says, where a topic has
+    several, which of them is for a message.
     """
 
     call: Listener
     in_task: bool
     ends: Callable[[BaseException], None] = _nobody_ends
+    sort: Callable[[StoredMessage], Listening] | None = None
 
     @classmethod
     def of(cls, listener: Listener, ends: Callable[[BaseException], None] = _nobody_ends) -> Listening:
         """Raises `UsageError` for what cannot be called."""
         if not callable(listener):
             raise UsageError(f"a listener is a function of a list of messages, not {listener!r:.100}")
-        return cls(listener, _is_async(listener), ends)
+        return cls(listener, is_async(listener), ends)
+
+    def of_message(self, message: StoredMessage) -> Listening:
+        """Return what is called for a message: as a rule this."""
+        return self if self.sort is None else self.sort(message)
+
+    def batches(self, messages: list[StoredMessage], size: int) -> list[tuple[Listening, list[StoredMessage]]]:
+        """Return the calls for these messages, in order, each for at most `size` of them."""
+        if self.sort is None:
+            return [(self, messages[at : at + size]) for at in range(0, len(messages), size)]
+        return [
+            batch for listening, run in groupby(messages, self.sort) for batch in listening.batches(list(run), size)
+        ]
 
 
 class Ack(Enum):
@@ -125,8 +140,9 @@ def reason_text(failure: BaseException) -> str:
     return printable.strip()
 
 
-def _is_async(listener: Listener) -> bool:
-    function = listener
+def is_async(listener: Callable[..., object]) -> bool:
+    """Whether calling it gives something to be awaited."""
+    function: Callable[..., object] = listener
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  its kind is asked

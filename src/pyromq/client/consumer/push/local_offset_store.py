@@ -10,23 +10,18 @@ Source: RocketMQ 4.9.8, LocalFileOffsetStore, OffsetSerializeWrapper.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from msgspec import field
 
-from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.push.owned_queue import OwnedQueue
-from pyromq.client.consumer.queue_offsets import QueueOffsets
-from pyromq.errors import MQError, ProtocolError, StoreCorrupt, StoreError
+from pyromq.errors import ProtocolError, StoreCorrupt, StoreError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
-from pyromq.remoting.bodies import Body, decode_body, encode_body
+from pyromq.remoting.bodies import FILE, Body, decode_body, encode_body
 from pyromq.store.json_file import JsonFile
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class _Content(Body):
@@ -83,66 +78,28 @@ class OffsetFile:
 
 
 def _decode(content: bytes) -> dict[MessageQueue, int]:
-    return decode_body(_Content, content).offsets if content else {}
+    return decode_body(_Content, content, FILE).offsets if content else {}
 
 
 class LocalOffsetStore:
-    """Finds where the queues of a broadcast consumer begin, and stores how far they are consumed.
+    """An `OffsetStore` of such files. Before the start nobody knows the client id: it is asked with the first call."""
 
-    The file is opened with the first question: before the start nobody knows the client id.
-    """
+    def __init__(self, folder: Path | None, client_id: Callable[[], str]) -> None:
+        self._folder = folder or Path.home() / ".rocketmq_offsets"
+        self._client_id = client_id
+        self._files: dict[str, OffsetFile] = {}  # by group
 
-    def __init__(self, group: str, cluster: ClusterClient, config: ConsumerConfig) -> None:
-        self._group = group
-        self._cluster = cluster
-        self._config = config
-        self._offsets = QueueOffsets(cluster, timeout=config.timeout)
-        self._file: OffsetFile | None = None
-        self._stored: dict[MessageQueue, int] = {}
-        self._saving: asyncio.Future[None] | None = None
+    def load(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the offsets stored. Raises `StoreError`."""
+        offsets = self._file(group).load()
+        return {queue: offsets[queue] for queue in queues if queue in offsets}
 
-    async def start(self, queue: MessageQueue) -> int:
-        """Return where to begin in a queue. Raises `MQError` when it cannot be told now."""
-        if (stored := await self.stored(queue)) is not None:
-            return stored
-        return await self._offsets.start_without_stored(self._group, queue, self._config)
+    def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store offsets; on disk when this returns. Raises `StoreNotWritable`."""
+        self._file(group).save(offsets)
 
-    async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the offset stored for a queue; None if there is none. Raises `StoreError`."""
-        if self._file is None:
-            self._open()
-        return self._stored.get(queue)
-
-    async def save(self, queues: Iterable[OwnedQueue]) -> None:
-        """Store the safe offset of the queues that have moved; on disk when this returns.
-
-        What cannot be stored is logged; another try comes with the next save. When cancelled, a save that has
-        begun still ends, and before the next one.
-        """
-        moved = {owned: owned.process_queue.safe_offset for owned in queues}
-        moved = {owned: offset for owned, offset in moved.items() if offset != owned.committed}
-        if moved:
-            self._saving = asyncio.ensure_future(self._save(moved, after=self._saving))
-        if self._saving is not None:
-            await asyncio.shield(self._saving)
-
-    def _open(self) -> None:
-        folder = self._config.offsets_folder or Path.home() / ".rocketmq_offsets"
-        file = OffsetFile(folder, self._cluster.client_id, self._group)
-        self._stored = file.load()  # once, and a few kilobytes: not worth a thread
-        self._file = file
-        logger.info("group %s: %d offsets loaded from %s", self._group, len(self._stored), file.path)
-
-    async def _save(self, moved: dict[OwnedQueue, int], *, after: asyncio.Future[None] | None) -> None:
-        assert self._file is not None, "who owns queues has asked where they start"
-        if after is not None:
-            await asyncio.wait((after,))  # two threads would mix up the files
-        offsets = {owned.queue: offset for owned, offset in moved.items()}
-        try:
-            await asyncio.to_thread(self._file.save, offsets)
-        except MQError as error:
-            logger.warning("group %s: offsets are not stored yet: %s", self._group, error)
-        else:
-            self._stored |= offsets
-            for owned, offset in moved.items():
-                owned.committed = offset
+    def _file(self, group: str) -> OffsetFile:
+        if (file := self._files.get(group)) is None:
+            file = self._files[group] = OffsetFile(self._folder, self._client_id(), group)
+            logger.info("group %s: offsets are kept in %s", group, file.path)
+        return file

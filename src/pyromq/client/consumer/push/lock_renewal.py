@@ -5,16 +5,16 @@ Source: RocketMQ 4.9.8, ConsumeMessageOrderlyService.lockMQPeriodically, Process
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from math import inf
 
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.clock import Clock
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 VALID_SECONDS = 30.0  # since the broker's latest word; it keeps a lock for 60 s. Source: REBALANCE_LOCK_MAX_LIVE_TIME
 # A broker that ties locks to connections keeps them so long for the client to come back; what is locked again within

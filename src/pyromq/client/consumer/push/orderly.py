@@ -5,7 +5,6 @@ Source: RocketMQ 4.9.8, ConsumeMessageOrderlyService.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Coroutine
 from itertools import groupby, islice, takewhile
@@ -27,10 +26,11 @@ from pyromq.client.consumer.push.process_queue import (
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
+from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.net.tasks import Tasks
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 TURN_REQUESTS = 32  # a turn ends after so many requests,
 TURN_SECONDS = 0.005  # or with the first request that ends after so long, so that offsets and other queues get theirs
@@ -98,11 +98,9 @@ class OrderlyConsuming:
         """Take what a pull brought; the listeners are called soon."""
         size = self._config.batch
         requests = []
-        for topic, group in groupby(messages, lambda message: message.original_topic):
-            listener, run = self._listener(topic), list(group)
-            requests += [
-                ConsumeRequest(process_queue, listener, run[at : at + size]) for at in range(0, len(run), size)
-            ]
+        for topic, group in groupby(messages, lambda message: message.topic):
+            batches = self._listener(topic).batches(list(group), size)
+            requests += [ConsumeRequest(process_queue, listener, batch) for listener, batch in batches]
         process_queue.add(requests, next_offset)
         self.go_on(process_queue)
 
@@ -152,15 +150,21 @@ class OrderlyConsuming:
         if process_queue.state is DROPPED:
             return
         process_queue.consumed_ms = self._clock.now_ms()
+        tally = process_queue.tally
+        tally.calls += len(turn.ran)
+        tally.call_seconds += self._clock.monotonic() - (turn.ran[0].started or 0.0) if turn.ran else 0.0
         for request in turn.ran:
             if request.failure is None and request.returned is None:
+                tally.consumed += len(request.messages)
                 self._done(request, Ack.DONE)
             else:
                 self._judge(request)
         self.go_on(process_queue)
 
     def _judge(self, request: ConsumeRequest) -> None:
-        verdict = request.verdict
+        verdict, tally = request.verdict, request.process_queue.tally
+        tally.consumed += verdict.done
+        tally.failed += len(request.messages) - verdict.done
         if verdict.done >= len(request.messages):
             self._done(request, verdict.ack)
             return
@@ -200,7 +204,7 @@ class OrderlyConsuming:
         """Wait before the request's next attempt; messages that had their last one become dead letters."""
         left = []
         for message in request.messages:
-            if verdict.delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries:
+            if self._is_last(message, verdict):
                 if not await self._bury(message, verdict.reason):
                     left.append(message)
             else:
@@ -213,6 +217,9 @@ class OrderlyConsuming:
             await self._pause(verdict.seconds)
         else:
             self._done(request, Ack.DONE)
+
+    def _is_last(self, message: StoredMessage, verdict: Verdict) -> bool:
+        return verdict.delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries
 
     async def _pause(self, seconds: float | None) -> None:
         asked = self._config.suspend_seconds if seconds is None else seconds
@@ -238,13 +245,15 @@ class OrderlyConsuming:
     def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
         """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
         first = request.messages[verdict.done]
+        end = "dropped, as broadcast messages are" if self._send_back is None else "now a dead letter"
         logger.warning(
-            "group %s: listener failed at %s, offset %d (message %s, attempt %d), repeated in place: %s",
+            "group %s: listener failed at %s, offset %d (message %s, attempt %d), %s: %s",
             self._group,
             request.process_queue.queue,
             first.queue_offset,
             first.message_id,
             first.reconsume_times + 1,
+            end if self._is_last(first, verdict) else "repeated in place",
             verdict.reason,
             exc_info=verdict.error if verdict.error is not None and not first.reconsume_times else None,
         )

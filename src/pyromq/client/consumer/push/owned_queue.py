@@ -14,7 +14,7 @@ from pyromq.message import MessageQueue
 class OwnedQueue:
     """The state of one owned queue.
 
-    `committed` is what the broker was told last, -1 for nothing yet.
+    `committed` is the offset stored last, -1 for nothing yet.
     """
 
     def __init__(self, queue: MessageQueue, start_offset: int, now: Callable[[], float]) -> None:

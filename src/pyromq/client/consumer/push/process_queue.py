@@ -15,6 +15,7 @@ from math import inf
 from typing import cast
 
 from pyromq.client.application_code import was_thrown_in
+from pyromq.client.consumer.consumption_rates import Tally
 from pyromq.client.consumer.push.listener import Listening, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
 
@@ -70,12 +71,13 @@ class ConsumeRequest:
     `started` is the monotonic second of the latest call, None before it.
     """
 
-    __slots__ = ("failure", "listener", "messages", "process_queue", "returned", "started", "state")
+    __slots__ = ("failure", "listener", "messages", "process_queue", "returned", "size", "started", "state")
 
     def __init__(self, process_queue: ProcessQueue, listener: Listening, messages: list[StoredMessage]) -> None:
         self.process_queue = process_queue
         self.listener = listener
         self.messages = messages
+        self.size = _size(messages)
         self.started: float | None = None
         self.returned: object = None
         self.failure: BaseException | None = None
@@ -149,13 +151,14 @@ class ProcessQueue:
         self.count = 0
         self.size = 0
         self.consumed_ms = 0  # wall clock of the latest end of a request, for those who look from outside
+        self.tally = Tally()  # the topic's, once it is pulled
         self.requests: deque[ConsumeRequest] = deque()
 
     def add(self, requests: Iterable[ConsumeRequest], next_offset: int) -> None:
         """Take what a pull brought; without requests there was nothing wanted on the way to `next_offset`."""
         for request in requests:
             self.count += len(request.messages)
-            self.size += _size(request.messages)
+            self.size += request.size
             self.requests.append(request)
         self.next_offset = next_offset
 
@@ -182,13 +185,12 @@ class ProcessQueue:
 
     def finish(self, request: ConsumeRequest, done: int | None = None) -> None:
         """The first `done` messages of a request are consumed; by default all of them."""
-        consumed = request.messages if done is None else request.messages[:done]
-        self.count -= len(consumed)
-        self.size -= _size(consumed)
         self.changed.set()
-        if len(consumed) < len(request.messages):
-            request.messages = request.messages[len(consumed) :]
+        if done is not None and done < len(request.messages):
+            self._shrink(request, request.messages[done:])
             return
+        self.count -= len(request.messages)
+        self.size -= request.size
         request.state = DONE
         requests = self.requests
         while requests and requests[0].state is DONE:
@@ -196,10 +198,14 @@ class ProcessQueue:
 
     def replace(self, request: ConsumeRequest, messages: list[StoredMessage]) -> None:
         """Of the request's messages only these, at least one, are left to consume."""
-        self.count -= len(request.messages) - len(messages)
-        self.size -= _size(request.messages) - _size(messages)
-        request.messages = messages
+        self._shrink(request, messages)
         self.changed.set()
+
+    def _shrink(self, request: ConsumeRequest, messages: list[StoredMessage]) -> None:
+        size = _size(messages)
+        self.count -= len(request.messages) - len(messages)
+        self.size -= request.size - size
+        request.messages, request.size = messages, size
 
     @property
     def safe_offset(self) -> int:

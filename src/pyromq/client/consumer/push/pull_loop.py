@@ -6,13 +6,13 @@ Hands what it gets to `deliver`; decides nothing about consumption. Source: Rock
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.consumption_rates import ConsumptionRates
 from pyromq.client.consumer.damage import MessageDamaged
 from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.pulling import PullRequest, PullResult, PullStatus, pull
@@ -21,9 +21,12 @@ from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
 from pyromq.errors import FlowControl, MQError, TopicNotFound
+from pyromq.filter.subscribed import Wanted
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import RETRY_PREFIX
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken again. Source: ProcessQueue.isPullExpired
 FLOW_CONTROL_SECONDS = 0.02  # after the broker asked to slow down. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
@@ -39,7 +42,7 @@ class Limits:
 
 
 class PullLoops:
-    """The pull loops of one consumer. `subscription(topic)` is asked for tags and limits before each pull.
+    """The pull loops of one consumer. `subscription(topic)` is asked for filter and limits before each pull.
 
     `begin_anew(queue)` is called when the queue's topic is gone: one made later by its name begins at 0. `stops` is
     told of a damage that a queue is not to go beyond, once what is before it is consumed.
@@ -52,21 +55,24 @@ class PullLoops:
         config: ConsumerConfig,
         *,
         clock: Clock,
-        subscription: Callable[[str], tuple[str, Limits]],
+        subscription: Callable[[str], tuple[Wanted, Limits]],
         deliver: Callable[[ProcessQueue, list[StoredMessage], int], None],
         begin_anew: Callable[[MessageQueue], None],
         damage: PassingOver,
         stops: Callable[[MessageDamaged], None],
+        rates: ConsumptionRates,
     ) -> None:
         self._group = group
         self._cluster = cluster
         self._config = config
+        self._commits = not config.broadcast and config.offset_store is None  # brokers keep the offsets
         self._clock = clock
         self._subscription = subscription
         self._deliver = deliver
         self._begin_anew = begin_anew
         self._damage = damage
         self._stops = stops
+        self._rates = rates
         self._offsets = QueueOffsets(cluster, timeout=config.timeout)
         self._going = asyncio.Event()
         self._going.set()
@@ -89,12 +95,13 @@ class PullLoops:
 
     async def run(self, owned: OwnedQueue) -> None:
         """Pull one queue until it is dropped or the task is cancelled."""
+        tally = owned.process_queue.tally = self._rates.tally(owned.topic)
         while not owned.dropped:
-            tags, limits = self._subscription(owned.topic)
+            wanted, limits = self._subscription(owned.topic)
             await self._going.wait()
             await self._room(owned, limits)
             try:
-                result = await self._pull(owned, tags)
+                result = await self._pull(owned, wanted, limits)
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
                 if isinstance(error, TopicNotFound) and owned.process_queue.next_offset:
@@ -110,8 +117,11 @@ class PullLoops:
                 owned.broker_id = result.suggested_broker_id
                 if messages:
                     owned.latest_ms = messages[-1].store_ms
+                    tally.pull(len(messages), self._clock.monotonic() - owned.pulled)
                 if not owned.dropped:
-                    self._deliver(owned.process_queue, messages, next_offset)
+                    self._deliver(owned.process_queue, self._renamed(owned, messages), next_offset)
+                if messages and self._config.pull_interval_seconds:
+                    await self._clock.sleep(self._config.pull_interval_seconds)
                 if failure is not None:
                     await self._empty(owned)
                     self._stops(failure)
@@ -121,6 +131,13 @@ class PullLoops:
                 owned.broker_id = MASTER  # a replica is not believed
             else:
                 await self._correct(owned, result)
+
+    def _renamed(self, owned: OwnedQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Let messages that come again have the topic that they were sent to. Source: resetRetryAndNamespace."""
+        if owned.topic.startswith(RETRY_PREFIX):
+            for message in messages:
+                message.topic = self._cluster.names.unwrap(message.original_topic)
+        return messages
 
     async def _pause(self, error: MQError) -> None:
         """Wait before a queue is pulled again."""
@@ -147,19 +164,18 @@ class PullLoops:
             process_queue.changed.clear()
             await process_queue.changed.wait()
 
-    async def _pull(self, owned: OwnedQueue, tags: str) -> PullResult:
+    async def _pull(self, owned: OwnedQueue, wanted: Wanted, limits: Limits) -> PullResult:
         config = self._config
         safe = owned.process_queue.safe_offset
-        commit = safe if safe > 0 and owned.broker_id == MASTER and not config.broadcast else None
+        commit = safe if self._commits and safe > 0 and owned.broker_id == MASTER else None
         owned.pulled, owned.pulled_ms = self._clock.monotonic(), self._clock.now_ms()
-        request = PullRequest(
-            config.pull_count,
-            tags,
-            config.long_poll_seconds,
-            config.timeout,
-            owned.broker_id,
-            commit,
-            verify=config.verify_checksums,
+        request = PullRequest.ahead(
+            config,
+            wanted,
+            room=limits.count,
+            wait_seconds=config.long_poll_seconds,
+            broker_id=owned.broker_id,
+            commit_offset=commit,
         )
         result = await pull(self._cluster, self._group, owned.queue, owned.process_queue.next_offset, request=request)
         if commit is not None and owned.committed >= 0:  # the first one may get lost, see QueueOffsets.commit

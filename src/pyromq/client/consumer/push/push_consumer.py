@@ -7,17 +7,18 @@ listeners, offsets are stored. Each of them is in a file of its own.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from pyromq.client.application_code import text_of
+from pyromq.client.application_code import picture_of, text_of
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.consumer_status import Reporting
+from pyromq.client.consumer.group_offsets import group_offsets
 from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
 from pyromq.client.consumer.push.consume_directly import DirectConsuming
@@ -29,24 +30,27 @@ from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.pull_loop import Limits, PullLoops
 from pyromq.client.consumer.push.push_status import ConsumingDirectly, consumption
 from pyromq.client.consumer.push.queue_ownership import QueueOwnership
-from pyromq.client.consumer.push.remote_offset_store import RemoteOffsetStore
 from pyromq.client.consumer.push.reply import Replies
 from pyromq.client.consumer.push.send_back import SendBack
+from pyromq.client.consumer.push.typed_listener import typed
 from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import IllegalName, NotRunning, UsageError
-from pyromq.filter.tags import subscribed_tags
+from pyromq.errors import NotRunning, UsageError
+from pyromq.filter.subscribed import wanted_by
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import DEFAULT_CONSUMER_GROUP, RETRY_PREFIX, check_group, check_topic
+from pyromq.names import RETRY_PREFIX, check_consumer_group
 from pyromq.net.tasks import every
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 L = TypeVar("L", bound=Listener)
+T = TypeVar("T")
+R = TypeVar("R")
 FOR_EVER = (1 << 31) - 1
 
 
@@ -93,44 +97,47 @@ class AsyncConsumer(AsyncLifespan):
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_group(group)
-        if group == DEFAULT_CONSUMER_GROUP:
-            raise IllegalName(f"consumerGroup can not equal {DEFAULT_CONSUMER_GROUP}, please specify another one.")
-        self.group = group
+        check_consumer_group(group)
         self.config = config = config or ConsumerConfig()
+        self._names = namespace_of(config.namespace, namesrv)
+        self._wire_group = wire_group = self._names.checked_group(group)
+        self.group = group
         self._clock = clock = clock or SystemClock()
+        self.instance = config.instance or ("DEFAULT" if config.broadcast else None)  # None: one of its own
         self._state = State.NEW
         self._failure: BaseException | None = None
         self._exit: BaseException | None = None  # what ended it, if nobody stopped it
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._owned: dict[MessageQueue, OwnedQueue] = {}
-        self._direct = DirectConsuming(group, clock, orderly=config.orderly)
+        self._direct = DirectConsuming(wire_group, clock, orderly=config.orderly)
         status = consumption(self._owned, config, entry=self._entry, reset=self._reset, wake=self._look_again)
-        self._reporting = Reporting(status)
+        self._reporting = Reporting(status, clock, self._names)
         self._hooks = ListenerHooks(group, config, clock, client_id=lambda: self._cluster.client_id)
+        directly = ConsumingDirectly(status, self._direct, self._names, listening=self._listening)
         self._cluster = ClusterClient(
             namesrv,
             clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
-            answerers=[self._reporting, ConsumingDirectly(status, self._direct, self._listening)],
-            instance=config.instance or ("DEFAULT" if config.broadcast else None),
+            answerers=[self._reporting, directly],
+            instance=self.instance,
             connections=config.connections,
+            names=self._names,
             heartbeat_seconds=config.heartbeat_seconds,
             route_refresh_seconds=config.route_refresh_seconds,
         )
         self._subscriptions = Subscriptions[Listening](
-            group, self._cluster, clock, retries=not config.broadcast, joined=self._wake
+            wire_group, self._cluster, clock, retries=not config.broadcast, joined=self._wake
         )
         self._replies = Replies(self._cluster, clock)
         retries = config.max_retries
-        given_back = None if config.broadcast else SendBack(group, self._cluster, clock, max_retries=retries)
-        self._damage = PassingOver(group, config.damaged, given_back)
+        given_back = None if config.broadcast else SendBack(wire_group, self._cluster, clock, max_retries=retries)
+        self._damage = PassingOver(wire_group, config, given_back)
         self._consuming: ConcurrentConsuming | OrderlyConsuming
         order: OrderlyConsuming | None = None
         if config.orderly:
             self._consuming = order = OrderlyConsuming(
-                group,
+                wire_group,
                 config,
                 clock,
                 listener=self._listening,
@@ -138,31 +145,36 @@ class AsyncConsumer(AsyncLifespan):
                 max_retries=FOR_EVER if retries is None else retries,
             )
         else:
-            self._consuming = ConcurrentConsuming(group, config, clock, listener=self._listening, send_back=given_back)
+            self._consuming = ConcurrentConsuming(
+                wire_group, config, clock, listener=self._listening, send_back=given_back
+            )
         self._pulls = PullLoops(
-            group,
+            wire_group,
             self._cluster,
             config,
             clock=clock,
-            subscription=lambda topic: (self._subscriptions.tags(topic), self._limits()),
+            subscription=lambda topic: (self._subscriptions.wanted(topic), self._limits()),
             deliver=self._consuming.deliver,
             begin_anew=lambda queue: self._reset({queue: 0}),
             damage=self._damage,
             stops=self._end,
+            rates=self._reporting.rates,
         )
+        if (store := config.offset_store) is None and config.broadcast:
+            store = LocalOffsetStore(config.offsets_folder, lambda: self._cluster.client_id)
         self._ownership = QueueOwnership(
-            group,
+            wire_group,
             clock,
             owned=self._owned,
-            offsets=(LocalOffsetStore if config.broadcast else RemoteOffsetStore)(group, self._cluster, config),
+            offsets=group_offsets(wire_group, self._cluster, config, store=store),
             pulls=self._pulls,
             order=order,
-            locks=None if config.broadcast else QueueLocks(group, self._cluster),
+            locks=None if config.broadcast else QueueLocks(wire_group, self._cluster),
             wake=self._wake,
         )
         self._rebalance = Rebalance(
             self._owned,
-            group,
+            wire_group,
             self._cluster,
             config,
             clock=clock,
@@ -185,36 +197,70 @@ class AsyncConsumer(AsyncLifespan):
 
     @property
     def damaged_count(self) -> int:
-        """How many messages were passed over because they are not what was stored; see `ConsumerConfig.damaged`."""
+        """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._damage.count
 
     @overload
-    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*") -> None: ...
+    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*", sql: str | None = None) -> None: ...
     @overload
-    def subscribe(self, topic: str, listener: None = None, *, tags: str = "*") -> Callable[[L], L]: ...
-    def subscribe(self, topic: str, listener: Listener | None = None, *, tags: str = "*") -> Callable[[L], L] | None:
+    def subscribe(
+        self, topic: str, listener: None = None, *, tags: str = "*", sql: str | None = None
+    ) -> Callable[[L], L]: ...
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        type: type[T],
+        unfit: Listener | None = None,
+    ) -> Callable[[Callable[[list[T]], R]], Callable[[list[T]], R]]: ...
+    def subscribe(
+        self,
+        topic: str,
+        listener: Listener | None = None,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        type: Any = None,
+        unfit: Listener | None = None,
+    ) -> Any:
         """Give the topic's messages with these tags (`*`, `a`, `a || b`) to a listener, before or after the start.
 
+        Or, with `sql`, those of which an expression over properties is true: `price > 5 AND region IN ('EU', 'US')`.
+        Brokers look at it when they hear of it; what they refuse fails the start.
         Without a listener, returns a decorator for one. A topic has one listener: the latest. Call it on the event
         loop, once the consumer runs.
+
+        With a `type` - a dataclass, a `msgspec.Struct`, a pydantic model - the listener gets the bodies, which are
+        JSON, as a list of such values. Messages that do not fit become dead letters that tell why, or are given to
+        `unfit`, a listener like any other. Raises `UsageError` for a type that no JSON can be read as.
         """
-        check_topic(topic)
-        subscribed_tags(tags)
+        topic = self._names.checked_topic(topic)
+        wanted = wanted_by(tags, sql)
         if self._state in (State.FAILED, State.CLOSED):
             raise NotRunning(f"the consumer of group {self.group} {self._state.value}; make a new one")
-        if listener is not None:
-            self._subscribe(topic, listener, tags)
-            return None
+        if type is None and unfit is not None:
+            raise UsageError(
+                f"topic {topic!r}: unfit={picture_of(unfit)} is for bodies that do not fit type=; give that too"
+            )
 
-        def decorate(function: L) -> L:
-            self._subscribe(topic, function, tags)
+        def decorate(function: Any) -> Any:
+            listening = (
+                self._as_called(function) if type is None else typed(function, type, unfit, listening=self._as_called)
+            )
+            self._subscriptions.add(topic, wanted, listening)
             return function
 
-        return decorate
+        if listener is None:
+            return decorate
+        decorate(listener)
+        return None
 
     def unsubscribe(self, topic: str) -> None:
         """Consume the topic no more; its queues are given away with their offsets stored, soon."""
-        self._subscriptions.remove(topic)
+        self._subscriptions.remove(self._names.unwrap(topic))
 
     async def start(self) -> None:
         """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
@@ -230,7 +276,7 @@ class AsyncConsumer(AsyncLifespan):
             self._state, self._failure = State.FAILED, error
             raise
         self._state = State.RUNNING
-        self._reporting.started_ms = self._clock.now_ms()
+        self._reporting.start(self._cluster.tasks)
         await self._subscriptions.join()
         self._cluster.on_connection_lost.append(self._ownership.connection_lost)
         self._ownership.start()
@@ -297,9 +343,8 @@ class AsyncConsumer(AsyncLifespan):
         self._pulls.resume()
         self._rebalance.wake()
 
-    def _subscribe(self, topic: str, listener: Listener, tags: str) -> None:
-        listening = self._hooks.around(Listening.of(listener, self._end))
-        self._subscriptions.add(topic, tags, listening)
+    def _as_called(self, listener: Listener) -> Listening:
+        return self._hooks.around(Listening.of(listener, self._end))
 
     def _end(self, failure: BaseException) -> None:
         """Let `wait` raise what a listener wants the program to end with, or a damage. Called in any thread."""
@@ -325,7 +370,7 @@ class AsyncConsumer(AsyncLifespan):
         """What heartbeats say about this consumer."""
         config = self.config
         return ConsumerEntry(
-            self.group,
+            self._wire_group,
             message_model="BROADCASTING" if config.broadcast else "CLUSTERING",
             consume_from=config.announced_start,
             subscriptions=self._subscriptions.announced(),

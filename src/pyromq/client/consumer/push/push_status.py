@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
+from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumer_status import Consumption
 from pyromq.client.consumer.push.consume_directly import DirectConsuming
@@ -45,13 +46,19 @@ def consumption(
 
 
 class ConsumingDirectly:
-    """Answers for the listeners: `listening(topic)`."""
+    """Answers for the listeners: `listening(topic)`. Who asks says names as `names` wraps them."""
 
     def __init__(
-        self, consumption: Consumption, direct: DirectConsuming, listening: Callable[[str], Listening]
+        self,
+        consumption: Consumption,
+        direct: DirectConsuming,
+        names: Namespace,
+        *,
+        listening: Callable[[str], Listening],
     ) -> None:
         self._consumption = consumption
         self._direct = direct
+        self._names = names
         self._listening = listening
 
     @answers(ConsumeDirectly)
@@ -60,7 +67,8 @@ class ConsumingDirectly:
         self._consumption.check(header.consumer_group)
         message = decode(call.body, check_crc=self._consumption.config.verify_checksums)
         message.broker_name = header.broker_name or ""
-        return self._direct.consume(self._listening(message.original_topic), message)
+        message.topic = self._names.unwrap(message.original_topic)
+        return self._direct.consume(self._listening(message.topic), message)
 
 
 def _pulled(owned: OwnedQueue) -> PulledQueue:

@@ -7,23 +7,23 @@ another's is `lost`: nothing of it starts any more, its offset is not stored, th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from pyromq.client.consumer.group_offsets import GroupOffsets
 from pyromq.client.consumer.owned_queues import OwnedQueues
-from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore
 from pyromq.client.consumer.push.lock_renewal import VALID_SECONDS, LockRenewal
 from pyromq.client.consumer.push.orderly import OrderlyConsuming
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.pull_loop import PullLoops
-from pyromq.client.consumer.push.remote_offset_store import RemoteOffsetStore
 from pyromq.client.consumer.queue_locks import RENEW_SECONDS, QueueLocks
 from pyromq.clock import Clock
+from pyromq.errors import MQError, TopicNotFound
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks, every
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class QueueOwnership:
@@ -39,7 +39,7 @@ class QueueOwnership:
         clock: Clock,
         *,
         owned: dict[MessageQueue, OwnedQueue],
-        offsets: RemoteOffsetStore | LocalOffsetStore,
+        offsets: GroupOffsets,
         pulls: PullLoops,
         order: OrderlyConsuming | None,
         locks: QueueLocks | None,
@@ -138,8 +138,11 @@ class QueueOwnership:
         )
 
     async def save(self, queues: Iterable[OwnedQueue]) -> None:
-        """Store the offsets that have changed; those of lost queues are another's to store."""
-        await self._offsets.save(owned for owned in queues if not owned.lost)
+        """Store the safe offsets that have changed; those of lost queues are another's to store.
+
+        What cannot be stored is logged; another try comes with the next save or pull.
+        """
+        await self._save(owned for owned in queues if not owned.lost)
 
     async def save_all(self) -> None:
         await self.save(self._owned.values())
@@ -172,7 +175,21 @@ class QueueOwnership:
         moved.lost = owned.lost
         self._owned[owned.queue] = self.queues.held[owned.queue] = moved
         logger.info("group %s: %s is consumed from offset %d on, as asked", self._group, owned.queue, offset)
-        await self._offsets.save([moved])
+        await self._save([moved])
+
+    async def _save(self, queues: Iterable[OwnedQueue]) -> None:
+        offsets = {owned: owned.process_queue.safe_offset for owned in queues if not owned.dropped}
+        moved = {owned: offset for owned, offset in offsets.items() if offset != owned.committed}
+        failures = await self._offsets.save({owned.queue: offset for owned, offset in moved.items()})
+        late: dict[MQError, list[str]] = {}
+        for owned, offset in moved.items():
+            failure = failures.get(owned.queue)
+            if failure is None or isinstance(failure, TopicNotFound):  # nobody keeps offsets of a topic that is gone
+                owned.committed = offset
+            else:
+                late.setdefault(failure, []).append(f"{offset} of {owned.queue}")
+        for failure, names in late.items():
+            logger.warning("group %s: offsets are not stored yet, %s: %s", self._group, ", ".join(names), failure)
 
     def _go_on(self, owned: OwnedQueue) -> None:
         if self._order is not None:

@@ -13,12 +13,11 @@ from pyromq.client.producer.pending_send import check_body
 from pyromq.clock import Clock
 from pyromq.errors import MQError, Unavailable, UsageError
 from pyromq.message import MessageQueue, Property, StoredMessage, encode_properties
-from pyromq.names import AUTO_CREATE_TOPIC
+from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, REPLY_SUFFIX
 from pyromq.remoting.headers import SendReplyMessageV2
 
 REPLY_SECONDS = 3.0  # per broker. Source: DefaultMQProducer.sendMsgTimeout
 MAX_BODY_BYTES = 4 << 20
-PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 
 
 class Replies:
@@ -39,7 +38,7 @@ class Replies:
         failure: MQError = Unavailable(f"no broker takes messages for topic {topic!r} now")
         for queue, address in _places(await self._cluster.route(topic), request.broker_name):
             order = SendReplyMessageV2(
-                producer_group=PRODUCER_GROUP,
+                producer_group=INNER_PRODUCER_GROUP,
                 topic=topic,
                 default_topic=AUTO_CREATE_TOPIC,
                 default_topic_queue_count=4,
@@ -68,7 +67,7 @@ def _reply_topic(request: StoredMessage) -> str:
             f"message {request.message_id} is no request, nobody waits for a reply: it has no {Property.CLUSTER} or "
             f"no {Property.REPLY_TO_CLIENT}"
         )
-    return f"{cluster}_REPLY_TOPIC"
+    return cluster + REPLY_SUFFIX
 
 
 def _reply_properties(request: StoredMessage) -> str:

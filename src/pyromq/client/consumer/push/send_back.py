@@ -6,23 +6,22 @@ Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.sendMessageBack.
 
 from __future__ import annotations
 
-import logging
 import random
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS
 from pyromq.clock import Clock
 from pyromq.errors import MQError, Unavailable
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag, encode_properties
-from pyromq.names import AUTO_CREATE_TOPIC, retry_topic
+from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic
 from pyromq.remoting.headers import SendMessageBack, SendMessageV2
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 SEND_BACK_SECONDS = 5.0
 MAX_RETRIES = 16  # unless the group's settings say otherwise. Source: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
 FIRST_RETRY_LEVEL = 3  # 10 s; each further attempt waits one level longer
-COPY_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 
 
@@ -69,7 +68,7 @@ class SendBack:
             group=self._group,
             delay_level=delay_level,
             origin_message_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=self._cluster.names.wrap(message.topic),
             max_reconsume_times=self._max_retries,
             broker_name=queue.broker_name,
             reason=reason or None,
@@ -87,13 +86,14 @@ class SendBack:
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
         properties = _copied_properties(message, delay_level, reason)
+        properties[Property.RETRY_TOPIC] = self._cluster.names.wrap(message.original_topic)
         properties[Property.RECONSUME_TIME] = str(attempts)
         properties[Property.MAX_RECONSUME_TIMES] = str(self._most_retries)
         # A broker makes a dead letter of what has had as many attempts as this.
         most = attempts if delay_level == TO_DEAD_LETTERS else attempts + 1
         order = SendMessageV2(
-            producer_group=COPY_PRODUCER_GROUP,
-            topic=topic,
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=self._cluster.names.wrap(topic),
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_count=4,
             queue_id=queue.queue_id,
@@ -115,7 +115,6 @@ def _copied_properties(message: StoredMessage, delay_level: int, reason: str) ->
     properties.pop(Property.TRANSACTION, None)
     properties.pop(Property.DELAY, None)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
-    properties[Property.RETRY_TOPIC] = message.original_topic
     if reason:
         properties[Property.RETRY_REASON] = reason
     if delay_level != TO_DEAD_LETTERS:  # a dead letter need not wait, as RocketMQ 5 has it

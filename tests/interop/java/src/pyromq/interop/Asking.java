@@ -16,7 +16,7 @@ final class Asking {
     }
 
     static void run(String nameServers, String question, String[] arguments) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Lines.account());
         admin.setNamesrvAddr(nameServers);
         admin.start();
         try {

@@ -14,11 +14,16 @@ import java.util.Base64;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** One JSON object a line: messages to send come in, results and received messages go out. Bodies are Base64. */
 final class Lines {
@@ -30,6 +35,23 @@ final class Lines {
     private Lines() {
     }
 
+    /** Signs as the account of the system properties accessKey and secretKey; null without them. */
+    static RPCHook account() {
+        String accessKey = System.getProperty("accessKey");
+        if (accessKey == null) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(accessKey, System.getProperty("secretKey")));
+    }
+
+    /** Goes to the name servers, in the namespace that the system property says, if any. */
+    static void reach(ClientConfig client, String nameServers) {
+        client.setNamesrvAddr(nameServers);
+        if (System.getProperty("namespace") != null) {
+            client.setNamespace(System.getProperty("namespace"));
+        }
+    }
+
     static List<JsonObject> read() throws IOException {
         List<JsonObject> lines = new ArrayList<>();
         BufferedReader reader = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -37,6 +59,11 @@ final class Lines {
             lines.add(GSON.fromJson(line, JsonObject.class));
         }
         return lines;
+    }
+
+    /** Tags, or after "sql:" an expression. */
+    static MessageSelector selector(String wanted) {
+        return wanted.startsWith("sql:") ? MessageSelector.bySql(wanted.substring(4)) : MessageSelector.byTag(wanted);
     }
 
     static synchronized void write(Object value) {

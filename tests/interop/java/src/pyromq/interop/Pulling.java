@@ -19,8 +19,8 @@ final class Pulling {
 
     /** Every queue from the group's committed offset (or the first message) to its end; then one line a queue. */
     static void run(String nameServers, String topic, String group, String tags) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
-        consumer.setNamesrvAddr(nameServers);
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, Lines.account());
+        Lines.reach(consumer, nameServers);
         consumer.start();
         try {
             List<MessageQueue> queues = new ArrayList<>(consumer.fetchSubscribeMessageQueues(topic));
@@ -60,8 +60,8 @@ final class Pulling {
 
     /** Subscribes and polls until `count` messages came or nothing new for `seconds`. */
     static void lite(String nameServers, String topic, String group, int count, int seconds) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
-        consumer.setNamesrvAddr(nameServers);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group, Lines.account());
+        Lines.reach(consumer, nameServers);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         consumer.subscribe(topic, "*");

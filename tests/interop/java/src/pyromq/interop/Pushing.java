@@ -8,6 +8,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -20,10 +21,12 @@ final class Pushing {
     }
 
     static void run(String nameServers, boolean orderly, String[] topicGroupTags, int count, int seconds) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topicGroupTags[1]);
-        consumer.setNamesrvAddr(nameServers);
+        boolean isTraced = topicGroupTags[1].startsWith("traced");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            topicGroupTags[1], Lines.account(), new AllocateMessageQueueAveragely(), isTraced, null);
+        Lines.reach(consumer, nameServers);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topicGroupTags[0], topicGroupTags[2]);
+        consumer.subscribe(topicGroupTags[0], Lines.selector(topicGroupTags[2]));
         Pushing pushing = new Pushing(count);
         if (orderly) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
@@ -36,10 +39,15 @@ final class Pushing {
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
-        consumer.start();
-        pushing.missing.await(seconds, TimeUnit.SECONDS);
-        TimeUnit.MILLISECONDS.sleep(500); // what arrives now came twice
-        consumer.shutdown(); // commits
+        try (Traces traces = isTraced ? new Traces(nameServers) : null) {
+            consumer.start();
+            pushing.missing.await(seconds, TimeUnit.SECONDS);
+            TimeUnit.MILLISECONDS.sleep(500); // what arrives now came twice
+            if (isTraced) {
+                traces.await();
+            }
+            consumer.shutdown(); // commits
+        }
     }
 
     private void take(List<MessageExt> messages) {

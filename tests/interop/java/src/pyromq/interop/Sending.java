@@ -19,12 +19,16 @@ final class Sending {
     }
 
     static void run(String nameServers, String way, String group) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(group);
-        producer.setNamesrvAddr(nameServers);
+        boolean isTraced = way.equals("traced");
+        DefaultMQProducer producer = new DefaultMQProducer(group, Lines.account(), isTraced, null);
+        Lines.reach(producer, nameServers);
         producer.setSendMsgTimeout(10_000);
         producer.start();
-        try {
+        try (Traces traces = isTraced ? new Traces(nameServers) : null) {
             new Sending(producer).send(way, Lines.read());
+            if (isTraced) {
+                traces.await();
+            }
         } finally {
             producer.shutdown();
         }
@@ -33,6 +37,7 @@ final class Sending {
     private void send(String way, List<JsonObject> lines) throws Exception {
         switch (way) {
             case "sync":
+            case "traced":
                 for (JsonObject line : lines) {
                     Lines.sent(producer.send(Lines.message(line)));
                 }

@@ -31,7 +31,7 @@ final class Transacting implements TransactionListener {
         }
         Transacting transacting = new Transacting(messages.stream().filter(m -> m.getUserProperty("check") != null).count());
         TransactionMQProducer producer = new TransactionMQProducer(group);
-        producer.setNamesrvAddr(nameServers);
+        Lines.reach(producer, nameServers);
         producer.setTransactionListener(transacting);
         producer.start();
         for (Message message : messages) {

@@ -1,0 +1,92 @@
+"""Builds the site: copies the pages beside a reference made from the code, has Sphinx make HTML of them, checks both.
+
+    python -m scripts.documentation.build [FOLDER]
+
+Nothing is asked of the network, neither here nor by a browser that reads the site. Warnings are errors.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from scripts.documentation import questions, reference
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+PAGES = ("README.md", "ARCHITECTURE.md", "STYLE.md", "CHANGELOG.md", "benchmarks/results.md")
+NOT_SEARCHED = PAGES[:4]  # they name everything, and answer to nothing that a page of `docs` does not answer better
+_LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\[\]`])+)\]\(([^)\s]+)\)")
+_FETCHED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["'](?:https?:)?//[^"']+""")
+
+
+class BrokenLink(Exception):
+    """A page names a file that is not there."""
+
+
+def build(folder: Path) -> Path:
+    """Make the site below `folder` and return where its HTML is. Raises what tells of a broken page."""
+    source, html = folder / "source", folder / "html"
+    shutil.rmtree(folder, ignore_errors=True)
+    reference.write(source / "docs" / "reference")
+    pages = [ROOT / page for page in PAGES] + sorted((ROOT / "docs").rglob("*.md"))
+    places = {page: source / page.relative_to(ROOT) for page in pages}
+    for page, place in places.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        head = "---\nnosearch: true\n---\n" if str(page.relative_to(ROOT)) in NOT_SEARCHED else ""
+        place.write_text(head + _with_links(page, source))
+    shutil.copytree(ROOT / "docs" / "pictures", source / "docs" / "pictures")
+    arguments = ["-q", "-W", "--keep-going", "-n", "-c", HERE, "-d", folder / "doctrees", source, html]
+    subprocess.run([sys.executable, "-m", "sphinx", *arguments], check=True)
+    (html / "index.html").write_text('<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html">\n')
+    _check_fetches(html)
+    return html
+
+
+def _with_links(page: Path, source: Path) -> str:
+    """Return a page's text; links to files of the repository that are no pages become their words alone."""
+
+    def changed(match: re.Match[str]) -> str:
+        words, target = match.groups()
+        path = target.partition("#")[0]
+        if "://" in target or not path or target.startswith("mailto:"):
+            return match[0]
+        named = (page.parent / path).resolve()
+        if named.suffix == ".md" and (named.is_file() or (source / named.relative_to(ROOT)).is_file()):
+            return match[0]
+        if not named.exists():
+            raise BrokenLink(f"{page.relative_to(ROOT)} links to {target}, which is not there")
+        return words
+
+    parts = re.split(r"(^```.*?^```$)", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if part.startswith("```") else _LINK.sub(changed, part) for part in parts)
+
+
+def _check_fetches(html: Path) -> None:
+    """Raise where a page would make a browser ask another server."""
+    for page in html.rglob("*.html"):
+        if found := _FETCHED.search(page.read_text()):
+            raise BrokenLink(f"{page.relative_to(html)} has a browser fetch {found[0]}")
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "documentation"
+    try:
+        html = build(folder)
+        unanswered = questions.unanswered(html)
+    except BrokenLink as error:
+        sys.exit(str(error))
+    except subprocess.CalledProcessError:
+        sys.exit("Sphinx has warned, see above")
+    for question in unanswered:
+        print(question, file=sys.stderr)
+    if unanswered:
+        sys.exit("the site's search does not find what a stranger asks for")
+    print(f"{html / 'index.html'}: {sum(1 for _ in html.rglob('*.html'))} pages")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Builds the compiled parts where there is a C compiler; without one, everything works in plain Python.
+
+What is said of the project itself is in pyproject.toml. `PYROMQ_PURE=1` builds nothing. An installation goes on without
+what cannot be compiled; `setup.py build_ext --inplace`, which scripts/build-speedups runs, fails.
+"""
+
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+FOLDER = Path("src/pyromq/speedups")
+# For any processor of the platform: a wheel goes elsewhere, so never -march=native.
+FLAGS = "-O2 -g0 -fno-strict-aliasing"
+
+
+def extensions():
+    if os.environ.get("PYROMQ_PURE", "0") not in ("", "0") or platform.python_implementation() != "CPython":
+        return []
+    try:
+        from Cython.Build import cythonize
+        from Cython.Compiler.Errors import CompileError
+    except ImportError:  # an installation without build isolation, and without Cython
+        return []
+    name_a_compiler()
+    flags = os.environ.get("PYROMQ_CFLAGS", FLAGS).split()
+    in_place = "--inplace" in sys.argv
+    units = [
+        Extension(
+            f"pyromq.speedups.{source.stem}",
+            [str(source)],
+            depends=[str(header) for header in FOLDER.glob("c/*.h")],
+            include_dirs=[str(FOLDER / "c")],
+            extra_compile_args=flags,
+            extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
+        )
+        for source in sorted(FOLDER.glob("*.pyx"))
+    ]
+    try:
+        units = cythonize(units, build_dir="build", include_path=["src"], compiler_directives={"language_level": 3})
+    except CompileError:  # Cython has printed it; a later Cython may refuse what this one takes
+        if in_place:
+            raise
+        return []
+    for unit in units:  # Cython makes others than it is given, and forgets this
+        unit.optional = not in_place
+    return units
+
+
+def name_a_compiler():
+    """Take `cc` where the compiler that made this Python is not there, as with Pythons that were built elsewhere."""
+    own = (sysconfig.get_config_var("CC") or "").split()
+    if own and not shutil.which(own[0]) and shutil.which("cc"):
+        os.environ.setdefault("CC", "cc")
+
+
+setup(ext_modules=extensions())

@@ -1,0 +1,113 @@
+"""Answers what every topic and every group comes to, in one answer: for consoles, which show all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import Future
+
+from pyromq.broker.admin.consume_stats import subscribes
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
+from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
+from pyromq.remoting.bodies import (
+    ConsumedTopicFigures,
+    FiguresTable,
+    GroupFigures,
+    TopicConfig,
+    TopicFigures,
+)
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import BrokerFigures
+from pyromq.store.message_store import MessageStore
+
+
+class Summing:
+    """Adds up queues, so that who asks gets a line for each topic and group, and not one for each queue."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        *,
+        groups: ConsumerGroups,
+        offsets: ConsumerOffsets,
+        connections: Connections,
+        long_answers: LongAnswers,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._connections = connections
+        self._long_answers = long_answers
+        self._clock = clock
+
+    @answers(BrokerFigures)
+    def figures(self, header: BrokerFigures, call: Call) -> Reply | Future[Reply]:
+        """Every topic and every group, built-in ones included, by name."""
+        return self._long_answers.give(self._figures(), call)
+
+    def _figures(self) -> LongAnswer:
+        topics = []
+        for topic in sorted(self._topics, key=lambda each: each.name):
+            topics.append(self._topic(topic))
+            yield None
+        groups = []
+        enabled = {group.name: group.consume_enabled for group in self._groups}
+        of_groups = self._offsets.topics_by_group()
+        for name in sorted(enabled.keys() | of_groups.keys()):  # offsets can be of groups that nobody created
+            progress = yield from self._in_topics(name, of_groups.get(name, set()))
+            groups.append(self._group(name, progress, enabled=enabled.get(name, True)))
+        return (yield from in_pieces(FiguresTable(topics=topics, groups=groups)))
+
+    def _topic(self, topic: TopicConfig) -> TopicFigures:
+        """Queues that are read no more count as well: what is in them is still there."""
+        name, messages, sent, last_ms = topic.name, 0, 0, 0
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            end = self._store.max_offset(name, queue_id)
+            if end:
+                sent += end
+                messages += end - self._store.min_offset(name, queue_id)
+                last_ms = max(last_ms, self._store.store_time_at(name, queue_id, end - 1) or 0)
+        return TopicFigures(
+            name, topic.read_queues, topic.write_queues, topic.permission, topic.order, messages, sent, last_ms
+        )
+
+    def _in_topics(self, group: str, names: set[str]) -> Generator[None, None, list[ConsumedTopicFigures]]:
+        found = []
+        for name in sorted(names):
+            topic = self._topics.find(name)
+            if topic is not None and subscribes(self._connections, group, name):
+                found.append(self._progress(group, topic))
+            yield None
+        return found
+
+    def _group(self, name: str, progress: list[ConsumedTopicFigures], *, enabled: bool) -> GroupFigures:
+        consumers = self._connections.consumers(name)
+        return GroupFigures(
+            name,
+            members=[each.client_id for each in consumers.members] if consumers is not None else [],
+            differs=consumers is not None and not consumers.wants_alike(),
+            enabled=enabled,
+            topics=progress,
+        )
+
+    def _progress(self, group: str, topic: TopicConfig) -> ConsumedTopicFigures:
+        consumed, lag, oldest_ms = 0, 0, 0
+        stored = self._offsets.of_topic(group, topic.name)
+        for queue_id in range(topic.read_queues):
+            offset, end = stored.get(queue_id, 0), self._store.max_offset(topic.name, queue_id)
+            consumed += offset
+            if offset < end:
+                first = max(offset, self._store.min_offset(topic.name, queue_id))
+                lag += end - offset
+                next_ms = self._store.store_time_at(topic.name, queue_id, first) or 0
+                if next_ms and (not oldest_ms or next_ms < oldest_ms):
+                    oldest_ms = next_ms
+        delay_ms = max(0, self._clock.now_ms() - oldest_ms) if oldest_ms else 0
+        return ConsumedTopicFigures(topic.name, consumed, lag, delay_ms)

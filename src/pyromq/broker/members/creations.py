@@ -1,0 +1,36 @@
+"""How many groups each connection has had created, just by naming them: it gets a share of what is free.
+
+What was created stays when its connection ends; what counts against the share is forgotten then.
+"""
+
+from __future__ import annotations
+
+from pyromq.errors import LimitReached
+from pyromq.remoting.connection_limits import share
+from pyromq.remoting.exchange import Exchange
+
+
+class Creations:
+    """Counts them by connection."""
+
+    def __init__(self) -> None:
+        self._made: dict[Exchange, int] = {}
+
+    def __len__(self) -> int:
+        """How many connections have had some created."""
+        return len(self._made)
+
+    def note(self, peer: Exchange, in_all: int, most: int) -> None:
+        """Count one more of this connection's, of `in_all` that there are. Raises `LimitReached` beyond its share.
+
+        Everybody may have one.
+        """
+        made = self._made.get(peer, 0)
+        if made and made >= share(most, in_all - made):
+            raise LimitReached("maxGroups", most, f"{made} new groups of this connection are its share; create fewer")
+        if not made:
+            peer.on_close += (self._forget,)
+        self._made[peer] = made + 1
+
+    def _forget(self, peer: Exchange) -> None:
+        del self._made[peer]

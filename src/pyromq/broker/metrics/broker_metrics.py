@@ -1,0 +1,150 @@
+"""What a broker tells Prometheus: counters and tables that are there anyway. Nothing is counted for it."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sized
+
+from pyromq.broker.metrics import families
+from pyromq.broker.metrics.lags import Lags
+from pyromq.broker.metrics.reading_labels import reading_labels, truth
+from pyromq.broker.shared_state import SharedState
+from pyromq.metrics.exposition import Exposition, Telling, label_text
+from pyromq.metrics.server import tell_server
+from pyromq.names import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, is_system_group, is_system_topic
+from pyromq.remoting.codes import version_name
+
+_MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}
+_LOCAL = label_text(storage_type="local", storage_medium="disk")
+_REMOTING = label_text(protocol_type="remoting")
+
+
+class BrokerMetrics:
+    """One broker; `exchanges` are its connections.
+
+    The first samples are few, then come those by topic, by group and, as details, by queue.
+    """
+
+    def __init__(self, state: SharedState, exchanges: Sized) -> None:
+        self._state = state
+        self._exchanges = exchanges
+        config = state.config
+        self._common = label_text(cluster=config.cluster, node_type="broker", node_id=config.name)
+        self._lags = Lags(
+            state.store, state.offsets, topics=state.topics, connections=state.connections, clock=state.clock
+        )
+        self._oldest: tuple[int, int] | None = None  # log offset and store time of the first message kept
+
+    def faults(self) -> dict[str, str]:
+        """What a broker needs to be of use: a store that takes messages, and one name server that knows it."""
+        state = self._state
+        asked = state.config.namesrv
+        unknown = bool(asked) and not state.registering.registered
+        return {
+            "store": state.store.refusal,
+            "name servers": f"none of {', '.join(asked)} knows this broker" if unknown else "",
+            "permissions": state.permissions.fault or "",
+        }
+
+    def tell(self, exposition: Exposition) -> Telling:
+        refusals = self._state.refusals
+        tell_server(exposition, self._common, connections=len(self._exchanges), refusals=refusals)
+        self._tell_broker(exposition)
+        self._tell_store(exposition)
+        yield None
+        self._tell_waiting(exposition)
+        yield None
+        yield from self._tell_members(exposition)
+        yield from self._tell_topics(exposition)
+        yield from self._tell_readers(exposition)
+        yield from self._lags.tell(exposition, self._common)
+
+    def _tell_broker(self, exposition: Exposition) -> None:
+        state, common = self._state, self._common
+        exposition.add(families.PERMISSION, common, state.config.permission)
+        exposition.add(families.TOPICS, common, len(state.topics))
+        exposition.add(families.GROUPS, common, sum(1 for _ in state.groups))
+        exposition.add(families.NAME_SERVERS, common, len(state.registering.versions))
+        exposition.add(families.REGISTERED, common, len(state.registering.registered))
+        exposition.add(families.FAILED_PUTS, common, state.statistics.failed_puts)
+        exposition.add(families.EMPTY_PULLS, common, state.statistics.get_misses)
+
+    def _tell_store(self, exposition: Exposition) -> None:
+        store, common = self._state.store, self._common
+        stored = f"{common},{_LOCAL}"
+        disk = shutil.disk_usage(store.config.root)
+        exposition.add(families.TAKES_MESSAGES, common, int(not store.refusal))
+        exposition.add(families.STORAGE, stored, disk.used)
+        exposition.add(families.DISK_FREE, common, disk.free)
+        exposition.add(families.DISK_USED, common, round(disk.used / ((disk.used + disk.free) or 1), 4))
+        exposition.add(families.LOG_BYTES, common, store.max_log_offset - store.min_log_offset)
+        exposition.add(families.FLUSH_BEHIND, stored, max(0, store.max_log_offset - store.flushed_to))
+        exposition.add(families.INDEX_BEHIND, stored, store.index_behind)
+        if self._oldest is None or self._oldest[0] != store.min_log_offset or self._oldest[1] < 0:
+            self._oldest = store.min_log_offset, store.earliest_store_time_of_log()  # once per file: it lies far back
+        since = self._oldest[1]
+        exposition.add(families.RESERVED, stored, self._state.clock.now_ms() - since if since >= 0 else 0)
+
+    def _tell_waiting(self, exposition: Exposition) -> None:
+        state, common = self._state, self._common
+        for processor, waiting in (
+            ("send", state.confirmation.waiting),
+            ("pull", state.cold_reads.waiting),
+            ("query_message", state.long_answers),
+        ):
+            exposition.add(families.WAITING, f"{common},{label_text(processor=processor)}", len(waiting))
+        exposition.add(families.HELD_PULLS, common, len(state.long_polls))
+        exposition.add(families.HALF, common, len(state.half_messages))
+        done, name = state.delay_levels.offsets(), SCHEDULE_TOPIC
+        for level in range(1, len(state.store.config.delay_levels_ms) + 1):
+            begin, end = state.store.min_offset(name, level - 1), state.store.max_offset(name, level - 1)
+            labels = f"{common},{label_text(level=str(level))}"
+            exposition.add(families.DELAYED, labels, max(0, end - max(begin, done.get(level, 0))))
+        for topic, count in state.timers.filed.pending.items():
+            exposition.add(families.TIMING, f"{common},{label_text(topic=topic)}", count)
+
+    def _tell_members(self, exposition: Exposition) -> Telling:
+        connections = self._state.connections
+        producers: Counter[tuple[str, int]] = Counter()
+        for name in connections.producer_groups():
+            producers.update((member.language, member.version) for member in connections.producers(name))
+            yield None
+        for (language, version), count in producers.items():
+            exposition.add(families.PRODUCERS, f"{self._common},{_client(language, version)}", count)
+        for group in list(connections.consumer_groups()):
+            consumers = Counter((member.language, member.version) for member in group.members)
+            for (language, version), count in consumers.items():
+                labels = label_text(
+                    consume_mode=_MODES.get(group.consume_type, "push"), is_system=truth(is_system_group(group.name))
+                )
+                client = f"{label_text(consumer_group=group.name)},{_client(language, version)}"
+                exposition.add(families.CONSUMERS, f"{self._common},{client},{labels}", count)
+            yield None
+
+    def _tell_topics(self, exposition: Exposition) -> Telling:
+        for topic, counter in self._state.statistics.puts_by_topic():
+            labels = f"{self._common},{label_text(topic=topic, is_system=truth(is_system_topic(topic)))}"
+            exposition.add(families.MESSAGES_IN, labels, counter.count)
+            exposition.add(families.BYTES_IN, labels, counter.size)
+            if topic.startswith(DEAD_LETTER_PREFIX):
+                group = topic.removeprefix(DEAD_LETTER_PREFIX)
+                labels = label_text(consumer_group=group, is_system=truth(is_system_group(group)))
+                exposition.add(families.DEAD_LETTERS, f"{self._common},{labels}", counter.count)
+            yield None
+
+    def _tell_readers(self, exposition: Exposition) -> Telling:
+        statistics = self._state.statistics
+        for (topic, group), counter in statistics.gets_by_group():
+            labels = f"{self._common},{reading_labels(group, topic)}"
+            exposition.add(families.MESSAGES_OUT, labels, counter.count)
+            exposition.add(families.BYTES_OUT, labels, counter.size)
+            yield None
+        for (topic, group), counter in statistics.send_backs_by_group():
+            labels = label_text(consumer_group=group, topic=topic)
+            exposition.add(families.SENT_BACK, f"{self._common},{labels}", counter.count)
+            yield None
+
+
+def _client(language: str, version: int) -> str:
+    return f"{label_text(language=language.lower(), version=version_name(version).lower())},{_REMOTING}"

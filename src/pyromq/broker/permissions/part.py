@@ -1,0 +1,47 @@
+"""Permissions as a part of a broker."""
+
+from __future__ import annotations
+
+from pyromq.broker.part import Part, periodic
+from pyromq.broker.permissions.account_admin import Permitting
+from pyromq.broker.permissions.permission_guard import PermissionGuard
+from pyromq.broker.permissions.rules import Rules
+from pyromq.broker.shared_state import SharedState
+from pyromq.errors import StoreError
+from pyromq.message import Property
+from pyromq.names import NOT_FOR_CLIENTS, REPLY_SUFFIX
+from pyromq.permissions.acl_folder import AclFolder
+from pyromq.permissions.acl_watch import LOOK_SECONDS, AclWatch
+from pyromq.store.message_store import MessageStore
+from pyromq.store.worker import worker
+
+
+def permissions(state: SharedState) -> Part:
+    """The guard at the port, and the files it goes by; nothing where permissions are off."""
+    config = state.config
+    if not config.permissions:
+        return Part()
+    in_force = state.permissions
+    folder = AclFolder(config.permissions_folder)
+    watch = AclWatch(folder, in_force, worker(state.store.disk, "permissions"))
+    rules = Rules(lambda log_offset: _topic_at(state.store, log_offset), config.cluster + REPLY_SUFFIX)
+    return Part(
+        answerers=[Permitting(in_force, watch, folder, config=config, clock=state.clock)],
+        guard=PermissionGuard(in_force, rules, state.refusals),
+        load=watch.load,
+        steps=[periodic(LOOK_SECONDS, watch.look)],
+        close=watch.close,
+    )
+
+
+def _topic_at(store: MessageStore, log_offset: int) -> str | None:
+    """Return the topic that the message at a log offset is meant for; None where there is none."""
+    try:
+        message = store.message_at(log_offset, check_crc=False)
+    except StoreError:
+        return None
+    if message is None:
+        return None
+    if message.topic in NOT_FOR_CLIENTS:
+        return message.properties.get(Property.REAL_TOPIC, message.topic)
+    return message.topic

@@ -1,0 +1,168 @@
+"""What a request needs: an administrator, rights on topics and groups, or a signature alone.
+
+Upstream's table, and what it leaves open closed where clients of 4.9 do not notice (marked "ours"). A request that is
+in no list needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Permission.ADMIN_CODE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from pyromq.permissions.account import ANY, PUB, SUB, Need
+from pyromq.remoting import headers
+from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
+from pyromq.remoting.command import Call
+from pyromq.remoting.header import Header, request_headers
+
+TopicAt = Callable[[int], str | None]  # of the message that begins at a log offset, the one it is meant for; None: none
+
+# What upstream wants an administrator for, and (ours) everything else that changes something or shows secrets.
+FOR_ADMINISTRATORS = (
+    headers.CreateTopic,
+    headers.DeleteTopic,
+    headers.SaveBrokerSettings,
+    headers.SaveGroup,
+    headers.DeleteGroup,
+    # Ours: upstream wants a signature alone.
+    headers.SaveAccount,
+    headers.DeleteAccount,
+    headers.SaveWhiteList,
+    headers.Accounts,
+    headers.CleanQueues,
+    headers.CleanTopics,
+    headers.CloneGroupOffset,
+    headers.ConsumeDirectly,
+    headers.DeleteExpiredLog,
+    headers.ResetOffset,
+    headers.ResumeHalfMessage,
+)
+
+# What any account may ask: nothing of it changes anything, or shows what a message says.
+FOR_EVERY_ACCOUNT = (
+    headers.AccountsVersion,
+    headers.AllConsumerOffsets,
+    headers.AllDelayOffsets,
+    headers.AllGroups,
+    headers.AllProducers,
+    headers.AllTopics,
+    headers.BrokerConsumeStatistics,
+    headers.BrokerFigures,
+    headers.BrokerSettings,
+    headers.BrokerState,
+    headers.BrokerStatistics,
+    headers.BrokerSystemTopics,
+    headers.CheckClient,
+    headers.ConsumeStatistics,
+    headers.ConsumeTimeSpan,
+    headers.ConsumerConnections,
+    headers.ConsumerRunningState,
+    headers.ConsumerStatusOfGroup,
+    headers.CorrectionOffsets,
+    headers.CountTimers,
+    headers.EarliestStoreTime,
+    headers.FindBatch,
+    headers.ListBatches,
+    headers.ListHalfMessages,
+    headers.MaxOffset,
+    headers.MinOffset,
+    headers.ProducerConnections,
+    headers.QueryConsumerOffset,
+    headers.QueueEntries,
+    headers.SearchOffset,
+    headers.TopicConsumers,
+    headers.TopicSettings,
+    headers.TopicStatistics,
+    # These change something. They name no topic, but a transaction's secret token.
+    headers.CommitBatch,
+    headers.RollBackBatch,
+)
+
+
+class Rules:
+    """What is needed for a call. `topic_at` finds a message in the log, `reply_topic` is where replies go."""
+
+    def __init__(self, topic_at: TopicAt, reply_topic: str) -> None:
+        self._topic_at = topic_at
+        self._reply_topic = reply_topic
+        self._by_header: dict[type[Header], Callable[[Any, Call], list[Need]]] = {
+            headers.SendMessage: lambda header, _: [_publish(header.topic)],
+            headers.SendHalfRun: lambda header, _: [_publish(header.topic)],
+            headers.RecallMessage: lambda header, _: [_publish(header.topic)],  # ours
+            headers.SendReplyMessage: lambda header, _: self._reply(header),
+            headers.PullMessage: lambda header, _: [(header.topic, SUB), _group(header.consumer_group)],
+            headers.QueryMessage: lambda header, _: [(header.topic, SUB)],
+            headers.ListTimers: lambda header, _: [(header.topic, ANY)],
+            headers.UpdateConsumerOffset: lambda header, _: [_group(header.consumer_group), (header.topic, SUB)],
+            headers.ConsumerList: lambda header, _: [_group(header.consumer_group)],
+            headers.UnregisterClient: lambda header, _: (
+                [_group(header.consumer_group)] if header.consumer_group else []
+            ),
+            headers.Heartbeat: lambda _, call: _subscribed(decode_body(HeartbeatBody, call.body, REQUEST)),
+            # Ours, as the next two.
+            headers.LockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
+            headers.UnlockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
+            # The topic of the message as well: upstream's lets an account have anybody's message.
+            headers.SendMessageBack: lambda header, _: [_group(header.group), *self._at(header.offset, SUB)],
+            headers.ViewMessage: lambda header, _: self._at(header.offset, SUB),
+            headers.EndTransaction: lambda header, _: self._at(header.log_offset, PUB),
+        }
+        self._by_code = {
+            code: rule
+            for code, header in request_headers().items()
+            for declared, rule in self._by_header.items()
+            if issubclass(header, declared)
+        }
+
+    def needs(self, call: Call) -> list[Need]:
+        """Return the rights that a call needs; none where a signature is enough.
+
+        Raises `ProtocolError` for a body that cannot be read.
+        """
+        rule = self._by_code.get(call.code)
+        return rule(call.header, call) if rule is not None else []
+
+    def has_rule(self, code: int) -> bool:
+        """Whether what a request needs depends on what it names."""
+        return code in self._by_code
+
+    def _reply(self, header: headers.SendReplyMessage) -> list[Need]:
+        """Whoever got a request may answer it; ours: and store nothing elsewhere."""
+        return [] if header.topic == self._reply_topic else [_publish(header.topic)]
+
+    def _at(self, log_offset: int, right: int) -> list[Need]:
+        topic = self._topic_at(log_offset)
+        if topic is None:
+            return []
+        return [(topic, SUB if topic.startswith(RETRY_PREFIX) else right)]
+
+
+def needs_administrator(code: int, rules: Rules) -> bool:
+    """Whether only an administrator may ask this."""
+    return not rules.has_rule(code) and code not in _OPEN
+
+
+def is_trace(needs: list[Need]) -> bool:
+    """Whether it is a message's trace that is sent: nobody needs a right for that."""
+    return (TRACE_TOPIC, PUB) in needs
+
+
+_OPEN = {code for code, header in request_headers().items() if issubclass(header, FOR_EVERY_ACCOUNT)}
+
+
+def _publish(topic: str) -> Need:
+    """A consumer sends what failed to its own retry topic. Ours: what counts is the topic, not the group it names."""
+    return (topic, SUB) if topic.startswith(RETRY_PREFIX) else (topic, PUB)
+
+
+def _group(group: str) -> Need:
+    return retry_topic(group), SUB
+
+
+def _subscribed(heartbeat: HeartbeatBody) -> list[Need]:
+    needs = []
+    for consumer in heartbeat.consumers:
+        needs.append(_group(consumer.group))
+        needs += [(subscription.topic, SUB) for subscription in consumer.subscriptions]
+    return needs

@@ -1,0 +1,140 @@
+"""`pyromq console`: the cluster in a browser, and the accounts of who may look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.render import output_option, show_rows
+
+if TYPE_CHECKING:
+    from pyromq.console.security.accounts import Accounts
+
+DEFAULT_DATA = Path("pyromq-console")
+
+_DATA = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="Folder of its accounts, saved searches and audit log, made when absent.",
+)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(invoke_without_command=True)
+@namesrv_option
+@_DATA
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="IP", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="[default: 8876; 0: any free]")
+@click.option("--name", "names", multiple=True, help="A name by which browsers may ask for it, beside its address.")
+@click.option("--cert", type=_FILE, metavar="FILE", help="Certificate that browsers are shown (PEM): they speak HTTPS.")
+@click.option("--key", type=_FILE, metavar="FILE", help="Its key, where that is a file of its own.")
+@click.option("--behind-tls", is_flag=True, help="A proxy before it speaks HTTPS to browsers.")
+@click.option("--ends-with-input", is_flag=True, hidden=True)  # for `serve --console`
+@click.pass_context
+def console(
+    ctx: click.Context,
+    /,
+    namesrv: str,
+    data: Path,
+    host: str,
+    port: int | None,
+    names: tuple[str, ...],
+    cert: Path | None,
+    key: Path | None,
+    behind_tls: bool,
+    ends_with_input: bool,
+) -> None:
+    """Show the cluster in a browser, on loopback, until Ctrl-C.
+
+    Another --host needs accounts (`console account set`) and TLS.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    _check_installed()
+    from pyromq.console.config import ConsoleConfig
+    from pyromq.console.server import serve
+
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    config = ConsoleConfig(
+        namesrv,
+        data,
+        host=host,
+        connections=connections(),
+        tls_cert=cert,
+        tls_key=key,
+        behind_tls=behind_tls,
+        names=names,
+    )
+    if port is not None:
+        config = replace(config, port=port)
+    asyncio.run(serve(config, _tell, ends_with_input=ends_with_input))
+
+
+@console.group("account")
+def account() -> None:
+    """List, set and delete the console's accounts."""
+
+
+@account.command("list")
+@_DATA
+@output_option
+def list_accounts(data: Path, output: str) -> None:
+    """List accounts and their roles."""
+    found = _accounts(data).all() if (data / "accounts.json").exists() else []
+    rows = [{"name": each.name, "role": each.role, "access_key": each.access_key} for each in found]
+    show_rows(rows, output, empty="no accounts: whoever reaches the console may do everything")
+
+
+@account.command("set")
+@click.argument("name")
+@click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), help="What it may do.")
+@click.option(
+    "--password-file", type=click.File("r"), help="Where its password is (- is standard input); else asked for."
+)
+@_DATA
+def set_account(name: str, role: str | None, password_file: TextIO | None, data: Path) -> None:
+    """Create account NAME, or change its role or password. A running console takes it over when it starts again."""
+    accounts = _accounts(data)
+    if password_file is not None:
+        password = password_file.read().rstrip("\n")
+    else:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, default="", show_default=False)
+    saved = accounts.save(name, role=role, password=password or None)
+    click.echo(f"account {saved.name} is saved: {saved.role}")
+
+
+@account.command("delete")
+@click.argument("name")
+@_DATA
+def delete_account(name: str, data: Path) -> None:
+    """Delete account NAME."""
+    _accounts(data).delete(name)
+    click.echo(f"account {name} is deleted")
+
+
+def _accounts(data: Path) -> Accounts:
+    _check_installed()
+    from pyromq.console.security.accounts import Accounts
+
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Accounts(data / "accounts.json")
+
+
+def _check_installed() -> None:
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2", "argon2")):
+        raise click.UsageError("the console needs its extra: pip install 'pyromq[console]'")
+
+
+def _tell(address: str) -> None:
+    click.echo(f"console      {address}")
+    sys.stdout.flush()

@@ -1,0 +1,1 @@
+"""Commands about messages: sent, read, waiting, failed, undecided."""

@@ -1,0 +1,118 @@
+"""`pyromq message`: one message by id, what became of it, or those that carry a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pyromq import Admin
+from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.commands.messages.consume import as_record
+from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.render import local_time, output_option, show_record, show_rows
+from pyromq.cli.times import read_time
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import TRACE_TOPIC
+
+
+@click.group()
+def message() -> None:
+    """Find messages by id or key, and what became of them."""
+
+
+@message.command()
+@click.argument("message_id")
+@click.option("--topic", help="Topic of a unique id (an offset id needs none).")
+@namesrv_option
+@output_option
+def show(message_id: str, topic: str | None, namesrv: str, output: str) -> int:
+    """Show one message: by the broker's offset id, or by the producer's unique id with --topic.
+
+    The exit code is 1 when its body is damaged.
+    """
+    with Admin(namesrv, connections=connections()) as admin:
+        found = admin.view(message_id, topic=topic)
+    show_record(_record(found), output)
+    return 1 if found.is_damaged else 0
+
+
+@message.command()
+@click.argument("message_id")
+@click.option("--topic", help="Topic of a unique id (an offset id needs none).")
+@namesrv_option
+@output_option
+def tracks(message_id: str, topic: str | None, namesrv: str, output: str) -> None:
+    """Show what became of one message in each group that consumes its topic, as far as brokers know."""
+    with Admin(namesrv, connections=connections()) as admin:
+        found = admin.members.tracks(admin.view(message_id, topic=topic))
+    rows = [{"group": group, "state": state.value} for group, state in found.items()]
+    show_rows(rows, output, empty="no group consumes its topic")
+
+
+@message.command()
+@click.argument("topic", type=TOPIC_NAME)
+@click.option("--key", required=True, help="One of the message's keys.")
+@click.option("--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many.")
+@click.option("--begin", type=read_time, metavar="TIME", help="Stored from this time on.")
+@click.option("--end", type=read_time, metavar="TIME", help="Stored up to this time.")
+@namesrv_option
+@output_option
+def find(topic: str, key: str, count: int, begin: int | None, end: int | None, namesrv: str, output: str) -> None:
+    """Find messages of TOPIC by key. Those whose body is damaged are marked."""
+    with Admin(namesrv, connections=connections()) as admin:
+        found = admin.query_by_key(topic, key, count, begin_ms=begin or 0, end_ms=end)
+    rows = [_record(each) for each in found]
+    if output == "table":
+        names = ("message_id", "store_time", "broker", "queue", "queue_offset", "tags", "keys", "damaged")
+        rows = [{name: row[name] for name in names} for row in rows]
+    show_rows(rows, output, empty=f"no message of {topic} has key {key!r}")
+
+
+@message.command()
+@click.argument("message_id")
+@click.option("--topic", help="Topic of the message; not needed where its producer traces.")
+@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Where clients tell what they do.")
+@namesrv_option
+@output_option
+def trace(message_id: str, topic: str | None, trace_topic: str, namesrv: str, output: str) -> None:
+    """Show what became of a message: sent, stored, delivered to whom, failed with what, retried, dead-lettered.
+
+    By the traces of clients, where they send them (`MessageTrace` here, `enableMsgTrace` in Java), and by what the
+    brokers' logs hold. What nobody has noted a time for stands at the end.
+    """
+    with Admin(namesrv, connections=connections()) as admin:
+        life = admin.message_life(message_id, topic, trace_topic=trace_topic)
+    rows = [
+        {
+            "time": local_time(event.time_ms) if event.time_ms is not None else None,
+            "what": event.what,
+            "who": event.who,
+            "detail": event.detail,
+        }
+        for event in life
+    ]
+    show_rows(rows, output)
+
+
+@message.command()
+@click.argument("topic", type=TOPIC_NAME)
+@click.argument("broker")
+@click.argument("queue_id", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(0))
+@namesrv_option
+@output_option
+def at(topic: str, broker: str, queue_id: int, offset: int, namesrv: str, output: str) -> int:
+    """Show the message at OFFSET of one queue of TOPIC, named by broker name and queue id.
+
+    The exit code is 1 when its body is damaged.
+    """
+    with Admin(namesrv, connections=connections()) as admin:
+        found = admin.view_at(MessageQueue(topic, broker, queue_id), offset)
+    show_record(_record(found), output)
+    return 1 if found.is_damaged else 0
+
+
+def _record(message: StoredMessage) -> dict[str, Any]:
+    """Return a message as JSON knows it, and whether its body is damaged."""
+    return {"damaged": message.is_damaged} | as_record(message)

@@ -1,0 +1,202 @@
+"""`pyromq transaction`: half messages nobody has decided on: which, what is in them; deciding on them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from itertools import islice
+from typing import Any
+
+import click
+
+from pyromq.cli.commands.messages.consume import as_record
+from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.render import as_json, local_time, output_option, show_record, show_rows
+from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
+from pyromq.client.config import ProducerConfig
+from pyromq.client.decision import Decision
+from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
+from pyromq.errors import MQError, QueryNotFound
+
+OPERATOR = "pyromq-transaction"  # the group in whose name brokers are asked
+PATIENCE_SECONDS = 5.0
+
+
+@click.group()
+def transaction() -> None:
+    """Undecided half messages: list, show, commit, roll back.
+
+    A message sent in a transaction is seen by nobody until its producer commits it. The broker asks the producer's
+    group again and again; what nobody answers for is given up and can then be found in TRANS_CHECK_MAX_TIME_TOPIC.
+    """
+
+
+@transaction.command("list")
+@click.option("--group", metavar="GROUP", help="Only those of this producer group.")
+@click.option("--topic", metavar="TOPIC", help="Only those meant for this topic.")
+@click.option(
+    "--count", type=click.IntRange(1, sys.maxsize), default=100, show_default=True, metavar="N", help="At most so many."
+)
+@namesrv_option
+@output_option
+def list_half_messages(group: str | None, topic: str | None, count: int, namesrv: str, output: str) -> None:
+    """List what is undecided, oldest first."""
+    found = sorted(asyncio.run(_undecided(namesrv, group, topic)), key=lambda half: half.born_ms)
+    rows = [_record(half) if output == "json" else _row(half) for half in islice(found, count)]
+    show_rows(rows, output, empty="no such half message is undecided" if group or topic else "nothing is undecided")
+    if len(found) > count:
+        click.echo(f"{len(found) - count} more; --count says how many to show", err=True)
+
+
+@transaction.command()
+@click.argument("message_id")
+@namesrv_option
+@output_option
+def show(message_id: str, namesrv: str, output: str) -> None:
+    """Show one undecided half message, by its unique id or offset id: what is in it, where it goes if committed."""
+    show_record(asyncio.run(_shown(namesrv, message_id)), output)
+
+
+@transaction.command()
+@click.argument("message_ids", metavar="MESSAGE_ID...", nargs=-1, required=True)
+@namesrv_option
+@output_option
+def commit(message_ids: tuple[str, ...], namesrv: str, output: str) -> int:
+    """Let consumers see undecided half messages, in place of their producer.
+
+    JSON is one object a line. The exit code is 1 when one could not be committed.
+    """
+    return asyncio.run(_decide(namesrv, message_ids, Decision.COMMIT, output=output))
+
+
+@transaction.command()
+@click.argument("message_ids", metavar="MESSAGE_ID...", nargs=-1, required=True)
+@namesrv_option
+@output_option
+def rollback(message_ids: tuple[str, ...], namesrv: str, output: str) -> int:
+    """Let undecided half messages never be seen, in place of their producer.
+
+    JSON is one object a line. The exit code is 1 when one could not be rolled back.
+    """
+    return asyncio.run(_decide(namesrv, message_ids, Decision.ROLLBACK, output=output))
+
+
+@transaction.command()
+@namesrv_option
+@output_option
+def batches(namesrv: str, output: str) -> None:
+    """List batch transactions that nobody has decided on: brokers roll them back in time."""
+    rows = asyncio.run(_undecided_batches(namesrv))
+    show_rows(rows, output, empty="no batch transaction is undecided")
+
+
+@transaction.command()
+@click.argument("name")
+@namesrv_option
+@output_option
+def batch(name: str, namesrv: str, output: str) -> None:
+    """Show what is decided on a batch transaction: which attempts count, when that was, whether all can be seen."""
+    show_record(asyncio.run(_decided_batch(namesrv, name)), output)
+
+
+_DONE = {Decision.COMMIT: "committed", Decision.ROLLBACK: "rolled back"}
+
+
+async def _undecided(namesrv: str, group: str | None, topic: str | None) -> list[HalfMessage]:
+    async with (
+        AsyncHalfMessages(namesrv, connections=connections()) as half_messages,
+        aclosing(half_messages.undecided(group, topic)) as undecided,
+    ):
+        return [half async for half in undecided]
+
+
+def _batch_transactions(namesrv: str) -> AsyncBatchTransactions:
+    config = ProducerConfig(connections=connections())
+    return AsyncBatchTransactions(OPERATOR, namesrv, timeout=PATIENCE_SECONDS, config=config)
+
+
+async def _undecided_batches(namesrv: str) -> list[dict[str, Any]]:
+    async with _batch_transactions(namesrv) as transactions:
+        return [
+            {
+                "transaction": each.transaction,
+                "broker": each.broker_name,
+                "attempts": len(each.messages),
+                "messages": sum(each.messages.values()),
+                "silent_seconds": round(each.silent_seconds),
+            }
+            for each in await transactions.undecided()
+        ]
+
+
+async def _decided_batch(namesrv: str, name: str) -> dict[str, Any]:
+    async with _batch_transactions(namesrv) as transactions:
+        outcome = await transactions.lookup(name)
+    if outcome is None:
+        raise QueryNotFound(f"batch transaction {name!r} is not decided, or was decided too long ago")
+    return {
+        "transaction": name,
+        "decided": local_time(outcome.decided_ms),
+        "messages": outcome.messages,
+        "visible": outcome.visible,
+        "tokens": sorted(outcome.tokens),
+    }
+
+
+async def _shown(namesrv: str, message_id: str) -> dict[str, Any]:
+    async with AsyncHalfMessages(namesrv, connections=connections()) as half_messages:
+        half = await half_messages.find(message_id)
+        message = as_record(await half_messages.content(half))
+    for name in ("queue_offset", "reconsume_times"):  # of the internal topic: they would only mislead
+        del message[name]
+    return message | _record(half)
+
+
+async def _decide(namesrv: str, message_ids: Sequence[str], decision: Decision, *, output: str) -> int:
+    """Decide on one after the other, telling each outcome; return the exit code."""
+    failed = False
+    async with AsyncHalfMessages(namesrv, connections=connections()) as half_messages:
+        for message_id in message_ids:
+            outcome: dict[str, Any] = {"message_id": message_id, "outcome": _DONE[decision], "error": None}
+            try:
+                await half_messages.decide(await half_messages.find(message_id), decision)
+            except MQError as error:
+                failed = True
+                outcome |= {"outcome": "failed", "error": str(error)}
+            click.echo(as_json(outcome) if output == "json" else _line(outcome))
+    return 1 if failed else 0
+
+
+def _line(outcome: dict[str, Any]) -> str:
+    text = f"{outcome['message_id']}  {outcome['outcome']}"
+    return f"{text}: {outcome['error']}" if outcome["error"] else text
+
+
+def _row(half: HalfMessage) -> dict[str, Any]:
+    return {
+        "message_id": half.message_id,
+        "sent": local_time(half.born_ms),
+        "producer_group": half.producer_group,
+        "topic": half.topic,
+        "checks": half.checks,
+        "tags": half.tags,
+        "keys": half.keys,
+    }
+
+
+def _record(half: HalfMessage) -> dict[str, Any]:
+    return {
+        "message_id": half.message_id,
+        "offset_message_id": half.offset_message_id,
+        "producer_group": half.producer_group,
+        "topic": half.topic,
+        "broker": half.broker_name,
+        "queue": half.queue_id,
+        "born_time": local_time(half.born_ms),
+        "checks": half.checks,
+        "size": half.size,
+        "tags": half.tags,
+        "keys": half.keys,
+    }

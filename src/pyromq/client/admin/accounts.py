@@ -1,0 +1,134 @@
+"""Accounts of brokers with permissions: list, save, delete, and what one may do.
+
+Each broker has accounts of its own. Secret keys go to brokers and never come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.arguments import checked
+from pyromq.errors import CodeNotSupported, UsageError
+from pyromq.remoting.bodies import AccountEntry, AccountTable, decode_body
+from pyromq.remoting.headers import Accounts as ListAccounts
+from pyromq.remoting.headers import DeleteAccount, SaveAccount, SaveWhiteList
+
+RIGHTS = ("DENY", "PUB", "SUB", "PUB|SUB")
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Whether an account may send to a topic and read it at a broker, and why: `admin`, or which setting."""
+
+    broker: str
+    may_send: bool
+    may_read: bool
+    reason: str
+
+
+@checked
+class Accounts:
+    """`admin.accounts`: of one broker (its name), or of all."""
+
+    def __init__(self, brokers: ClusterBrokers) -> None:
+        self._brokers = brokers
+
+    async def tables(self, broker: str | None = None) -> dict[str, AccountTable]:
+        """Return accounts and white list by broker name. Raises `UsageError` for a broker without permissions."""
+        tables = {}
+        for name, address in (await self._brokers.masters(broker=broker)).items():
+            try:
+                response = await self._brokers.ask(address, ListAccounts())
+            except CodeNotSupported as error:
+                raise UsageError(f"broker {name} has no accounts: its setting aclEnable is false") from error
+            tables[name] = decode_body(AccountTable, response.body)
+        return tables
+
+    async def save(
+        self,
+        access_key: str,
+        *,
+        secret_key: str | None = None,
+        admin: bool | None = None,
+        from_addresses: str | None = None,
+        topics: Mapping[str, str] | None = None,
+        groups: Mapping[str, str] | None = None,
+        default_topic: str | None = None,
+        default_group: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Create an account or change what is given of it; `topics` and `groups` are rights by name, "" takes one away.
+
+        A new account needs a secret key. In force when this returns; the first broker that refuses ends it.
+        """
+        for right in (*(topics or {}).values(), *(groups or {}).values(), default_topic or "", default_group or ""):
+            if right and right not in RIGHTS:
+                raise UsageError(f"{right!r} is no right; write {', '.join(RIGHTS)}")
+        for name, table in (await self.tables(broker)).items():
+            known = find_account(table, access_key)
+            header = SaveAccount(
+                access_key,
+                secret_key,
+                white_remote_address=from_addresses,
+                admin=(known.admin if known else False) if admin is None else admin,
+                default_topic_perm=default_topic,
+                default_group_perm=default_group,
+                topic_perms=_merged(known.topic_perms if known else None, topics),
+                group_perms=_merged(known.group_perms if known else None, groups),
+            )
+            (address,) = (await self._brokers.masters(broker=name)).values()
+            await self._brokers.ask(address, header)
+
+    async def delete(self, access_key: str, *, broker: str | None = None) -> None:
+        """Delete an account at each broker that has it. Raises `UsageError` where none has."""
+        having = [name for name, table in (await self.tables(broker)).items() if find_account(table, access_key)]
+        if not having:
+            raise UsageError(f"account {access_key} does not exist")
+        for name in having:
+            await self._brokers.ask_each((await self._brokers.masters(broker=name)).values(), DeleteAccount(access_key))
+
+    async def replace_white_list(self, patterns: Sequence[str], *, broker: str | None = None) -> None:
+        """Set the addresses that need no account, in the default file of each broker."""
+        masters = await self._brokers.masters(broker=broker)
+        await self._brokers.ask_each(masters.values(), SaveWhiteList(",".join(patterns)))
+
+    async def rights(self, access_key: str, topic: str, *, broker: str | None = None) -> list[Rights]:
+        """Return what an account may do with a topic at each broker. Raises `UsageError` where none has the account."""
+        found = []
+        for name, table in (await self.tables(broker)).items():
+            account = find_account(table, access_key)
+            if account is not None:
+                right, reason = _right(account, topic)
+                found.append(Rights(name, "PUB" in right, "SUB" in right, reason))
+        if not found:
+            raise UsageError(f"account {access_key} does not exist")
+        return found
+
+
+def find_account(table: AccountTable, access_key: str) -> AccountEntry | None:
+    """Return an account of a broker; None where it has none of this name."""
+    return next((entry for entry in table.accounts if entry.access_key == access_key), None)
+
+
+def _right(account: AccountEntry, topic: str) -> tuple[str, str]:
+    """Return the right on a topic as brokers see it, and what it comes from."""
+    own = {
+        name.strip(): right.strip() for name, _, right in (each.partition("=") for each in account.topic_perms or [])
+    }
+    if account.admin and not own and not account.group_perms:
+        return "PUB|SUB", "admin"
+    if topic in own:
+        return own[topic], f"topicPerms: {topic}={own[topic]}"
+    default = account.default_topic_perm or "DENY"
+    return default, f"defaultTopicPerm: {default}"
+
+
+def _merged(known: Sequence[str] | None, changes: Mapping[str, str] | None) -> str | None:
+    """Return rights as a request has them; None where they stay."""
+    if changes is None:
+        return None
+    rights = {name.strip(): right.strip() for name, _, right in (each.partition("=") for each in known or [])}
+    rights |= changes
+    return ",".join(f"{name}={right}" for name, right in rights.items() if right)

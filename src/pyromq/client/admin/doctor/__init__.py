@@ -1,0 +1,1 @@
+"""Why something does not work: checked step by step."""

@@ -1,0 +1,172 @@
+"""Why does sending or consuming not work? Checks step by step, from the name server to a topic's brokers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from pyromq.client.admin.doctor import tls_diagnosis
+from pyromq.client.admin.doctor.finding import Finding
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.environment import connections_of
+from pyromq.client.cluster.name_servers import addresses_of
+from pyromq.client.cluster.routes import read_route
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import AnotherServer, MQError, NoNameServer, NoPermission, TopicNotFound, Unavailable
+from pyromq.names import AUTO_CREATE_TOPIC, check_topic
+from pyromq.net.address_server import AddressServer, is_url
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.plural import counted
+from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
+from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
+
+TIMEOUT = 3.0
+
+
+async def diagnose(
+    namesrv: str | None = None,
+    topic: str | None = None,
+    *,
+    clock: Clock | None = None,
+    connections: ConnectionConfig | None = None,
+) -> list[Finding]:
+    """Return what was checked, in order; what comes after a wrong name server is left out.
+
+    Raises `UsageError` naming a file of TLS that cannot be used.
+    """
+    connections = connections_of(connections)
+    if connections.tls is not None:
+        connections.tls.context()
+    clock = clock or SystemClock()
+    found: list[Finding] = []
+    addresses = addresses_of(namesrv)
+    if is_url(addresses[0]):
+        url = addresses[0]
+        try:
+            addresses = await AddressServer(url).look_up()
+        except NoNameServer as error:
+            return [Finding(f"address server {url}", False, str(error))]
+        found.append(Finding(f"address server {url}", True, f"names {';'.join(addresses)}"))
+    for address in addresses:
+        cluster = ClusterClient(address, clock, connections=connections)
+        try:
+            found += [finding async for finding in _check_all(cluster, address, topic, clock=clock)]
+        finally:
+            await cluster.close()
+    return found
+
+
+async def _check_all(
+    cluster: ClusterClient, address: str, topic: str | None, *, clock: Clock
+) -> AsyncIterator[Finding]:
+    finding, table = await _check_name_server(cluster, address, clock)
+    yield finding
+    for certificate in tls_diagnosis.certificate(finding.name, cluster.open_channel(address), clock):
+        yield certificate
+    if table is None:
+        return
+    async for finding in _check_brokers(cluster, address, table, clock=clock):
+        yield finding
+    if topic is not None:
+        async for finding in _check_topic(cluster, topic):
+            yield finding
+
+
+async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock) -> tuple[Finding, ClusterTable | None]:
+    name = f"name server {address}"
+    try:
+        await cluster.start()
+        response = await cluster.name_servers.ask(Cluster())
+        table = decode_body(ClusterTable, response.check().body)
+    except Unavailable as error:
+        reason = error.__cause__ or error
+        if (finding := await tls_diagnosis.explained(name, address, reason, clock)) is not None:
+            return finding, None
+        if isinstance(reason, AnotherServer):
+            return Finding(name, False, f"is none: {reason}", "a name server listens on 9876 by default"), None
+        advice = "start one with `pyromq serve`, or give its address with --namesrv (environment: NAMESRV_ADDR)"
+        return Finding(name, False, f"does not answer: {reason}", advice), None
+    except NoPermission as error:
+        return Finding(name, False, f"refuses to answer: {error}", tls_diagnosis.WITH_TLS), None
+    except MQError as error:
+        advice = "this looks like a broker's port; a name server listens on 9876 by default"
+        return Finding(name, False, f"answers, but not as a name server: {error}", advice), None
+    return Finding(name, True, f"answers; {len(table.brokers)} broker(s) registered"), table
+
+
+async def _check_brokers(
+    cluster: ClusterClient, name_server: str, table: ClusterTable, *, clock: Clock
+) -> AsyncIterator[Finding]:
+    if not table.brokers:
+        advice = f"start one with `pyromq serve broker --namesrv {name_server}`, or correct its namesrvAddr setting"
+        yield Finding("brokers", False, "no broker is registered", advice)
+    for broker_name, broker in sorted(table.brokers.items()):
+        for broker_id, address in sorted(broker.addresses.items()):
+            name = f"broker {broker_name} (id {broker_id})"
+            yield await _check_broker(cluster, name, address, clock=clock)
+            for certificate in tls_diagnosis.certificate(name, cluster.open_channel(address), clock):
+                yield certificate
+
+
+async def _check_broker(cluster: ClusterClient, name: str, address: str, *, clock: Clock) -> Finding:
+    try:
+        response = (await cluster.ask(address, BrokerState(), timeout=TIMEOUT)).check()
+        figures = decode_body(KeyValues, response.body).table
+    except Unavailable as error:
+        if (finding := await tls_diagnosis.explained(name, address, error, clock)) is not None:
+            return finding
+        host = address.rpartition(":")[0]
+        advice = (
+            f"the broker tells clients to use {host}; if that is no address for this machine, start the broker with "
+            "--broker-ip ADDRESS (setting brokerIP1); else look whether it runs and whether a firewall is between"
+        )
+        return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
+    except MQError as error:
+        return Finding(name, False, f"answers at {address}, but: {error}", "look into the broker's log")
+    if refusal := figures.get("sendRefusal"):  # brokers of ours tell, here and below
+        return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
+    if fault := figures.get("pyromqPermissionsFault"):
+        advice = "correct that file: the broker takes it over by itself; until then permissions stay as they were"
+        return Finding(name, False, f"answers at {address}, but its files of accounts are broken: {fault}", advice)
+    hot_path = figures.get("pyromqHotPath")
+    return Finding(name, True, f"answers at {address}" + (f"; hot path: {hot_path}" if hot_path else ""))
+
+
+async def _check_topic(cluster: ClusterClient, topic: str) -> AsyncIterator[Finding]:
+    name = f"topic {topic}"
+    try:
+        check_topic(topic)
+    except MQError as error:
+        yield Finding(name, False, str(error), "choose another name")
+        return
+    try:
+        body = await _route(cluster, topic)
+    except TopicNotFound:
+        yield await _check_auto_creation(cluster, topic)
+        return
+    route = read_route(topic, body)
+    if not route.readable or not route.writable:
+        missing = "read" if not route.readable else "written"
+        advice = f"change it with `pyromq topic alter {topic} --permission rw`, or start its broker"
+        if route.readable:
+            brokers = ", ".join(broker.broker_name for broker in body.brokers)
+            advice += f"; were they taken out by `pyromq cluster wipe` ({brokers}), `pyromq cluster unwipe` undoes it"
+        yield Finding(name, False, f"has no queue that can be {missing}: permission, or no master", advice)
+    else:
+        yield Finding(
+            name, True, f"has {counted(len(route.writable), 'queue')} to write, {len(route.readable)} to read"
+        )
+
+
+async def _check_auto_creation(cluster: ClusterClient, topic: str) -> Finding:
+    name = f"topic {topic}"
+    try:
+        await _route(cluster, AUTO_CREATE_TOPIC)
+    except TopicNotFound:
+        advice = f"create it with `pyromq topic create {topic}`, or set autoCreateTopicEnable=true at a broker"
+        return Finding(name, False, "does not exist, and no broker creates topics by itself", advice)
+    return Finding(name, True, "does not exist yet; the first message will create it")
+
+
+async def _route(cluster: ClusterClient, topic: str) -> TopicRoute:
+    response = await cluster.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
+    return decode_body(TopicRoute, response.check().body)

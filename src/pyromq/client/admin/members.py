@@ -1,0 +1,208 @@
+"""What the members of groups say of themselves, and having one consume a message; who produces and who consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.groups import ClusterGroups
+from pyromq.client.admin.messages.message_search import find_by_unique_id
+from pyromq.client.admin.offsets import ClusterOffsets
+from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, ConsumerNotOnline, MQError
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.message_id import parse_offset_id
+from pyromq.plural import counted
+from pyromq.remoting.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerRunning,
+    ConsumerStatus,
+    GroupList,
+    ProducerClient,
+    ProducerTable,
+    decode_body,
+)
+from pyromq.remoting.headers import (
+    AllProducers,
+    ConsumeDirectly,
+    ConsumerRunningState,
+    ConsumerStatusOfGroup,
+    TopicConsumers,
+)
+
+RELAY_SECONDS = 12.0  # a broker gives the member 10 s itself
+BLOCKED_SECONDS = 60.0  # a queue with messages in memory of which none ended for so long. Source: analyzeProcessQueue
+
+
+class TrackState(Enum):
+    """What became of a message in a group. Source: TrackType.
+
+    Of groups that pull, and of broadcasting ones, brokers do not know it.
+    """
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    PULL = "PULL"
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+
+
+@checked
+class Members:
+    """`admin.members`: asks members through the brokers they are connected to; who has a group's members is found."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        brokers: ClusterBrokers,
+        groups: ClusterGroups,
+        offsets: ClusterOffsets,
+        *,
+        timeout: float,
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+        self._groups = groups
+        self._offsets = offsets
+        self._timeout = timeout
+        self._clock = clock
+
+    async def running(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunning:
+        """Return a member's settings, queues, subscriptions and rates, with `stacks` also where its threads stand.
+
+        Raises `BrokerError` when the member is not online, `ConsumeTimeout` when it does not answer.
+        """
+        question = ConsumerRunningState(consumer_group=group, client_id=client_id, stack_wanted=stacks)
+        refusal: BrokerError | None = None
+        for address in (await self._brokers.masters()).values():
+            try:
+                response = await self._cluster.ask(address, question, timeout=RELAY_SECONDS)
+                return decode_body(ConsumerRunning, response.check().body)
+            except BrokerError as error:
+                refusal = error
+        assert refusal is not None, "there is a master, else `masters` has raised"
+        raise refusal
+
+    async def all_running(self, group: str, *, stacks: bool = False) -> dict[str, ConsumerRunning | MQError]:
+        """Return each member's state by its client id, or why it gave none. Raises `ConsumerNotOnline`."""
+        found: dict[str, ConsumerRunning | MQError] = {}
+        for connection in (await self._groups.members(group)).connections:
+            try:
+                found[connection.client_id] = await self.running(group, connection.client_id, stacks=stacks)
+            except MQError as error:
+                found[connection.client_id] = error
+        return found
+
+    async def offsets(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
+        """Return how far each member, or one of them, is in its queues of a topic, by client id. Not what is stored.
+
+        Raises `ConsumerNotOnline` when the group has no member.
+        """
+        question = ConsumerStatusOfGroup(topic=topic, group=group, client_address=client_id or "")
+        found: dict[str, dict[MessageQueue, int]] = {}
+        is_online = False
+        for address in (await self._brokers.masters()).values():
+            try:
+                response = await self._cluster.ask(address, question, timeout=RELAY_SECONDS)
+                clients = decode_body(ConsumerStatus, response.check().body).clients
+            except BrokerError:
+                continue  # which has no word of its own for nobody online
+            is_online = True
+            for each, queues in clients.items():
+                found.setdefault(each, {}).update(queues)
+        if not is_online:
+            raise ConsumerNotOnline(f"consumer group {group!r} has no member online")
+        return found
+
+    async def consume(
+        self, group: str, client_id: str, message_id: str, *, topic: str | None = None
+    ) -> ConsumeDirectlyResult:
+        """Let a member's listener have one message now: by the broker's offset id, or with `topic` by either id.
+
+        Offsets and retries are not touched. Raises `BrokerError` when the member is not online.
+        """
+        found = await find_by_unique_id(self._cluster, topic, message_id, timeout=self._timeout) if topic else None
+        offset_id = message_id if found is None else found.offset_message_id
+        order = ConsumeDirectly(consumer_group=group, client_id=client_id, message_id=offset_id)
+        response = await self._cluster.ask(parse_offset_id(offset_id).address, order, timeout=RELAY_SECONDS)
+        return decode_body(ConsumeDirectlyResult, response.check().body)
+
+    async def producers(self, address: str | None = None) -> dict[str, list[ProducerClient]]:
+        """Return the clients of all producer groups, of the broker at `host:port` or of all, by group."""
+        addresses = [address] if address is not None else (await self._brokers.masters()).values()
+        found: dict[str, dict[str, ProducerClient]] = {}
+        for response in await self._brokers.ask_each(addresses, AllProducers()):
+            for group, clients in decode_body(ProducerTable, response.body).groups.items():
+                found.setdefault(group, {}).update((each.client_id, each) for each in clients)
+        return {group: [found[group][client_id] for client_id in sorted(found[group])] for group in sorted(found)}
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic now, or have offsets of it, in order."""
+        answers = await self._brokers.ask_each((await self._brokers.masters()).values(), TopicConsumers(topic=topic))
+        return sorted({group for each in answers for group in decode_body(GroupList, each.body).groups})
+
+    async def tracks(self, message: StoredMessage) -> dict[str, TrackState]:
+        """Return what became of a stored message in each group that consumes its topic, as far as brokers know.
+
+        Source: RocketMQ 4.9.8, DefaultMQAdminExtImpl.messageTrackDetail.
+        """
+        at = message.broker_name or await self._broker_at(parse_offset_id(message.offset_message_id).address)
+        queue = MessageQueue(message.topic, at, message.queue_id)
+        return {group: await self._track(group, queue, message) for group in await self.groups_of_topic(message.topic)}
+
+    async def _broker_at(self, address: str) -> str:
+        """Return the broker's name; "" where its messages name an address that it does not register."""
+        return next((name for name, each in (await self._brokers.masters()).items() if each == address), "")
+
+    async def _track(self, group: str, queue: MessageQueue, message: StoredMessage) -> TrackState:
+        try:
+            members = await self._groups.members(group)
+        except ConsumerNotOnline:
+            return TrackState.NOT_ONLINE
+        if members.consume_type == "CONSUME_ACTIVELY":
+            return TrackState.PULL
+        if members.message_model == "BROADCASTING":
+            return TrackState.CONSUME_BROADCASTING
+        offsets = {each.queue: each.consumer_offset for each in await self._offsets.progress(group, queue.topic)}
+        if offsets.get(queue, 0) <= message.queue_offset:
+            return TrackState.NOT_CONSUME_YET
+        wanted = members.subscriptions.get(queue.topic)
+        is_filtered = wanted is not None and bool(wanted.tags) and message.tags not in wanted.tags
+        return TrackState.CONSUMED_BUT_FILTERED if is_filtered else TrackState.CONSUMED
+
+    def troubles(self, states: Mapping[str, ConsumerRunning | MQError]) -> list[str]:
+        """Return what `all_running` shows to be wrong, a line each: different subscriptions, queues that stand still.
+
+        Source: RocketMQ 4.9.8, ConsumerRunningInfo.analyzeSubscription, analyzeProcessQueue.
+        """
+        told = {client_id: state for client_id, state in states.items() if isinstance(state, ConsumerRunning)}
+        wanted = {tuple(sorted((s.topic, s.expression) for s in state.subscriptions)) for state in told.values()}
+        found = [f"members subscribe differently, and miss messages: {len(wanted)} ways"] if len(wanted) > 1 else []
+        found += [
+            f"{client_id} does not answer: {error}" for client_id, error in states.items() if client_id not in told
+        ]
+        for client_id, state in told.items():
+            if state.properties.get("PROP_CONSUME_TYPE") == "CONSUME_PASSIVELY":
+                found += self._standing(client_id, state)
+        return found
+
+    def _standing(self, client_id: str, state: ConsumerRunning) -> list[str]:
+        """Return which queues of a push consumer stand still."""
+        now = self._clock.now_ms()
+        orderly = state.properties.get("PROP_CONSUMEORDERLY") == "true"
+        found = []
+        for queue, each in state.queues.items():
+            seconds = (now - each.last_consume_ms) / 1000
+            if orderly and not each.locked:
+                found.append(f"{client_id} has not got the lock of {queue}")
+            elif not orderly and each.cached_count and each.last_consume_ms and seconds > BLOCKED_SECONDS:
+                found.append(
+                    f"{client_id} consumes nothing of {queue} since {seconds:.0f} s, with "
+                    f"{counted(each.cached_count, 'message')} in memory"
+                )
+        return found

@@ -1,0 +1,363 @@
+"""Dead letters: messages that a group could not consume. Which there are, why, and how to give them another chance.
+
+They lie in topic `%DLQ%group` until they expire; nothing here removes one. Redriving stores a copy, with no attempts
+counted, for the group alone or in another topic. The copy says which dead letter it comes from, so that a second run
+passes over what the first one sent: the destination itself is the record of what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+
+from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies
+from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.consumer.damage import DAMAGED
+from pyromq.client.consumer.pulling import PullRequest, pull
+from pyromq.client.consumer.queue_offsets import QueueOffsets
+from pyromq.client.lifespan import AsyncLifespan
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import MQError, QueryNotFound, TopicNotFound, Unavailable, UsageError
+from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag, encode_properties
+from pyromq.names import (
+    AUTO_CREATE_TOPIC,
+    DEAD_LETTER_PREFIX,
+    INNER_PRODUCER_GROUP,
+    TOOLS_GROUP,
+    check_group,
+    check_topic,
+    dead_letter_topic,
+    retry_topic,
+)
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.remoting.bodies import TopicList, decode_body
+from pyromq.remoting.headers import SendMessage, SendMessageResponse, SendMessageV2, TopicNames
+
+PULL_COUNT = 32
+REDRIVEN_FROM = "REDRIVEN_FROM"  # our property: the offset id of the dead letter that a message is a copy of
+ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"  # RocketMQ 5 sets it
+HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
+
+# What brokers and consumers wrote on the way to the dead letters; the copy begins without.
+_OF_THE_WAY = (
+    *(Property.DELAY, Property.RECONSUME_TIME, Property.MAX_RECONSUME_TIMES, Property.RETRY_REASON),
+    *(Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.TRANSACTION, Property.PRODUCER_GROUP),
+    *(Property.WAIT, Property.CLUSTER, Property.MIN_OFFSET, Property.MAX_OFFSET),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that `group` could not consume, as it lies in the group's dead-letter topic."""
+
+    group: str
+    message: StoredMessage
+
+    @property
+    def original_topic(self) -> str | None:
+        """The topic the application sent it to; None for what was sent to the dead letters directly."""
+        properties = self.message.properties
+        return properties.get(Property.RETRY_TOPIC) or properties.get(ORIGIN_TOPIC)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the listener failed last; None if the consumer does not tell, as Java's does not."""
+        return self.message.properties.get(Property.RETRY_REASON)
+
+    @property
+    def attempts(self) -> int:
+        """How often it was consumed without success, beyond the first time."""
+        return self.message.reconsume_times
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters are meant; what is absent does not matter.
+
+    `ids` are unique ids or offset ids; `reason` is a part of the reason, in any case; times are ms since 1970 and
+    concern the moment of death, both ends included.
+    """
+
+    ids: frozenset[str] = frozenset()
+    topic: str | None = None
+    tag: str | None = None
+    key: str | None = None
+    reason: str | None = None
+    since_ms: int = 0
+    until_ms: int | None = None
+
+    def accepts(self, letter: DeadLetter) -> bool:
+        message = letter.message
+        return (
+            (not self.ids or not self.ids.isdisjoint((message.message_id, message.offset_message_id)))
+            and self.topic in (None, letter.original_topic)
+            and self.tag in (None, message.tags)
+            and (self.key is None or self.key in message.keys)
+            and (self.reason is None or self.reason.casefold() in (letter.reason or "").casefold())
+            and self.since_ms <= message.store_ms
+            and (self.until_ms is None or message.store_ms <= self.until_ms)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveOrder:
+    """How to redrive.
+
+    Without more, copies go to the group's retry topic, so that this group alone gets them. `to_origin` sends them to
+    their original topics, where every group gets them once more; `to_topic` to that topic. `most` limits how many are
+    sent, `per_second` how fast; `again` sends also what was redriven before; `dry_run` sends nothing.
+    """
+
+    to_origin: bool = False
+    to_topic: str | None = None
+    most: int | None = None
+    per_second: float | None = None
+    again: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.to_topic is not None:
+            check_topic(self.to_topic)
+        if self.to_topic is not None and self.to_origin:
+            raise UsageError("copies go to their original topics or to one topic, not to both")
+        if self.most is not None and self.most < 1:
+            raise UsageError(f"most={self.most}: at least one message must be allowed")
+        if self.per_second is not None and self.per_second <= 0:
+            raise UsageError(f"per_second={self.per_second}: must be above 0")
+
+    def destination(self, letter: DeadLetter) -> str:
+        """Return the topic of the copy. Raises `UsageError` when the letter does not tell where it came from."""
+        if self.to_topic is not None:
+            return self.to_topic
+        if letter.original_topic is None:
+            raise UsageError(f"message {letter.message.message_id} does not tell its original topic; name another one")
+        return letter.original_topic if self.to_origin else retry_topic(letter.group)
+
+
+class Fate(Enum):
+    """What became of a dead letter in a redrive."""
+
+    SENT = "sent"
+    WOULD_BE_SENT = "would be sent"
+    REDRIVEN_BEFORE = "redriven before"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """One dead letter's outcome; `queue` and `queue_offset` are where its copy lies, `error` is why there is none."""
+
+    letter: DeadLetter
+    fate: Fate
+    destination: str | None = None
+    queue: MessageQueue | None = None
+    queue_offset: int | None = None
+    error: MQError | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeadLetterCount:
+    """How many dead letters of a group there are."""
+
+    group: str
+    count: int
+
+
+@checked
+class AsyncDeadLetters(AsyncLifespan):
+    """Reads and redrives dead letters, for programs with an event loop.
+
+        async with AsyncDeadLetters() as dead_letters:
+            async for letter in dead_letters.letters("billing"):
+                print(letter.message.message_id, letter.reason)
+
+    `namesrv` and `connections` are as for `AsyncAdmin`; `timeout` is seconds for each request. Entering raises
+    `NoNameServer` at once when no name server can be reached.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        clock: Clock | None = None,
+        connections: ConnectionConfig | None = None,
+    ) -> None:
+        self._timeout = timeout
+        self._clock = clock or SystemClock()
+        self._cluster = ClusterClient(namesrv, self._clock, connections=connections)
+        self._offsets = QueueOffsets(self._cluster, timeout=timeout)
+        self._turns = count()
+
+    async def start(self) -> None:
+        await self._cluster.start()
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    async def counts(self) -> list[DeadLetterCount]:
+        """Return the groups that have dead letters now, by name."""
+        response = await self._cluster.name_servers.ask(TopicNames())
+        topics = decode_body(TopicList, response.check().body).topics
+        groups = [topic.removeprefix(DEAD_LETTER_PREFIX) for topic in topics if topic.startswith(DEAD_LETTER_PREFIX)]
+        counted = [DeadLetterCount(group, await self._count(group)) for group in sorted(groups)]
+        return [each for each in counted if each.count]
+
+    async def letters(self, group: str, wanted: DeadLetterFilter | None = None) -> AsyncGenerator[DeadLetter, None]:
+        """Yield what is there now, oldest first in each queue; nothing for a group that never had a dead letter."""
+        wanted = wanted or DeadLetterFilter()
+        for queue in await self._queues(group):
+            offset = await self._first(queue, wanted.since_ms)
+            end = await self._offsets.end(queue)
+            while offset < end:
+                request = PullRequest(PULL_COUNT, timeout=self._timeout)
+                result = await pull(self._cluster, TOOLS_GROUP, queue, offset, request=request)
+                for message in result.messages:
+                    letter = DeadLetter(group, message)
+                    if message.queue_offset < end and wanted.accepts(letter):
+                        yield letter
+                if result.next_offset <= offset:  # expired meanwhile, up to the end
+                    break
+                offset = result.next_offset
+
+    async def find(self, group: str, message_id: str) -> DeadLetter:
+        """Return the dead letter with this unique id, the latest if it died more than once, or with this offset id.
+
+        Raises `QueryNotFound`.
+        """
+        topic = dead_letter_topic(group)
+        copies = await self._copies(topic, message_id)
+        if copies:
+            return DeadLetter(group, max(copies, key=lambda message: message.store_ms))
+        try:
+            message = await find_by_offset_id(self._cluster, message_id, timeout=self._timeout)
+        except MQError as error:
+            raise QueryNotFound(f"group {group} has no dead letter {message_id}") from error
+        if message.topic != topic:
+            raise QueryNotFound(
+                f"message {message_id} is no dead letter of group {group}: its topic is {message.topic}"
+            )
+        return DeadLetter(group, message)
+
+    async def copies(self, letter: DeadLetter, topic: str) -> list[StoredMessage]:
+        """Return what was redriven of a dead letter to a topic, oldest first; retries of it count too."""
+        found = await self._copies(topic, letter.message.message_id)
+        own = letter.message.offset_message_id
+        copies = [message for message in found if message.properties.get(REDRIVEN_FROM) == own]
+        return sorted(copies, key=lambda message: message.store_ms)
+
+    async def redrive(
+        self, group: str, wanted: DeadLetterFilter | None = None, order: RedriveOrder | None = None
+    ) -> AsyncGenerator[Redriven, None]:
+        """Send a copy of each dead letter that is wanted, and yield what became of it: one after the other.
+
+        A letter whose copy cannot be sent is an outcome, too, and does not stop the others.
+        """
+        order = order or RedriveOrder()
+        sent, due = 0, self._clock.monotonic()
+        async with aclosing(self.letters(group, wanted)) as letters:
+            async for letter in letters:
+                outcome = await self._prepare(letter, order)
+                if outcome.fate is Fate.WOULD_BE_SENT:
+                    if sent == order.most:
+                        return
+                    sent += 1
+                    if not order.dry_run:
+                        await self._clock.sleep(due - self._clock.monotonic())
+                        due = self._clock.monotonic() + (1 / order.per_second if order.per_second else 0)
+                        outcome = await self._send(outcome)
+                yield outcome
+
+    async def _count(self, group: str) -> int:
+        queues = await self._queues(group)
+        return sum([await self._offsets.end(queue) - await self._offsets.least(queue) for queue in queues])
+
+    async def _queues(self, group: str) -> tuple[MessageQueue, ...]:
+        check_group(group)
+        try:
+            return (await self._cluster.route(dead_letter_topic(group))).readable
+        except TopicNotFound:
+            return ()
+
+    async def _first(self, queue: MessageQueue, since_ms: int) -> int:
+        least = await self._offsets.least(queue)
+        # The nearest to the time may lie in the midst of several of that millisecond: begin before it.
+        return max(least, await self._offsets.by_time(queue, since_ms - 1)) if since_ms > 0 else least
+
+    async def _copies(self, topic: str, message_id: str) -> list[StoredMessage]:
+        try:
+            return await find_copies(self._cluster, topic, message_id, timeout=self._timeout)
+        except TopicNotFound:
+            return []
+
+    async def _prepare(self, letter: DeadLetter, order: RedriveOrder) -> Redriven:
+        try:
+            _refuse_damaged(letter.message)
+            destination = order.destination(letter)
+            await self._cluster.route(destination)
+            if not order.again and await self.copies(letter, destination):
+                return Redriven(letter, Fate.REDRIVEN_BEFORE, destination)
+        except MQError as error:
+            return Redriven(letter, Fate.FAILED, error=error)
+        return Redriven(letter, Fate.WOULD_BE_SENT, destination)
+
+    async def _send(self, prepared: Redriven) -> Redriven:
+        letter, destination = prepared.letter, prepared.destination
+        assert destination is not None, "prepared to be sent"
+        try:
+            queue, address = await self._place(destination)
+            order = _copy(letter, queue)
+            response = await self._cluster.ask(address, order, letter.message.stored_body, timeout=self._timeout)
+            stored = response.check().header(SendMessageResponse)
+        except MQError as error:
+            return Redriven(letter, Fate.FAILED, destination, error=error)
+        stored_in = queue._replace(queue_id=stored.queue_id)
+        return Redriven(letter, Fate.SENT, destination, stored_in, stored.queue_offset)
+
+    async def _place(self, topic: str) -> tuple[MessageQueue, str]:
+        """Return a queue to write to, the next one in turn, and its broker's address."""
+        route = await self._cluster.route(topic)
+        if not route.writable:
+            raise Unavailable(f"no broker takes messages for topic {topic!r} now")
+        queue = route.writable[next(self._turns) % len(route.writable)]
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
+        return queue, address
+
+
+def _refuse_damaged(message: StoredMessage) -> None:
+    what = message.properties.get(DAMAGED)
+    if what is not None:
+        raise UsageError(f"message {message.message_id} was damaged when it was made a dead letter: {what}")
+
+
+def _copy(letter: DeadLetter, queue: MessageQueue) -> SendMessage:
+    """Return the order to store a copy: the same body, id and birth, no attempts, and where it comes from."""
+    message = letter.message
+    properties = {name: value for name, value in message.properties.items() if name not in _OF_THE_WAY}
+    properties[REDRIVEN_FROM] = message.offset_message_id
+    properties.setdefault(Property.UNIQUE_KEY, message.message_id)  # else a second run could not find the copy
+    if queue.topic == retry_topic(letter.group):
+        properties.setdefault(Property.RETRY_TOPIC, letter.original_topic or "")
+    else:
+        properties.pop(Property.RETRY_TOPIC, None)
+    order: SendMessage = SendMessageV2(
+        producer_group=INNER_PRODUCER_GROUP,
+        topic=queue.topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_count=4,
+        queue_id=queue.queue_id,
+        sys_flag=message.sys_flag & ~(HOST_FLAGS | SysFlag.ROLLBACK),
+        born_ms=message.born_ms,
+        flag=message.flag,
+        properties=encode_properties(properties),
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+    )
+    return order

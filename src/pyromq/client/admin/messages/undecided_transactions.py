@@ -1,0 +1,164 @@
+"""Half messages that nobody has decided on: which there are, what is in them, and deciding for their producer.
+
+A broker asks the producers of the group what became of them, 15 times; where no producer answers, or none is left, an
+administrator may. What this decides is decided: a producer that comes later is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from pyromq.client.admin.messages.message_search import find_by_offset_id
+from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.decision import Decision
+from pyromq.client.lifespan import AsyncLifespan
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import CodeNotSupported, QueryNotFound, UsageError
+from pyromq.message import StoredMessage
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, decode_body
+from pyromq.remoting.headers import EndTransaction, ListHalfMessages
+
+PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """An undecided half message of `producer_group`, meant for `topic` and `queue_id` (None: damaged).
+
+    `born_ms` is when it was sent (ms), `checks` how often its producer has been asked, `size` the bytes of the body as
+    stored. `message_id` is the producer's unique id; offsets and the offset id are those of the latest copy, for each
+    check writes a new one.
+    """
+
+    broker_name: str
+    broker_address: str
+    half_queue_offset: int
+    log_offset: int
+    offset_message_id: str
+    message_id: str
+    producer_group: str
+    topic: str | None
+    queue_id: int | None
+    born_ms: int
+    checks: int
+    size: int
+    tags: str | None
+    keys: list[str]
+
+
+@checked
+class AsyncHalfMessages(AsyncLifespan):
+    """Lists undecided half messages and decides on them, for programs with an event loop.
+
+        async with AsyncHalfMessages() as half_messages:
+            async for half in half_messages.undecided("orders-service"):
+                await half_messages.decide(half, Decision.ROLLBACK)
+
+    `namesrv` and `connections` are as for `AsyncAdmin`; `timeout` is seconds for each request. Entering raises
+    `NoNameServer` at once when no name server can be reached. Brokers of RocketMQ itself do not list theirs: they
+    raise `CodeNotSupported`.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        clock: Clock | None = None,
+        connections: ConnectionConfig | None = None,
+    ) -> None:
+        self._timeout = timeout
+        self._cluster = ClusterClient(namesrv, clock or SystemClock(), connections=connections)
+
+    async def start(self) -> None:
+        await self._cluster.start()
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    async def undecided(self, group: str | None = None, topic: str | None = None) -> AsyncGenerator[HalfMessage, None]:
+        """Yield what is undecided, of one producer group, for one topic, or all: oldest first at each broker.
+
+        One whose producer is asked meanwhile may come twice.
+        """
+        for name, address in (await self._cluster.masters()).items():
+            after: int | None = -1
+            while after is not None:
+                page = await self._page(name, address, ListHalfMessages(count=PAGE, after=after, producer_group=group))
+                for entry in page.half_messages:
+                    if topic in (None, entry.topic):
+                        yield _half(name, address, entry)
+                after = page.next_after
+
+    async def find(self, message_id: str) -> HalfMessage:
+        """Return the undecided half message with this unique id or offset id.
+
+        Raises `QueryNotFound`, and `UsageError` where a producer's retry stored two with one unique id.
+        """
+        found: dict[tuple[str, str, int], HalfMessage] = {}  # by what the copies of one have in common
+        async with aclosing(self.undecided()) as undecided:
+            async for half in undecided:
+                if message_id.upper() in (half.message_id.upper(), half.offset_message_id):
+                    found[half.broker_name, half.message_id, half.born_ms] = half
+        if not found:
+            raise QueryNotFound(f"no undecided half message has id {message_id}: it is decided, given up, or unknown")
+        if len(found) > 1:
+            ids = ", ".join(sorted(half.offset_message_id for half in found.values()))
+            raise UsageError(f"{len(found)} half messages have id {message_id}; name one by its offset id: {ids}")
+        return next(iter(found.values()))
+
+    async def content(self, half: HalfMessage) -> StoredMessage:
+        """Return the half message as it is stored, body and all: its topic is the one of half messages."""
+        message = await find_by_offset_id(self._cluster, half.offset_message_id, timeout=self._timeout)
+        message.broker_name = half.broker_name
+        return message
+
+    async def decide(self, half: HalfMessage, decision: Decision) -> None:
+        """Commit or roll back a half message, as its producer would.
+
+        Raises a `BrokerError` when somebody else decided first, `UsageError` for `UNKNOWN`.
+        """
+        if decision is Decision.UNKNOWN:
+            raise UsageError("UNKNOWN decides nothing; say COMMIT or ROLLBACK")
+        order = EndTransaction(
+            producer_group=half.producer_group,
+            half_queue_offset=half.half_queue_offset,
+            log_offset=half.log_offset,
+            decision=decision.value,
+            message_id=half.message_id,
+            transaction_id=half.message_id,
+            broker_name=half.broker_name,
+        )
+        (await self._cluster.ask(half.broker_address, order, timeout=self._timeout)).check()
+
+    async def _page(self, name: str, address: str, question: ListHalfMessages) -> HalfMessageList:
+        response = await self._cluster.ask(address, question, timeout=self._timeout)
+        try:
+            return decode_body(HalfMessageList, response.check().body)
+        except CodeNotSupported as error:
+            raise CodeNotSupported(
+                f"broker {name} at {address} does not list half messages; only brokers of pyromq do"
+            ) from error
+
+
+def _half(broker_name: str, address: str, entry: HalfMessageEntry) -> HalfMessage:
+    return HalfMessage(
+        broker_name,
+        address,
+        entry.half_queue_offset,
+        entry.log_offset,
+        entry.offset_message_id,
+        entry.message_id or entry.offset_message_id,
+        entry.producer_group,
+        entry.topic,
+        entry.queue_id,
+        entry.born_ms,
+        entry.checks,
+        entry.size,
+        entry.tags,
+        (entry.keys or "").split(),
+    )

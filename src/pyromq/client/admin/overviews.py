@@ -1,0 +1,259 @@
+"""All topics or all groups at a glance: what they hold, how fast they grow, how far behind their readers are.
+
+One request for each topic, group or topic's readers, a bounded number at once: a thousand take a second or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.servers import Servers
+from pyromq.client.admin.side_by_side import each_of
+from pyromq.client.arguments import checked
+from pyromq.errors import CodeNotSupported, ConsumerNotOnline, TopicNotFound
+from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from pyromq.remoting.bodies import (
+    BrokerStats,
+    ConsumedTopicFigures,
+    ConsumerConnection,
+    ConsumeStats,
+    ConsumeTimeSpans,
+    FiguresTable,
+    GroupConfigTable,
+    GroupFigures,
+    GroupList,
+    TopicConfigTable,
+    TopicFigures,
+    TopicStats,
+    decode_body,
+)
+from pyromq.remoting.headers import (
+    AllGroups,
+    AllTopics,
+    BrokerFigures,
+    ConsumerConnections,
+    ConsumeTimeSpan,
+    TopicConsumers,
+    TopicStatistics,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOverview:
+    """A topic of the whole cluster; `last_store_ms` is its latest message's time, 0 where it holds none."""
+
+    topic: str
+    brokers: list[str]
+    queues: int
+    messages: int
+    last_store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOverview:
+    """A group of the whole cluster. `lag` is messages it has not consumed.
+
+    `delay_seconds` is how long the oldest of those is stored; 0 where there is none.
+    """
+
+    group: str
+    members: int
+    lag: int
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRates:
+    """What comes into a topic, and for one of its groups what goes out; None for a topic without groups.
+
+    Rates are messages a second over the last minute, the others messages of the last 24 hours.
+    """
+
+    topic: str
+    group: str | None
+    lag: int
+    in_per_second: float
+    out_per_second: float
+    in_day: int
+    out_day: int
+
+
+@checked
+class Overviews:
+    """`admin.overviews`: `shown` is called with the number of answers so far."""
+
+    def __init__(self, brokers: ClusterBrokers, servers: Servers) -> None:
+        self._brokers = brokers
+        self._servers = servers
+
+    async def topics(self, *, shown: Callable[[int], None] | None = None) -> list[TopicOverview]:
+        """Return every topic that a master has, by name, reserved ones included."""
+        at: dict[str, dict[str, str]] = {}
+        masters = await self._brokers.masters()
+        tables = await self._brokers.ask_each(masters.values(), AllTopics())
+        for (broker, address), table in zip(masters.items(), tables, strict=True):
+            for topic in decode_body(TopicConfigTable, table.body).topics:
+                at.setdefault(topic, {})[broker] = address
+
+        async def look(topic: str) -> TopicOverview:
+            stats = [await self._stats(address, topic) for address in at[topic].values()]
+            queues = [queue for each in stats for queue in each.queues.values()]
+            return TopicOverview(
+                topic,
+                brokers=sorted(at[topic]),
+                queues=len(queues),
+                messages=sum(queue.max_offset - queue.min_offset for queue in queues),
+                last_store_ms=max((queue.last_update_ms for queue in queues), default=0),
+            )
+
+        return await each_of(look, sorted(at), shown)
+
+    async def groups(self, *, shown: Callable[[int], None] | None = None) -> list[GroupOverview]:
+        """Return every group that a master knows, by name, built-in ones included."""
+        masters = list((await self._brokers.masters()).values())
+        progress: dict[str, dict[str, list[ConsumeStats]]] = {}
+        for address in masters:
+            table = await self._brokers.ask(address, AllGroups())
+            for group in decode_body(GroupConfigTable, table.body).groups:
+                progress.setdefault(group, {})
+            for listed in (await self._servers.progress(address)).groups:
+                for group, stats in listed.items():
+                    progress.setdefault(group, {})[address] = stats
+
+        async def look(group: str) -> GroupOverview:
+            members = {each for address in masters for each in await self._client_ids(address, group)}
+            lag, delay_ms = 0, 0
+            for address, stats in progress[group].items():
+                for each in stats:
+                    lag += _lag(each)
+                    if _lag(each):
+                        topic = next(iter(each.queues)).topic
+                        delay_ms = max(delay_ms, await self._delay_ms(address, group, topic))
+            return GroupOverview(group, len(members), lag, delay_ms / 1000)
+
+        return await each_of(look, sorted(progress), shown)
+
+    async def figures(self, address: str) -> FiguresTable:
+        """Return what every topic and group of the broker at `host:port` comes to: one request at brokers of ours.
+
+        Others are asked for each topic; who is connected, and for how long messages wait, they leave at nothing.
+        """
+        try:
+            return decode_body(FiguresTable, (await self._brokers.ask(address, BrokerFigures())).body)
+        except CodeNotSupported:
+            return await self._figures_one_by_one(address)
+
+    async def _figures_one_by_one(self, address: str) -> FiguresTable:
+        configs = decode_body(TopicConfigTable, (await self._brokers.ask(address, AllTopics())).body).topics
+
+        async def look(name: str) -> TopicFigures:
+            config, queues = configs[name], (await self._stats(address, name)).queues.values()
+            return TopicFigures(
+                name,
+                config.read_queues,
+                config.write_queues,
+                config.permission,
+                config.order,
+                messages=sum(each.max_offset - each.min_offset for each in queues),
+                sent=sum(each.max_offset for each in queues),
+                last_store_ms=max((each.last_update_ms for each in queues), default=0),
+            )
+
+        table = decode_body(GroupConfigTable, (await self._brokers.ask(address, AllGroups())).body).groups
+        groups = {name: GroupFigures(name, enabled=each.consume_enabled) for name, each in table.items()}
+        for listed in (await self._servers.progress(address)).groups:
+            for group, stats in listed.items():
+                known = groups.setdefault(group, GroupFigures(group))
+                groups[group] = msgspec.structs.replace(
+                    known, topics=[_consumed(each) for each in stats if each.queues]
+                )
+        return FiguresTable(await each_of(look, sorted(configs)), [groups[name] for name in sorted(groups)])
+
+    async def rates(
+        self, topic: str | None = None, *, active_only: bool = False, shown: Callable[[int], None] | None = None
+    ) -> list[TopicRates]:
+        """Return what comes into each topic and goes out to each of its groups, or of one `topic`.
+
+        With `active_only`, of those with traffic in the last 24 hours. Source: RocketMQ 4.9.8, StatsAllSubCommand.
+        """
+        masters = list((await self._brokers.masters()).values())
+        names: set[str] = set()
+        behind: dict[tuple[str, str], int] = {}
+        for address in masters:
+            table = await self._brokers.ask(address, AllTopics())
+            names |= decode_body(TopicConfigTable, table.body).topics.keys()
+            for listed in (await self._servers.progress(address)).groups:
+                for group, stats in listed.items():
+                    for queue, each in ((queue, at) for all_of in stats for queue, at in all_of.queues.items()):
+                        key = queue.topic, group
+                        behind[key] = behind.get(key, 0) + each.broker_offset - each.consumer_offset
+        if topic is not None and topic not in names:
+            raise TopicNotFound(f"topic {topic} does not exist")
+        wanted = [topic] if topic is not None else sorted(n for n in names if not n.startswith(_OF_GROUPS))
+
+        async def look(name: str) -> list[TopicRates]:
+            into = await self._totals(masters, "TOPIC_PUT_NUMS", name)
+            groups: set[str] = set()
+            for address in masters:
+                answer = await self._brokers.ask(address, TopicConsumers(topic=name))
+                groups |= set(decode_body(GroupList, answer.body).groups)
+            rows = []
+            for group in sorted(groups):
+                out = await self._totals(masters, "GROUP_GET_NUMS", f"{name}@{group}")
+                rows.append(
+                    TopicRates(name, group, max(behind.get((name, group), 0), 0), into[0], out[0], into[1], out[1])
+                )
+            return rows or [TopicRates(name, None, 0, into[0], 0.0, into[1], 0)]
+
+        found = [row for rows in await each_of(look, wanted, shown) for row in rows]
+        return [row for row in found if not active_only or row.in_day or row.out_day]
+
+    async def _totals(self, masters: Iterable[str], name: str, key: str) -> tuple[float, int]:
+        """Return a counter's rate of the last minute and its sum of the last day, of all masters together."""
+        stats = [found for each in masters if (found := await self._servers.statistic(each, name, key)) is not None]
+        return sum(each.minute.tps for each in stats), sum(day_sum(each) for each in stats)
+
+    async def _stats(self, address: str, topic: str) -> TopicStats:
+        try:
+            return decode_body(TopicStats, (await self._brokers.ask(address, TopicStatistics(topic=topic))).body)
+        except TopicNotFound:  # deleted meanwhile
+            return TopicStats()
+
+    async def _client_ids(self, address: str, group: str) -> list[str]:
+        try:
+            response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
+        except ConsumerNotOnline:
+            return []
+        return [each.client_id for each in decode_body(ConsumerConnection, response.body).connections]
+
+    async def _delay_ms(self, address: str, group: str, topic: str) -> int:
+        try:
+            response = await self._brokers.ask(address, ConsumeTimeSpan(topic=topic, group=group))
+        except TopicNotFound:
+            return 0
+        return max((each.delay_ms for each in decode_body(ConsumeTimeSpans, response.body).spans), default=0)
+
+
+_OF_GROUPS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+
+def day_sum(stats: BrokerStats) -> int:
+    """Return the sum of the longest span that is known yet. Source: StatsAllSubCommand.compute24HourSum."""
+    return stats.day.sum or stats.hour.sum or stats.minute.sum
+
+
+def _consumed(stats: ConsumeStats) -> ConsumedTopicFigures:
+    topic = next(iter(stats.queues)).topic
+    return ConsumedTopicFigures(topic, sum(each.consumer_offset for each in stats.queues.values()), _lag(stats))
+
+
+def _lag(stats: ConsumeStats) -> int:
+    return sum(max(each.broker_offset - each.consumer_offset, 0) for each in stats.queues.values())

@@ -1,0 +1,138 @@
+"""Single brokers and name servers: their settings, their statistics, what they clean, how soon they answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, MQError, Unavailable, UsageError
+from pyromq.message import Message, MessageQueue, encode_properties
+from pyromq.message_id import UniqueIds
+from pyromq.names import AUTO_CREATE_TOPIC, check_topic
+from pyromq.remoting.bodies import BrokerStats, ConsumeStatsList, decode_body
+from pyromq.remoting.headers import (
+    BrokerConsumeStatistics,
+    BrokerStatistics,
+    CleanQueues,
+    CleanTopics,
+    NamesrvSettings,
+    SaveBrokerSettings,
+    SaveNamesrvSettings,
+    SendMessage,
+)
+from pyromq.remoting.properties import parse_properties, write_properties
+
+STATISTICS_SECONDS = 30.0  # of all groups, which a Java broker works out at one go
+PROBE_GROUP = "SELF_TEST_P_GROUP"  # one of RocketMQ's own. Source: MixAll.SELF_TEST_PRODUCER_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """One message sent to see how long that takes: milliseconds until the broker had it, or why it has it not."""
+
+    queue: MessageQueue
+    milliseconds: float
+    failure: MQError | None = None
+
+
+@checked
+class Servers:
+    """`admin.servers`: one broker at `host:port`, or all name servers."""
+
+    def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, clock: Clock) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+        self._clock = clock
+
+    async def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change a broker's settings, by the names of RocketMQ's configuration files: all or none of them.
+
+        Raises `BrokerError`, with what is wrong, for a name or a value that cannot be.
+        """
+        await self._brokers.ask(address, SaveBrokerSettings(), _properties(settings))
+
+    async def name_server_settings(self) -> dict[str, dict[str, str]]:
+        """Return the settings of each name server by its address."""
+        answers = await self._brokers.ask_name_servers(NamesrvSettings())
+        texts = [parse_properties(each.body.decode()) for each in answers]
+        return dict(zip(self._cluster.name_servers.addresses, texts, strict=True))
+
+    async def change_name_server_settings(self, settings: Mapping[str, str]) -> None:
+        """Change settings of all name servers, by the names of RocketMQ's configuration files."""
+        await self._brokers.ask_name_servers(SaveNamesrvSettings(), _properties(settings))
+
+    async def clean_topics(self, address: str) -> None:
+        """Let a broker remove the queues of topics that do not exist."""
+        await self._brokers.ask(address, CleanTopics())
+
+    async def clean_queues(self, address: str) -> None:
+        """Let a broker remove queues whose messages are all gone."""
+        await self._brokers.ask(address, CleanQueues())
+
+    async def statistic(self, address: str, name: str, key: str) -> BrokerStats | None:
+        """Return a broker's counter over the last minute, hour and day, such as `TOPIC_PUT_NUMS` of a topic.
+
+        None where nothing was counted under it, or the name is none.
+        """
+        try:
+            response = await self._brokers.ask(address, BrokerStatistics(stats_name=name, stats_key=key))
+        except BrokerError:
+            return None  # which has no code of its own for it
+        return decode_body(BrokerStats, response.body)
+
+    async def progress(self, address: str, *, ordered_only: bool = False) -> ConsumeStatsList:
+        """Return how far every group of a broker is, queue by queue; with `ordered_only` in ordered topics alone."""
+        question = BrokerConsumeStatistics(order=ordered_only)
+        response = await self._cluster.ask(address, question, timeout=STATISTICS_SECONDS)
+        return decode_body(ConsumeStatsList, response.check().body)
+
+    async def round_trips(self, topic: str, *, count: int = 100, size: int = 128) -> list[RoundTrip]:
+        """Send `count` messages of `size` bytes to a topic's queues in turn; return how long each one took.
+
+        A broker's own topic has its name: `cluster rt` measures brokers that way, as mqadmin does.
+        """
+        check_topic(topic)
+        if count < 1 or size < 1:
+            raise UsageError(f"count {count} and size {size} must be at least 1")
+        route = await self._cluster.route(topic)
+        if not route.writable:
+            raise Unavailable(f"no queue of topic {topic!r} can be written to")
+        turns = [route.writable[number % len(route.writable)] for number in range(count)]
+        return [await self._round_trip(queue, route.master(queue.broker_name), b"a" * size) for queue in turns]
+
+    async def _round_trip(self, queue: MessageQueue, address: str | None, body: bytes) -> RoundTrip:
+        """Send one message, once: who repeats measures nothing."""
+        header, began = self._sending(queue), time.perf_counter()
+        failure: MQError | None = None
+        try:
+            if address is None:
+                raise Unavailable(f"broker {queue.broker_name!r} has no master")
+            (await self._cluster.ask(address, header, body)).check()
+        except MQError as error:
+            failure = error
+        return RoundTrip(queue, 1000 * (time.perf_counter() - began), failure)
+
+    def _sending(self, queue: MessageQueue) -> SendMessage:
+        message = Message(queue.topic, b"", message_id=UniqueIds(self._cluster.ip, self._clock).next())
+        return SendMessage(
+            producer_group=PROBE_GROUP,
+            topic=queue.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_count=4,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_ms=self._clock.now_ms(),
+            flag=0,
+            properties=encode_properties(message.all_properties()),
+        )
+
+
+def _properties(settings: Mapping[str, str]) -> bytes:
+    if not settings:
+        raise UsageError("no setting is given")
+    return write_properties(settings).encode()

@@ -1,0 +1,166 @@
+"""Groups small messages to batches by themselves: those of one queue that come within a moment go in one request.
+
+A batch goes when it has waited for `linger_seconds`, or is full by `batch_bytes`. Which queue messages without a chosen
+one go to is decided for the whole batch. Each message gets a result of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.config import ProducerConfig
+from pyromq.client.producer.outbox import Outbox
+from pyromq.client.producer.pending_send import PendingSend, QueueChooser, SendEnded
+from pyromq.client.producer.preparation import Preparation
+from pyromq.clock import Clock
+from pyromq.errors import MQError
+from pyromq.message import Message, MessageQueue, SendResult
+from pyromq.names import RETRY_PREFIX
+from pyromq.record import MEMBER_BYTES, BatchMember, encode_batch
+
+_Place = tuple[str, MessageQueue | None, bool]  # topic, chosen queue, whether the broker waits for its disk
+
+
+class _OpenBatch:
+    """Messages of one place that wait for others."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.members: list[BatchMember] = []
+        self.ids: list[str] = []
+        self.futures: list[asyncio.Future[SendResult]] = []
+        self.ended: list[SendEnded | None] = []
+        self.size = 0
+        self.bodies = 0
+
+
+class Batching:
+    """The open batches of one producer, on their way into its outbox."""
+
+    def __init__(
+        self, cluster: ClusterClient, config: ProducerConfig, clock: Clock, *, outbox: Outbox, preparation: Preparation
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._clock = clock
+        self._outbox = outbox
+        self._preparation = preparation
+        self._open: dict[_Place, _OpenBatch] = {}
+        self._most_bytes = min(config.batch_bytes, config.max_message_bytes)
+
+    def add(
+        self, message: Message, choose: QueueChooser | None, timeout: float | None
+    ) -> asyncio.Future[SendResult] | None:
+        """Take a message into a batch; None for one that has to go by itself.
+
+        Raises `UsageError` for what can never be sent.
+        """
+        topic = self._preparation.topic(message.topic)
+        place = self._place(topic, message, choose) if timeout is None and self._fits(message) else None
+        if place is None:
+            return None
+        member, ended = self._preparation.member(message)
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        size = len(member.body) + len(member.property_text) + MEMBER_BYTES
+        batch = self._open.get(place)
+        if batch is not None and batch.size + size > self._most_bytes:
+            self._send(place, batch)
+            batch = None
+        if batch is None:
+            batch = self._open[place] = _OpenBatch(self._preparation.deadline(None))
+            due = self._clock.monotonic() + self._config.linger_seconds
+            self._cluster.tasks.start(self._send_at(due, place, batch), name=f"batch for {topic}")
+        assert message.message_id is not None
+        batch.members.append(member)
+        batch.ids.append(message.message_id)
+        batch.futures.append(future)
+        batch.ended.append(ended)
+        batch.size += size
+        batch.bodies += len(member.body)
+        self._outbox.enter(1, len(member.body))
+        if batch.size >= self._most_bytes:
+            self._send(place, batch)
+        return future
+
+    def send_open(self, topic: str | None = None) -> None:
+        """Send now what waits in all topics, or in one: what goes by itself goes behind it."""
+        for place, batch in list(self._open.items()):
+            if topic is None or place[0] == topic:
+                self._send(place, batch)
+
+    def _fits(self, message: Message) -> bool:
+        """Whether a message may be in a batch. What would be compressed goes by itself: members are not."""
+        config = self._config
+        return (
+            type(message.body) is bytes
+            and len(message.body) < min(config.compress_from_bytes, self._most_bytes)
+            and not message.delay_level
+            and not message.is_timed
+            and not message.topic.startswith(RETRY_PREFIX)
+        )
+
+    def _place(self, topic: str, message: Message, choose: QueueChooser | None) -> _Place | None:
+        """Return where the message goes; None where that cannot be told now."""
+        wait_stored = message.wait_stored is not False
+        if choose is None:
+            return topic, None, wait_stored
+        route = self._cluster.routes.find(topic)
+        if route is None or not route.writable:
+            return None
+        try:
+            return topic, choose(route.writable), wait_stored
+        except MQError:
+            return None  # sent by itself, it raises that to its caller
+
+    async def _send_at(self, due: float, place: _Place, batch: _OpenBatch) -> None:
+        await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+        if self._open.get(place) is batch:
+            self._send(place, batch)
+
+    def _send(self, place: _Place, batch: _OpenBatch) -> None:
+        topic, queue, wait_stored = place
+        del self._open[place]
+        pending = PendingSend(
+            topic,
+            ",".join(batch.ids),
+            0,
+            encode_batch(batch.members),
+            0,
+            self._preparation.batch_properties(wait_stored=wait_stored),
+            batch.deadline,
+            self._config.retry_codes if queue is None else frozenset(),
+            asyncio.get_running_loop().create_future(),
+            is_batch=True,
+            fixed_queue=queue,
+            ended=partial(self._ended, batch),
+        )
+        pending.future.add_done_callback(_retrieved)
+        self._outbox.leave(1, batch.bodies)  # the batch enters as one
+        self._outbox.send(pending)
+
+    def _ended(self, batch: _OpenBatch, result: SendResult | None, error: BaseException | None) -> None:
+        """Give each message what became of the batch."""
+        self._outbox.leave(len(batch.members) - 1, 0)
+        offset_ids = result.offset_message_id.split(",") if result is not None else []
+        for number, (future, ended) in enumerate(zip(batch.futures, batch.ended, strict=True)):
+            own = None
+            if result is not None:
+                offset_id = offset_ids[number] if len(offset_ids) == len(batch.ids) else result.offset_message_id
+                offset = result.queue_offset + number
+                own = SendResult(result.status, batch.ids[number], offset_id, result.queue, offset)
+            if ended is not None:
+                ended(own, error)
+            if future.done():
+                continue
+            if own is not None:
+                future.set_result(own)
+            elif error is not None:
+                future.set_exception(error)
+
+
+def _retrieved(future: asyncio.Future[SendResult]) -> None:
+    """The batch's own outcome interests nobody: its messages have theirs."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,217 @@
+"""Records of traces: what a client has done with a message, as text.
+
+    a record    its fields, joined by character 1, and character 2 behind the last
+    a field     None is the text `null`, so that no record ends with an empty one, which Java's reader would lose
+
+A message of the trace topic holds many of them; its keys are the ids and keys of all messages in it, by which a trace
+is found. Source: RocketMQ 4.9.8, TraceDataEncoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
+
+FIELDS, RECORDS = "\x01", "\x02"
+DEFAULT_REGION = "DefaultRegion"
+_NULL = "null"
+
+
+class MessageType(IntEnum):
+    """What kind of message was sent. Source: MessageType."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAY = 3
+    ORDER = 4  # RocketMQ 5
+
+
+class ConsumeCode(IntEnum):
+    """How a listener's call ended. Source: ConsumeReturnType."""
+
+    SUCCESS = 0
+    TIMEOUT = 1
+    EXCEPTION = 2
+    RETURNED_NULL = 3
+    FAILED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A producer's send has ended. Times in ms, `started_ms` since 1970; `store_host` is the broker, `host:port`."""
+
+    name: ClassVar[str] = "Pub"
+    started_ms: int
+    region: str | None
+    group: str
+    topic: str
+    message_id: str
+    tags: str | None
+    keys: str | None
+    store_host: str | None
+    body_bytes: int
+    cost_ms: int
+    message_type: MessageType
+    offset_message_id: str | None
+    success: bool
+
+    def fields(self) -> Sequence[object]:
+        return (
+            *(self.started_ms, self.region, self.group, self.topic, self.message_id, self.tags, self.keys),
+            *(self.store_host, self.body_bytes, self.cost_ms, int(self.message_type), self.offset_message_id),
+            self.success,
+        )
+
+    @classmethod
+    def read(cls, fields: Sequence[str]) -> Sent:
+        """Read the fields, of which older clients write fewer, and some a client's address behind them."""
+        offset_message_id, success = (None, fields[11]) if len(fields) == 12 else fields[11:13]
+        started_ms, region, group, topic, message_id, tags, keys, store_host, size, cost_ms, kind = fields[:11]
+        return cls(
+            int(started_ms),
+            _text(region),
+            group,
+            topic,
+            message_id,
+            _text(tags),
+            _text(keys),
+            _text(store_host),
+            int(size),
+            int(cost_ms),
+            MessageType(int(kind)),
+            _text(offset_message_id),
+            success == "true",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A listener is about to get a message; `request_id` joins it with what came of it."""
+
+    name: ClassVar[str] = "SubBefore"
+    started_ms: int
+    region: str | None
+    group: str
+    request_id: str
+    message_id: str
+    retries: int
+    keys: str | None
+
+    def fields(self) -> Sequence[object]:
+        return (self.started_ms, self.region, self.group, self.request_id, self.message_id, self.retries, self.keys)
+
+    @classmethod
+    def read(cls, fields: Sequence[str]) -> Delivered:
+        retries = int(fields[5])
+        keys = _text(fields[6]) if len(fields) > 6 else None
+        return cls(int(fields[0]), _text(fields[1]), fields[2], fields[3], fields[4], retries, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """A listener has ended. `ended_ms` and `group` are not told by clients before 4.9."""
+
+    name: ClassVar[str] = "SubAfter"
+    request_id: str
+    message_id: str
+    cost_ms: int
+    success: bool
+    keys: str | None
+    code: ConsumeCode
+    ended_ms: int | None = None
+    group: str | None = None
+
+    def fields(self) -> Sequence[object]:
+        return (
+            *(self.request_id, self.message_id, self.cost_ms, self.success, self.keys, int(self.code)),
+            *(self.ended_ms, self.group),
+        )
+
+    @classmethod
+    def read(cls, fields: Sequence[str]) -> Consumed:
+        code = ConsumeCode(int(fields[5])) if len(fields) > 5 and fields[5] else ConsumeCode.SUCCESS
+        ended_ms, group = (int(fields[6]), fields[7]) if len(fields) > 7 else (None, None)
+        return cls(fields[0], fields[1], int(fields[2]), fields[3] == "true", _text(fields[4]), code, ended_ms, group)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A producer has decided about a half message: `COMMIT_MESSAGE`, `ROLLBACK_MESSAGE` or `UNKNOW`."""
+
+    name: ClassVar[str] = "EndTransaction"
+    decided_ms: int
+    region: str | None
+    group: str
+    topic: str
+    message_id: str
+    tags: str | None
+    keys: str | None
+    store_host: str | None
+    message_type: MessageType
+    transaction_id: str | None
+    state: str
+    from_check: bool
+
+    def fields(self) -> Sequence[object]:
+        return (
+            *(self.decided_ms, self.region, self.group, self.topic, self.message_id, self.tags, self.keys),
+            *(self.store_host, int(self.message_type), self.transaction_id, self.state, self.from_check),
+        )
+
+    @classmethod
+    def read(cls, fields: Sequence[str]) -> Decided:
+        decided_ms, region, group, topic, message_id, tags, keys, store_host, kind, transaction_id = fields[:10]
+        return cls(
+            int(decided_ms),
+            _text(region),
+            group,
+            topic,
+            message_id,
+            _text(tags),
+            _text(keys),
+            _text(store_host),
+            MessageType(int(kind)),
+            _text(transaction_id),
+            fields[10],
+            fields[11] == "true",
+        )
+
+
+TraceRecord = Sent | Delivered | Consumed | Decided
+_KINDS: dict[str, type[TraceRecord]] = {kind.name: kind for kind in (Sent, Delivered, Consumed, Decided)}
+
+
+def write_record(record: TraceRecord) -> str:
+    """Return a record as text."""
+    return FIELDS.join((record.name, *map(_written, record.fields()))) + RECORDS
+
+
+def keys_of(record: TraceRecord) -> list[str]:
+    """Return what a record is found by: the message's id, or those of a batch, and its keys."""
+    return [*record.message_id.split(","), *(record.keys or "").split()]
+
+
+def read_records(body: bytes) -> Iterator[TraceRecord]:
+    """Yield the records of a trace message; kinds that are not known, and what is none, are passed over."""
+    for line in body.decode("utf-8", "replace").split(RECORDS):
+        name, *fields = line.split(FIELDS)
+        kind = _KINDS.get(name)
+        if kind is None:
+            continue
+        try:
+            yield kind.read(fields)
+        except (ValueError, IndexError, TypeError):
+            continue
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return _NULL
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(field: str | None) -> str | None:
+    return None if field in (None, "", _NULL) else field

@@ -1,0 +1,94 @@
+"""Bodies as producers compress them, and unpacked again: never to more than a limit, since anybody may have sent them.
+
+A megabyte of zlib can unfold to a gigabyte. What must not or cannot be unpacked is still a message: see
+`StoredMessage.body_error`.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable
+
+from pyromq.errors import UndecodableBody
+from pyromq.sys_flag import SysFlag
+
+# What producers compress: 4 MiB by their default, 16 MiB is the most that ours can be allowed, and that a frame holds.
+MAX_BODY_BYTES = 16 << 20
+
+_PIECE = 1 << 16  # bytes unpacked at once where nothing is kept
+_MOST_WINDOW = 1 << 24  # of Zstandard: how far back it may look, for which it takes memory at once
+
+
+def compress(body: bytes, level: int = 5) -> bytes:
+    """Return the body as a zlib stream."""
+    return zlib.compress(body, level)
+
+
+def decompress(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Return the application's bytes.
+
+    Raises `UndecodableBody` for damaged bodies, unknown kinds, codecs not installed, and for more than `most_bytes`.
+    """
+    pieces: list[bytes] = []
+    _unpack(body, sys_flag, most_bytes, pieces.append)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def check_compressed(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> None:
+    """Raise what `decompress` would, without keeping what is unpacked."""
+    _unpack(body, sys_flag, most_bytes, lambda piece: None, at_once=_PIECE)
+
+
+def _unpack(
+    body: bytes, sys_flag: int, most_bytes: int, keep: Callable[[bytes], None], *, at_once: int | None = None
+) -> None:
+    try:
+        read = _reader(body, sys_flag & SysFlag.COMPRESSION_MASK)
+        left = most_bytes
+        while piece := read(min(at_once or left + 1, left + 1)):
+            left -= len(piece)
+            if left < 0:
+                raise UndecodableBody(f"body of {len(body)} bytes unfolds to more than {most_bytes}, the limit here")
+            keep(piece)
+    except (UndecodableBody, MemoryError):
+        raise
+    except Exception as error:  # every codec has its own exception class; one border for all
+        raise UndecodableBody(f"body of {len(body)} bytes cannot be unpacked: {error}") from error
+
+
+def _reader(body: bytes, kind: int) -> Callable[[int], bytes]:
+    """Return a function that gives up to so many of the next bytes, none at the end."""
+    if kind in (0, SysFlag.ZLIB):
+        return _ZlibReader(body).read
+    try:
+        if kind == SysFlag.LZ4:
+            import lz4.frame  # optional: only bodies compressed by clients that chose LZ4 need it
+
+            return lz4.frame.open(io.BytesIO(body)).read  # type: ignore[no-any-return]  # it has no types
+        if kind == SysFlag.ZSTD:
+            import zstandard  # optional, too: only bodies compressed by clients that chose Zstandard need it
+
+            unpacking = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+            return unpacking.stream_reader(io.BytesIO(body)).read
+    except ImportError as error:
+        codec, package = ("LZ4", "lz4") if kind == SysFlag.LZ4 else ("zstd", "zstandard")
+        raise UndecodableBody(f"body is compressed with {codec}; install {package} to read it") from error
+    raise UndecodableBody(f"body is compressed in a way that is not known here: sysFlag says {kind:#x}")
+
+
+class _ZlibReader:
+    """A zlib stream, read bit by bit; what follows its end counts for nothing, as for `zlib.decompress`."""
+
+    def __init__(self, body: bytes) -> None:
+        self._stream = zlib.decompressobj()
+        self._rest = body
+
+    def read(self, most: int) -> bytes:
+        if self._stream.eof:
+            return b""
+        piece = self._stream.decompress(self._rest, most)
+        self._rest = self._stream.unconsumed_tail
+        if not piece and not self._stream.eof:
+            raise ValueError("its end is missing")
+        return piece

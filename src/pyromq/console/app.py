@@ -1,0 +1,151 @@
+"""The console as an ASGI application: its pages, its files, and what every answer says to browsers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pyromq.console.console import Console
+from pyromq.console.pages import PAGES
+from pyromq.console.view.routing import COOKIE, error_page, known
+from pyromq.console.view.visit import Visit
+from pyromq.errors import MQError, QueryNotFound, UsageError
+
+STATIC = Path(__file__).with_name("static")
+
+# Nothing from elsewhere, no script or style in a page itself, no frame around it, no form to elsewhere.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+def make_app(console: Console) -> Starlette:
+    """Return the application of a console, which it opens and closes with itself."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with console:
+            yield
+
+    app = Starlette(
+        routes=[
+            *(route for page in PAGES for route in page.ROUTES),
+            Mount("/static", StaticFiles(directory=STATIC), name="static"),
+        ],
+        middleware=[Middleware(Guarding, console=console)],
+        exception_handlers={HTTPException: _not_found, UsageError: _unusable},
+        lifespan=lifespan,
+    )
+    app.state.console = console
+    console.templates.globals["asset"] = _assets()
+    return app
+
+
+class Guarding:
+    """Refuses what asks for another host, or comes from another site's form; adds headers and the session's cookie."""
+
+    def __init__(self, app: ASGIApp, console: Console) -> None:
+        self._app = app
+        self._console = console
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        connection.state.new_session = None
+        is_file = scope["path"].startswith("/static/")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers["cache-control"] = "public, max-age=31536000, immutable" if is_file else "no-store"
+                if self._console.config.speaks_https:
+                    headers["strict-transport-security"] = "max-age=31536000"
+                if connection.state.new_session:
+                    headers.append("set-cookie", self._cookie(connection.state.new_session))
+            await send(message)
+
+        if (refusal := self._refusal(connection, scope["method"])) is not None:
+            await PlainTextResponse(refusal, 421)(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+    def _refusal(self, connection: HTTPConnection, method: str) -> str | None:
+        host = connection.headers.get("host", "")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        name = name.strip("[]").lower()
+        config = self._console.config
+        if name not in {"localhost", config.host.lower(), *(each.lower() for each in config.names)} and not _is_ip(
+            name
+        ):
+            return f"this console does not answer as {name[:100]!r}; start it with --name to let it"
+        if method == "POST" and connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return "this form is of another site"
+        return None
+
+    def _cookie(self, key: str) -> str:
+        secure = "; Secure" if self._console.config.speaks_https else ""
+        return f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Lax{secure}"
+
+
+def _is_ip(name: str) -> bool:
+    """Whether it is an address: no name that somebody could let lead here."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _assets() -> dict[str, str]:
+    """Return the address of each file by its name, with its content's hash, so that browsers may keep it for ever."""
+    return {
+        path.name: f"/static/{path.name}?{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+        for path in sorted(STATIC.iterdir())
+        if path.is_file()
+    }
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _shown(request, QueryNotFound(f"there is no page at {request.url.path[:200]}"), error.status_code)
+
+
+async def _unusable(request: Request, error: Exception) -> Response:
+    assert isinstance(error, MQError)
+    return _shown(request, error, 400)
+
+
+def _shown(request: Request, error: MQError, status: int) -> Response:
+    console: Console = request.app.state.console
+    session, account = known(request, console)
+    if session is None:
+        return PlainTextResponse(str(error), status)
+    page = error_page(Visit(request, console, session, account, {}), error)
+    page.status_code = status
+    return page

@@ -1,0 +1,119 @@
+"""The clients of one account of the brokers: started when first needed, closed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
+from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
+from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
+from pyromq.client.config import ProducerConfig
+from pyromq.client.consumer.queue_reader import AsyncQueueReader
+from pyromq.client.producer.producer import AsyncProducer
+from pyromq.clock import Clock
+from pyromq.console.cluster.snapshot import BrokerView, Snapshot, take
+from pyromq.console.config import ConsoleConfig
+from pyromq.names import INNER_PRODUCER_GROUP, TOOLS_GROUP
+from pyromq.net.connection_config import ConnectionConfig
+
+T = TypeVar("T")
+
+TIMEOUT = 5.0
+
+
+class Clients:
+    """Made once for each account of the brokers. Asking for one raises `NoNameServer` while none can be reached."""
+
+    def __init__(self, config: ConsoleConfig, connections: ConnectionConfig | None, clock: Clock) -> None:
+        self._config = config
+        self._connections = connections
+        self._clock = clock
+        self._stack = AsyncExitStack()
+        self._started: dict[type, Any] = {}
+        self._starting = asyncio.Lock()
+        self._snapshot: Snapshot | None = None
+        self._taking: asyncio.Task[Snapshot] | None = None
+        self._seen: dict[str, BrokerView] = {}
+
+    async def close(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+        await self._stack.aclose()
+
+    async def admin(self) -> AsyncAdmin:
+        return await self._client(AsyncAdmin, timeout=TIMEOUT)
+
+    async def reader(self) -> AsyncQueueReader:
+        """Reads records as they are, damaged ones too."""
+        make: Callable[..., Any] = AsyncQueueReader
+        return await self._client(
+            AsyncQueueReader, make=lambda *a, **k: make(TOOLS_GROUP, *a, **k), verify_checksums=False
+        )
+
+    async def producer(self) -> AsyncProducer:
+        def make(namesrv: str | None, connections: ConnectionConfig | None) -> AsyncProducer:
+            return AsyncProducer(INNER_PRODUCER_GROUP, namesrv, config=ProducerConfig(connections=connections))
+
+        return await self._client(AsyncProducer, make=make)
+
+    async def dead_letters(self) -> AsyncDeadLetters:
+        return await self._client(AsyncDeadLetters, clock=self._clock)
+
+    async def delayed(self) -> AsyncDelayedMessages:
+        return await self._client(AsyncDelayedMessages)
+
+    async def half_messages(self) -> AsyncHalfMessages:
+        return await self._client(AsyncHalfMessages)
+
+    async def snapshot(self, *, fresh: bool = False) -> Snapshot:
+        """Return what the cluster is like, asked a second or two ago at most; with `fresh`, after this call."""
+        known = self._snapshot
+        if (
+            known is not None
+            and not fresh
+            and self._clock.now_ms() - known.at_ms < self._config.snapshot_seconds * 1000
+        ):
+            return known
+        if fresh and self._taking is not None:
+            await asyncio.wait([self._taking])
+        if self._taking is None or self._taking.done():
+            self._taking = asyncio.create_task(self._take())
+        return await asyncio.shield(self._taking)
+
+    async def snapshot_with(self, name: str, among: Callable[[Snapshot], Container[str]]) -> Snapshot:
+        """Return one that has the name, if need be a fresh one: what was made a moment ago is there."""
+        snapshot = await self.snapshot()
+        return snapshot if name in among(snapshot) else await self.snapshot(fresh=True)
+
+    def forget(self) -> None:
+        """Let the next snapshot be a new one: something was changed."""
+        self._snapshot = None
+
+    async def _take(self) -> Snapshot:
+        now = self._clock.now_ms()
+        snapshot = await take(await self.admin(), now)
+        for name, broker in snapshot.brokers.items():
+            self._seen[name] = broker
+        for name, broker in self._seen.items():
+            if name not in snapshot.brokers:
+                gone = broker.gone_since_ms or now
+                self._seen[name] = snapshot.brokers[name] = replace(
+                    broker, runtime={}, error="no name server knows it any more", gone_since_ms=gone
+                )
+        self._snapshot = snapshot
+        return snapshot
+
+    async def _client(self, kind: type[T], *, make: Callable[..., Awaitable[T] | T] | None = None, **options: Any) -> T:
+        if kind not in self._started:
+            async with self._starting:
+                if kind not in self._started:
+                    maker: Callable[..., Any] = make or kind
+                    client = maker(self._config.namesrv, connections=self._connections, **options)
+                    self._started[kind] = await self._stack.enter_async_context(client)
+        found: T = self._started[kind]
+        return found

@@ -1,0 +1,159 @@
+"""Redrives of dead letters, under way and ended: tasks that outlive the request that began them, and their outcomes.
+
+In memory: a console that ends leaves off, and what was sent by then is passed over by the next redrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import count
+
+from pyromq.client.admin.messages.dead_letters import (
+    AsyncDeadLetters,
+    DeadLetterFilter,
+    Fate,
+    Redriven,
+    RedriveOrder,
+)
+from pyromq.clock import Clock
+from pyromq.console.security.audit_log import DONE, FAILED, AuditEntry, AuditLog
+from pyromq.errors import MQError, UsageError
+from pyromq.message import MessageQueue
+
+MOST_RUNS = 50  # kept; the oldest that has ended goes
+MOST_AT_ONCE = 8
+MOST_OUTCOMES = 10_000  # kept of one run; all are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became, or would become, of one dead letter; `place` is where it lies, `copy` where its copy does."""
+
+    message_id: str
+    keys: str
+    place: tuple[MessageQueue, int]
+    fate: Fate
+    origin: str
+    destination: str
+    copy: tuple[MessageQueue, int] | None
+    error: str
+
+    @classmethod
+    def of(cls, redriven: Redriven) -> Outcome:
+        letter, message = redriven.letter, redriven.letter.message
+        copy = None
+        if redriven.queue is not None and redriven.queue_offset is not None:
+            copy = redriven.queue, redriven.queue_offset
+        return cls(
+            message.message_id,
+            " ".join(message.keys),
+            (message.queue, message.queue_offset),
+            redriven.fate,
+            letter.original_topic or "",
+            redriven.destination or "",
+            copy,
+            str(redriven.error or ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asked for which redrive; `choice` is the form as it was filled in, `address` where it came from."""
+
+    group: str
+    wanted: DeadLetterFilter
+    order: RedriveOrder
+    account: str
+    address: str
+    choice: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Run:
+    """One redrive. `error` is why it ended before its time."""
+
+    id: str
+    asked: Asked
+    began_ms: int
+    ended_ms: int | None = None
+    error: str = ""
+    is_stopped: bool = False  # it ends after the message it is at
+    fates: Counter[Fate] = field(default_factory=Counter)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def group(self) -> str:
+        return self.asked.group
+
+    @property
+    def said(self) -> str:
+        """What became of how many: `12 sent, 1 failed`."""
+        return ", ".join(f"{number} {fate.value}" for fate, number in self.fates.items()) or "nothing sent"
+
+
+class Redrives:
+    """All redrives of this console. `close` stops those under way."""
+
+    def __init__(self, clock: Clock, audit: AuditLog) -> None:
+        self._clock = clock
+        self._audit = audit
+        self._runs: dict[str, Run] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._numbers = count(1)
+
+    def begin(self, dead_letters: AsyncDeadLetters, asked: Asked) -> Run:
+        """Begin one, and note it in the audit log until it ends. Raises `UsageError` where too many are under way."""
+        if len(self._tasks) >= MOST_AT_ONCE:
+            raise UsageError(f"{MOST_AT_ONCE} redrives are under way already; wait for one, or stop it")
+        run = Run(str(next(self._numbers)), asked, self._clock.now_ms())
+        details = {"group": asked.group, **asked.choice, "redrive": run.id}
+        noted = self._audit.asked("redrive", account=asked.account, address=asked.address, details=details)
+        self._runs[run.id] = run
+        ended = [each for each in self._runs.values() if each.ended_ms is not None]
+        for each in ended[: max(0, len(self._runs) - MOST_RUNS)]:
+            del self._runs[each.id]
+        task = asyncio.create_task(self._run(run, dead_letters, noted), name=f"redrive {run.id}")
+        self._tasks[run.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(run.id, None))
+        return run
+
+    def find(self, run_id: str) -> Run | None:
+        return self._runs.get(run_id)
+
+    def of(self, group: str) -> list[Run]:
+        """Return a group's redrives, latest first."""
+        return [each for each in self._runs.values() if each.group == group][::-1]
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, run: Run, dead_letters: AsyncDeadLetters, noted: AuditEntry) -> None:
+        asked = run.asked
+        try:
+            async with aclosing(dead_letters.redrive(asked.group, asked.wanted, asked.order)) as outcomes:
+                async for each in outcomes:
+                    run.fates[each.fate] += 1
+                    if len(run.outcomes) < MOST_OUTCOMES:
+                        run.outcomes.append(Outcome.of(each))
+                    if run.is_stopped:
+                        run.error = "it was stopped"
+                        break
+        except MQError as error:
+            run.error = str(error)
+        except BaseException as error:
+            run.error = "the console ended" if isinstance(error, asyncio.CancelledError) else repr(error)
+            raise
+        finally:
+            run.ended_ms = self._clock.now_ms()
+            if run.error or run.fates[Fate.FAILED]:
+                error_text = run.error or f"{run.fates[Fate.FAILED]} could not be sent"
+                self._audit.ended(noted, FAILED, error=error_text, result=run.said)
+            else:
+                self._audit.ended(noted, DONE, result=run.said)

@@ -1,0 +1,217 @@
+"""A cluster at one moment: its brokers with what each says of itself, and all topics and groups added up over them.
+
+Two requests for each broker, whatever the number of topics and groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.errors import AccessDenied, MQError, NoPermission
+from pyromq.names import (
+    DEAD_LETTER_PREFIX,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    is_system_group,
+)
+from pyromq.remoting.bodies import FiguresTable
+
+MASTER = 0
+
+
+@dataclass(slots=True)
+class BrokerView:
+    """A broker; `error` is why it said nothing. `gone_since_ms`: the name servers know it no more.
+
+    `refused`: it did answer, but these keys may not ask.
+    """
+
+    name: str
+    cluster: str
+    addresses: dict[int, str]
+    runtime: dict[str, str] = field(default_factory=dict)
+    error: str | None = None
+    refused: bool = False
+    gone_since_ms: int | None = None
+
+    @property
+    def silence(self) -> str:
+        """What it does, in place of answering."""
+        return "refuses" if self.refused else "does not answer"
+
+    @property
+    def address(self) -> str | None:
+        """The master's address."""
+        return self.addresses.get(MASTER)
+
+
+@dataclass(slots=True)
+class TopicView:
+    """A topic of all brokers that answered. `kind` is normal, retry, dead letters or system."""
+
+    name: str
+    kind: str
+    brokers: list[str] = field(default_factory=list)
+    read_queues: int = 0
+    write_queues: int = 0
+    permission: int = 0
+    order: bool = False
+    messages: int = 0
+    sent: int = 0
+    last_store_ms: int = 0
+    groups: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ConsumedTopic:
+    """How far a group is in a topic."""
+
+    consumed: int = 0
+    lag: int = 0
+    delay_ms: int = 0
+
+
+@dataclass(slots=True)
+class GroupView:
+    """A group of all brokers that answered."""
+
+    name: str
+    is_system: bool
+    members: set[str] = field(default_factory=set)
+    differs: bool = False
+    enabled: bool = True
+    topics: dict[str, ConsumedTopic] = field(default_factory=dict)
+    dead_letters: int = 0
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.topics.values())
+
+    @property
+    def consumed(self) -> int:
+        return sum(each.consumed for each in self.topics.values())
+
+    @property
+    def delay_ms(self) -> int:
+        return max((each.delay_ms for each in self.topics.values()), default=0)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What was found at `at_ms` (wall clock), after `took_seconds`."""
+
+    at_ms: int
+    brokers: dict[str, BrokerView]
+    topics: dict[str, TopicView] = field(default_factory=dict)
+    groups: dict[str, GroupView] = field(default_factory=dict)
+    took_seconds: float = 0.0
+
+    @property
+    def silent(self) -> list[BrokerView]:
+        """Brokers whose topics and groups are missing in the sums."""
+        return [each for each in self.brokers.values() if each.error is not None or each.gone_since_ms is not None]
+
+    @property
+    def silence(self) -> frozenset[str]:
+        return frozenset(each.name for each in self.silent)
+
+    def groups_of(self, topic: str) -> list[GroupView]:
+        """Return the groups that have consumed a topic, by name."""
+        return [self.groups[name] for name in self.topics[topic].groups] if topic in self.topics else []
+
+
+async def take(admin: AsyncAdmin, at_ms: int) -> Snapshot:
+    """Ask all brokers at once. A broker that does not answer is in it, with its error.
+
+    Raises `NoNameServer`, and what a name server answers that says no.
+    """
+    began = time.monotonic()
+    table = await admin.cluster()
+    of_cluster = {name: cluster for cluster, names in table.clusters.items() for name in names}
+    brokers = {
+        name: BrokerView(name, of_cluster.get(name, ""), dict(sorted(each.addresses.items())))
+        for name, each in sorted(table.brokers.items())
+    }
+    found = await asyncio.gather(*(_look(admin, each) for each in brokers.values()))
+    snapshot = Snapshot(at_ms, brokers)
+    for name, figures in zip(brokers, found, strict=True):
+        if figures is not None:
+            _add_topics(snapshot.topics, name, figures)
+            _add_groups(snapshot.groups, figures)
+    _join(snapshot)
+    snapshot.took_seconds = time.monotonic() - began
+    return snapshot
+
+
+def kind_of(topic: str, broker_names: Iterable[str] = ()) -> str:
+    """Return what kind of topic this is by its name; brokers and clusters have topics of their own names."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        return "dead letters"
+    of_brokers = topic in broker_names or topic.removesuffix(REPLY_SUFFIX) in broker_names
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX) or of_brokers:
+        return "system"
+    return "normal"
+
+
+async def _look(admin: AsyncAdmin, broker: BrokerView) -> FiguresTable | None:
+    if broker.address is None:
+        broker.error = "no master is registered under this name"
+        return None
+    try:
+        broker.runtime = await admin.broker_runtime(broker.address)
+        return await admin.overviews.figures(broker.address)
+    except MQError as error:
+        broker.error, broker.refused = str(error), isinstance(error, AccessDenied | NoPermission)
+        return None
+
+
+def _add_topics(topics: dict[str, TopicView], broker: str, figures: FiguresTable) -> None:
+    for each in figures.topics:
+        view = topics.get(each.name)
+        if view is None:
+            view = topics[each.name] = TopicView(each.name, "normal")
+        view.brokers.append(broker)
+        view.read_queues += each.read_queues
+        view.write_queues += each.write_queues
+        view.permission |= each.permission
+        view.order = view.order or each.order
+        view.messages += each.messages
+        view.sent += each.sent
+        view.last_store_ms = max(view.last_store_ms, each.last_store_ms)
+
+
+def _add_groups(groups: dict[str, GroupView], figures: FiguresTable) -> None:
+    for each in figures.groups:
+        view = groups.get(each.name)
+        if view is None:
+            view = groups[each.name] = GroupView(each.name, is_system_group(each.name))
+        view.members.update(each.members)
+        view.differs = view.differs or each.differs
+        view.enabled = view.enabled and each.enabled
+        for at in each.topics:
+            known = view.topics.get(at.topic)
+            if known is None:
+                known = view.topics[at.topic] = ConsumedTopic()
+            known.consumed += at.consumed
+            known.lag += at.lag
+            known.delay_ms = max(known.delay_ms, at.delay_ms)
+
+
+def _join(snapshot: Snapshot) -> None:
+    own = {*snapshot.brokers, *(each.cluster for each in snapshot.brokers.values())}
+    for name, topic in snapshot.topics.items():
+        topic.kind = kind_of(name, own)
+    for name in sorted(snapshot.groups):
+        for topic_name in snapshot.groups[name].topics:
+            if topic_name in snapshot.topics:
+                snapshot.topics[topic_name].groups.append(name)
+        letters = snapshot.topics.get(DEAD_LETTER_PREFIX + name)
+        snapshot.groups[name].dead_letters = letters.messages if letters is not None else 0

@@ -1,0 +1,155 @@
+"""One broker: what it does, what its store holds, its replicas, its settings, and changing one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.console.cluster.broker_line import BrokerLine
+from pyromq.console.cluster.clients import Clients
+from pyromq.console.cluster.snapshot import MASTER, BrokerView
+from pyromq.console.security.accounts import Role
+from pyromq.console.view.routing import change, view
+from pyromq.console.view.table import Table
+from pyromq.console.view.visit import Visit, address, or_error
+from pyromq.errors import MQError, QueryNotFound, Unavailable, UsageError
+from pyromq.remoting.bodies import TopicFigures
+
+REPLICA_SECONDS = 2.0  # that each replica has to answer
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What one process of a broker says, or why it says nothing."""
+
+    broker_id: int
+    address: str
+    line: BrokerLine | None
+    error: str = ""
+
+
+async def broker(visit: Visit) -> Response:
+    clients = await visit.clients()
+    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
+    replicas = await asyncio.gather(*(_replica(admin, found, each) for each in found.addresses))
+    line = next((each.line for each in replicas if each.line is not None), BrokerLine(found))
+    table = None
+    figures = await or_error(admin.overviews.figures(found.address or "")) if found.address else None
+    if figures is not None and not isinstance(figures, MQError):
+        table = Table[TopicFigures](
+            figures.topics,
+            visit.query,
+            columns={
+                "topic": lambda each: each.name.casefold(),
+                "queues": lambda each: (each.read_queues, each.name),
+                "messages": lambda each: (each.messages, each.name),
+                "last": lambda each: (each.last_store_ms, each.name),
+            },
+            sort="-messages",
+            text=lambda each: each.name,
+        )
+    return visit.show(
+        "broker.html", broker=found, line=line, replicas=replicas, table=table, figures=figures, page="state"
+    )
+
+
+async def settings(visit: Visit) -> Response:
+    clients = await visit.clients()
+    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
+    broker_id = _broker_id(visit.query.get("id", ""), found)
+    table = Table[tuple[str, str]](
+        sorted((await admin.broker_config(found.addresses[broker_id])).items()),
+        {"rows": "500", **visit.query},
+        columns={"setting": lambda each: each[0].casefold(), "value": lambda each: (each[1].casefold(), each[0])},
+        sort="setting",
+        text=" ".join,
+    )
+    return visit.show("broker_settings.html", broker=found, broker_id=broker_id, table=table, page="settings")
+
+
+async def change_form(visit: Visit) -> Response:
+    """One setting: its value, a field for another, and with that in the address what would change."""
+    clients, query = await visit.clients(), visit.query
+    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
+    broker_id = _broker_id(query.get("id", ""), found)
+    name = query.get("setting", "")
+    before = _value(await admin.broker_config(found.addresses[broker_id]), name, found)
+    return visit.show(
+        "broker_change.html",
+        broker=found,
+        broker_id=broker_id,
+        setting=name,
+        before=before,
+        after=query["value"].strip() if "value" in query else None,
+    )
+
+
+async def save(visit: Visit) -> Response:
+    """Change one setting, if it still is what was shown; what the broker says of it afterwards is what is told."""
+    clients, form = await visit.clients(), visit.form
+    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
+    broker_id = _broker_id(form.get("id", ""), found)
+    at, name, value = found.addresses[broker_id], form.get("setting", ""), form.get("value", "").strip()
+    before = _value(await admin.broker_config(at), name, found)
+    if before != form.get("before", ""):
+        raise UsageError(f"nothing was changed: {name} is {before!r} by now, not {form.get('before', '')[:200]!r}")
+    await admin.servers.change_settings(at, {name: value})
+    now = (await admin.broker_config(at)).get(name)
+    text = f"{name} of broker {found.name} is {now!r} now; it was {before!r}."
+    if now != value:
+        text = (
+            f"Broker {found.name} has taken {value!r} for {name}, and still says {now!r}: "
+            "some settings hold from its next start on."
+        )
+    return visit.done(text, address("brokers", found.name, "settings", id=broker_id or None, filter=name))
+
+
+async def _find(clients: Clients, name: str) -> BrokerView:
+    snapshot = await clients.snapshot_with(name, lambda each: each.brokers)
+    if name not in snapshot.brokers:
+        there = ", ".join(sorted(snapshot.brokers)[:20]) or "none"
+        raise QueryNotFound(f"broker {name} is not registered; there is {there}")
+    return snapshot.brokers[name]
+
+
+def _broker_id(text: str, broker: BrokerView) -> int:
+    """Return which of a broker's processes is meant: the master unless another is named. Raises `UsageError`."""
+    if not text and broker.addresses:
+        return min(broker.addresses)
+    if not text.isdecimal() or len(text) > 18 or int(text) not in broker.addresses:
+        raise UsageError(
+            f"broker {broker.name} has no id {text[:40]!r}; it has {', '.join(map(str, broker.addresses))}"
+        )
+    return int(text)
+
+
+def _value(config: dict[str, str], name: str, broker: BrokerView) -> str:
+    if name not in config:
+        raise QueryNotFound(f"broker {broker.name} has no setting {name[:100]!r}")
+    return config[name]
+
+
+async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Replica:
+    at = broker.addresses[broker_id]
+    if broker_id == MASTER:  # whom the snapshot has asked
+        line = BrokerLine(broker) if broker.runtime else None
+        return Replica(broker_id, at, line, broker.error or "")
+    try:
+        async with asyncio.timeout(REPLICA_SECONDS):
+            return Replica(broker_id, at, BrokerLine(broker, await admin.broker_runtime(at)))
+    except TimeoutError:
+        error: MQError = Unavailable(f"{at} does not answer within {REPLICA_SECONDS:g} s")
+    except MQError as failure:
+        error = failure
+    return Replica(broker_id, at, None, str(error))
+
+
+ROUTES = [
+    view("/brokers/{name}", broker),
+    view("/brokers/{name}/settings", settings),
+    view("/brokers/{name}/change", change_form, needs=Role.ADMIN),
+    change("/brokers/{name}/change", save, needs=Role.ADMIN, what="change setting"),
+]

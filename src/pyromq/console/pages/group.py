@@ -1,0 +1,214 @@
+"""One group: how far behind, who is in it and has which queue, what they want; its settings; going on elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.offsets import QueueProgress
+from pyromq.console.cluster.clients import Clients
+from pyromq.console.search.query import moment
+from pyromq.console.security.accounts import Role
+from pyromq.console.view.chart import Line
+from pyromq.console.view.routing import change, view
+from pyromq.console.view.table import Table
+from pyromq.console.view.visit import Visit, address, or_error
+from pyromq.errors import ConsumerNotOnline, GroupNotFound, MQError, UsageError
+from pyromq.message import MessageQueue
+from pyromq.plural import counted
+from pyromq.remoting.bodies import ConsumerRunning
+
+MEMBER_SECONDS = 2.0  # that members have to say which queues are theirs
+PLACES = {"begin": "the first message", "end": "the end", "time": "a time", "offset": "an offset"}
+
+
+async def group(visit: Visit) -> Response:
+    name = visit.path["name"]
+    clients = await visit.clients()
+    admin = await clients.admin()
+    snapshot = await clients.snapshot_with(name, lambda each: each.groups)
+    if name not in snapshot.groups and not snapshot.silent:
+        raise GroupNotFound(f"group {name} does not exist")
+    progress, state, configs, owners = await asyncio.gather(
+        or_error(admin.group_progress(name)),
+        or_error(admin.group_state(name)),
+        or_error(admin.group_configs(name)),
+        _owners(admin, name),
+    )
+    table = None
+    if not isinstance(progress, MQError):
+        table = Table[QueueProgress](
+            progress,
+            visit.query,
+            columns={"queue": lambda each: each.queue, "lag": lambda each: (each.lag, each.queue)},
+            sort="queue",
+            text=lambda each: " ".join((each.queue.topic, each.queue.broker_name, *owners.get(each.queue, []))),
+        )
+    locks = {} if isinstance(state, MQError) or state.locks is None else {each.queue: each for each in state.locks}
+    history = visit.history
+    return visit.show(
+        "group.html",
+        name=name,
+        group=snapshot.groups.get(name),
+        snapshot=snapshot,
+        table=table,
+        progress=progress,
+        state=state,
+        configs=configs,
+        owners=owners,
+        locks=locks,
+        lag_line=Line("lag", history.values("lag", name)),
+        delay_line=Line("oldest waits", history.values("delay", name), "two"),
+        out_line=Line("consumed", history.rates("consumed", name)),
+    )
+
+
+async def reset_form(visit: Visit) -> Response:
+    """Where a group goes on now and where it would: queue by queue, before anything is changed."""
+    name, query = visit.path["name"], visit.query
+    clients = await visit.clients()
+    snapshot = await clients.snapshot()
+    view_of = snapshot.groups.get(name)
+    topics = sorted(view_of.topics) if view_of is not None else []
+    rows, error = [], None
+    topic, to = query.get("topic", "").strip(), query.get("to", "")
+    if topic and to:
+        try:
+            rows = await preview(clients, name, topic, to, query.get("at", ""))
+        except MQError as wrong:
+            error = wrong
+    members = view_of.members if view_of is not None else set()
+    return visit.show(
+        "group_reset.html",
+        status=400 if error else 200,
+        name=name,
+        topics=topics,
+        topic=topic,
+        to=to or "time",
+        at=query.get("at", ""),
+        rows=rows,
+        error=error,
+        members=members,
+        places=PLACES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Where a group goes on in a queue, and where it would; `end` is the offset of the next message."""
+
+    queue: MessageQueue
+    now: int | None
+    then: int
+    end: int
+
+    @property
+    def change(self) -> int:
+        """Messages that come once more (above 0), or are passed over (below)."""
+        return (self.now or 0) - self.then
+
+
+async def preview(clients: Clients, group: str, topic: str, to: str, at: str) -> list[Move]:
+    """Return what resetting would do, in order of queues. Raises `UsageError` and what brokers say."""
+    if to not in PLACES:
+        raise UsageError(f"to={to[:20]!r}: there is {', '.join(PLACES)}")
+    reader = await clients.reader()
+    bounds = await reader.bounds([topic])
+    committed = await reader.committed(bounds, group)
+    if to == "time":
+        time_ms = moment(at)
+        if time_ms is None:
+            raise UsageError("say the time to go on at")
+        found = await asyncio.gather(*(reader.first_since(queue, time_ms, each) for queue, each in bounds.items()))
+        places = dict(zip(bounds, found, strict=True))
+    elif to == "offset":
+        if not at.strip().isdecimal() or len(at.strip()) > 18:
+            raise UsageError(f"{at[:30]!r} is no offset: write a whole number, it is for every queue")
+        offset = int(at)
+        places = {queue: min(max(offset, least), most) for queue, (least, most) in bounds.items()}
+    else:
+        places = {queue: least if to == "begin" else most for queue, (least, most) in bounds.items()}
+    return [Move(queue, committed[queue], places[queue], bounds[queue][1]) for queue in sorted(bounds)]
+
+
+async def reset(visit: Visit) -> Response:
+    """Members that are online are told by the broker, which knows times only; without any, offsets are stored."""
+    name, form = visit.path["name"], visit.form
+    topic, to, at = form.get("topic", ""), form.get("to", ""), form.get("at", "")
+    clients = await visit.clients()
+    admin = await clients.admin()
+    moves = await preview(clients, name, topic, to, at)
+    if await _is_online(admin, name):
+        if to == "offset":
+            raise UsageError(
+                f"nothing was changed: members of {name} are online, and would not notice; stop them, or choose a time"
+            )
+        time_ms = {"begin": 0, "end": None}.get(to, moment(at))
+        offsets = await admin.reset_offset(name, topic, time_ms)
+        how = "its members were told"
+    else:
+        for move in moves:
+            await admin.commit_offset(name, move.queue, move.then)
+        offsets, how = {move.queue: move.then for move in moves}, "nobody of it is online"
+    told = ", ".join(
+        f"{queue.broker_name}:{queue.queue_id} → {offset}" for queue, offset in sorted(offsets.items())[:16]
+    )
+    return visit.done(
+        f"Group {name} goes on elsewhere in {counted(len(offsets), 'queue')} of {topic}; {how}. {told}",
+        address("groups", name),
+    )
+
+
+async def alter(visit: Visit) -> Response:
+    name = visit.path["name"]
+    admin = await (await visit.clients()).admin()
+    await admin.alter_group(
+        name,
+        retries=visit.whole("retries", most=10_000),
+        retry_queues=visit.whole("retry_queues", least=1, most=1000),
+        enabled="enabled" in visit.form,
+        broadcast="broadcast" in visit.form,
+    )
+    return visit.done(f"Settings of group {name} are changed.", address("groups", name))
+
+
+async def delete(visit: Visit) -> Response:
+    name = visit.path["name"]
+    if visit.form.get("name") != name:
+        raise UsageError(f"nothing was deleted: type the group's name, {name}, to delete it")
+    await (await (await visit.clients()).admin()).delete_group(name)
+    return visit.done(f"Group {name} is deleted.", "/groups")
+
+
+async def _owners(admin: AsyncAdmin, group: str) -> dict[MessageQueue, list[str]]:
+    """Return which members say that they have a queue; who does not answer soon is left out."""
+    try:
+        async with asyncio.timeout(MEMBER_SECONDS):
+            states = await admin.members.all_running(group)
+    except (MQError, TimeoutError):
+        return {}
+    owners: dict[MessageQueue, list[str]] = {}
+    for client_id, running in states.items():
+        if isinstance(running, ConsumerRunning):
+            for queue in running.queues:
+                owners.setdefault(queue, []).append(client_id)
+    return owners
+
+
+async def _is_online(admin: AsyncAdmin, group: str) -> bool:
+    try:
+        return bool((await admin.consumer_connection(group)).connections)
+    except ConsumerNotOnline:
+        return False
+
+
+ROUTES = [
+    view("/groups/{name}", group),
+    view("/groups/{name}/reset", reset_form, needs=Role.OPERATOR),
+    change("/groups/{name}/reset", reset, needs=Role.OPERATOR, what="reset offsets"),
+    change("/groups/{name}/alter", alter, needs=Role.ADMIN, what="change group"),
+    change("/groups/{name}/delete", delete, needs=Role.ADMIN, what="delete group"),
+]

@@ -1,0 +1,50 @@
+"""One message: its body, its properties, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from pyromq.console.search.bodies import BodyView
+from pyromq.console.view.routing import view
+from pyromq.console.view.visit import Visit
+from pyromq.errors import MQError, UsageError
+from pyromq.message import MessageQueue, Property, StoredMessage
+
+LIFE_SECONDS = 10.0  # it asks for every group of the topic
+
+
+async def message(visit: Visit) -> Response:
+    found = await stored(visit)
+    admin = await (await visit.clients()).admin()
+    try:
+        async with asyncio.timeout(LIFE_SECONDS):
+            life = await admin.message_life(found.message_id, found.original_topic)
+        error = None
+    except (MQError, TimeoutError) as failed:
+        life, error = [], str(failed) or f"no answer within {LIFE_SECONDS:g} s"
+    return visit.show("message.html", message=found, body=BodyView(found), life=life, life_error=error, names=Property)
+
+
+async def body(visit: Visit) -> Response:
+    """The body as a file, byte for byte."""
+    found = await stored(visit)
+    view_of = BodyView(found)
+    name = quote(f"{found.topic}-{found.queue_id}-{found.queue_offset}.{'json' if view_of.kind == 'json' else 'bin'}")
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
+    return Response(view_of.data, media_type="application/octet-stream", headers=headers)
+
+
+async def stored(visit: Visit) -> StoredMessage:
+    """Return the message at the place that the address names."""
+    at = visit.path
+    if not (at["queue"].isdecimal() and at["offset"].isdecimal()):
+        raise UsageError(f"queue {at['queue'][:20]!r} and offset {at['offset'][:20]!r} are numbers")
+    queue = MessageQueue(at["topic"], at["broker"], int(at["queue"]))
+    return await (await (await visit.clients()).admin()).view_at(queue, int(at["offset"]))
+
+
+_PLACE = "/message/{topic}/{broker}/{queue}/{offset}"
+ROUTES = [view(_PLACE, message), view(_PLACE + "/body", body)]

@@ -1,0 +1,88 @@
+"""The first page: is everything well, how much goes through, who is behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+
+from pyromq.client.admin.doctor.diagnosis import diagnose
+from pyromq.client.admin.doctor.finding import Finding
+from pyromq.console.cluster.broker_line import BrokerLine
+from pyromq.console.cluster.snapshot import GroupView, Snapshot
+from pyromq.console.view.chart import Line
+from pyromq.console.view.routing import view
+from pyromq.console.view.visit import Visit, address
+from pyromq.errors import MQError
+from pyromq.plural import counted
+
+SHOWN = 8  # groups and topics
+DISK_WARNING = 0.85
+
+
+async def overview(visit: Visit) -> Response:
+    clients = await visit.clients()
+    snapshot = await clients.snapshot()
+    history = visit.history
+    topics = [each for each in snapshot.topics.values() if each.kind == "normal"]
+    busiest = sorted(topics, key=lambda each: (-(history.rate("sent", each.name) or 0), -each.messages, each.name))
+    return visit.show(
+        "overview.html",
+        snapshot=snapshot,
+        brokers=[BrokerLine(each) for each in snapshot.brokers.values()],
+        problems=_problems(snapshot),
+        topics=topics,
+        busiest=busiest[:SHOWN],
+        behind=_behind(snapshot)[:SHOWN],
+        groups=[each for each in snapshot.groups.values() if not each.is_system],
+        lag=sum(each.lag for each in snapshot.groups.values()),
+        into=Line("in", history.rates("sent")),
+        out=Line("out", history.rates("consumed"), "two"),
+        behind_line=Line("lag", history.values("lag")),
+    )
+
+
+async def doctor(visit: Visit) -> Response:
+    """What `pyromq doctor` finds, asked now; a page of its own, for it takes as long as a dead broker's deadline."""
+    topic = visit.query.get("topic") or None
+    config = visit.console.config
+    try:
+        async with asyncio.timeout(30):
+            found = await diagnose(config.namesrv, topic, connections=config.connections)
+    except MQError as error:
+        found = [Finding("doctor", False, str(error))]
+    return visit.show("doctor.html", findings=found, topic=topic or "")
+
+
+def _problems(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """Return what needs a look, worst first: how bad, what, and where."""
+    found = [("bad", f"Broker {each.name}: {each.error}", "/doctor") for each in snapshot.silent]
+    for broker in snapshot.brokers.values():
+        line = BrokerLine(broker)
+        if line.refusal:
+            found.append(("bad", f"Broker {broker.name} takes no messages: {line.refusal}", "/doctor"))
+        elif line.disk is not None and line.disk >= DISK_WARNING:
+            found.append(("warn", f"Broker {broker.name}: its disk is {line.disk:.0%} full", "/doctor"))
+        if fault := broker.runtime.get("pyromqPermissionsFault"):
+            found.append(("bad", f"Broker {broker.name}: its files of accounts are broken: {fault}", "/doctor"))
+    for group in snapshot.groups.values():
+        where = address("groups", group.name)
+        if group.differs:
+            found.append(("bad", f"Members of group {group.name} subscribe differently, and miss messages", where))
+        if group.lag and not group.members and not group.is_system:
+            text = f"Group {group.name} is {counted(group.lag, 'message')} behind, and nobody of it is online"
+            found.append(("warn", text, where))
+    letters = sum(each.dead_letters for each in snapshot.groups.values())
+    if letters:
+        text = f"{counted(letters, 'dead letter')}: messages that groups gave up"
+        found.append(("note", text, "/dead-letters"))
+    return sorted(found, key=lambda each: ("bad", "warn", "note").index(each[0]))
+
+
+def _behind(snapshot: Snapshot) -> list[GroupView]:
+    """Return the groups that lack messages, those that wait longest first."""
+    late = [each for each in snapshot.groups.values() if each.lag > 0]
+    return sorted(late, key=lambda each: (-each.delay_ms, -each.lag, each.name))
+
+
+ROUTES = [view("/", overview), view("/doctor", doctor)]

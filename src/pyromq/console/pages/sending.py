@@ -1,0 +1,101 @@
+"""Sending a message: a new one, or another one's copy, changed or not, to its topic or to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from pyromq.console.search.bodies import FORMS, BodyView, encoded
+from pyromq.console.search.query import moment
+from pyromq.console.security.accounts import Role
+from pyromq.console.view.routing import change, view
+from pyromq.console.view.visit import Visit, address
+from pyromq.errors import MQError, UsageError
+from pyromq.message import RESERVED_PROPERTIES, Message, MessageQueue, SendStatus
+
+NO_PROPERTY = RESERVED_PROPERTIES  # what producers and brokers write themselves
+
+
+async def form(visit: Visit) -> Response:
+    """An empty form, or with `topic`, `broker`, `queue`, `offset` one that is filled with that message."""
+    query = visit.query
+    if not query.get("broker"):
+        return await _shown(visit, {"topic": query.get("topic", ""), "form": "text"})
+    if not (query.get("queue", "").isdecimal() and query.get("offset", "").isdecimal()):
+        raise UsageError("a message is named by topic, broker, queue and offset")
+    queue = MessageQueue(query.get("topic", ""), query["broker"], int(query["queue"]))
+    message = await (await (await visit.clients()).admin()).view_at(queue, int(query["offset"]))
+    body = BodyView(message)
+    if body.error is not None or body.is_damaged:
+        raise UsageError(f"this message cannot be copied: {body.error or 'its body does not match its checksum'}")
+    own = {name: value for name, value in message.properties.items() if name not in NO_PROPERTY}
+    fields = {
+        "topic": message.original_topic,
+        "tag": message.tags or "",
+        "keys": " ".join(message.keys),
+        "properties": "\n".join(f"{name}={value}" for name, value in own.items()),
+        "form": "hex" if body.kind == "binary" else "text",
+        "body": body.data.hex() if body.kind == "binary" else body.text,
+        "copy_of": message.message_id,
+    }
+    return await _shown(visit, fields)
+
+
+async def send(visit: Visit) -> Response:
+    form = visit.form
+    try:
+        message = message_of(form)
+        result = await (await (await visit.clients()).producer()).send(message)
+    except MQError as error:
+        return await _shown(visit, form, error=visit.failed(error))
+    queue = result.queue
+    link = address("message", queue.topic, queue.broker_name, str(queue.queue_id), str(result.queue_offset))
+    if message.is_timed or message.delay_level:
+        return visit.done(
+            f"Message {result.message_id} is stored; it waits for its time.", address("messages", topic=message.topic)
+        )
+    text = f"Message {result.message_id} is stored in queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
+    if result.status is not SendStatus.OK:
+        text += f", but less safely: {result.status.value}"
+    return visit.done(
+        f"{text}, offset {result.queue_offset}.",
+        address("messages", topic=message.topic),
+        link=link,
+        link_text="Show it",
+    )
+
+
+def message_of(fields: Mapping[str, str]) -> Message:
+    """Return the message that a form describes. Raises `UsageError` and `IllegalMessage`."""
+    how = fields.get("form", "text")
+    if how not in FORMS:
+        raise UsageError(f"form={how[:20]!r}: a body is written as {' or '.join(FORMS)}")
+    properties = {}
+    for line in fields.get("properties", "").splitlines():
+        if line.strip():
+            name, sign, value = line.partition("=")
+            if not sign:
+                raise UsageError(f"property {line[:60]!r}: write name=value")
+            properties[name.strip()] = value
+    return Message(
+        fields.get("topic", "").strip(),
+        encoded(fields.get("body", ""), how),
+        tags=fields.get("tag", "").strip() or None,
+        keys=tuple(fields.get("keys", "").split()),
+        properties=properties,
+        deliver_at=moment(fields.get("deliver_at", "")),
+    )
+
+
+async def _shown(visit: Visit, values: Mapping[str, str], *, error: MQError | None = None) -> Response:
+    snapshot = await (await visit.clients()).snapshot()
+    names = sorted(each.name for each in snapshot.topics.values() if each.kind == "normal")
+    status = 400 if error is not None else 200
+    return visit.show("send.html", status=status, fields=values, error=error, topic_names=names, forms=FORMS)
+
+
+ROUTES = [
+    view("/send", form, needs=Role.OPERATOR),
+    change("/send", send, needs=Role.OPERATOR, what="send message"),
+]

@@ -1,0 +1,97 @@
+"""Half messages that nobody has decided on: which there are, what is in one, committing it or rolling it back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from starlette.responses import Response
+
+from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
+from pyromq.client.decision import Decision
+from pyromq.console.search.bodies import BodyView
+from pyromq.console.security.accounts import Role
+from pyromq.console.view.routing import change, view
+from pyromq.console.view.table import Table
+from pyromq.console.view.visit import Visit
+from pyromq.errors import MQError, UsageError
+
+MOST_LISTED = 2000  # of one question; more are counted as more
+DONE = {Decision.COMMIT: "committed: consumers see it", Decision.ROLLBACK: "rolled back: nobody will see it"}
+
+
+async def transactions(visit: Visit) -> Response:
+    clients = await visit.clients()
+    group, topic = visit.query.get("group", "").strip(), visit.query.get("topic", "").strip()
+    found, is_cut = await _undecided(await clients.half_messages(), group or None, topic or None)
+    table = Table[HalfMessage](
+        found,
+        visit.query,
+        columns={
+            "sent": lambda each: each.born_ms,
+            "group": lambda each: (each.producer_group, each.born_ms),
+            "topic": lambda each: (each.topic or "", each.born_ms),
+            "checks": lambda each: (each.checks, each.born_ms),
+        },
+        sort="sent",
+        text=lambda each: " ".join((each.message_id, each.producer_group, each.topic or "", *each.keys)),
+    )
+    return visit.show(
+        "transactions.html",
+        table=table,
+        is_cut=is_cut,
+        group=group,
+        topic=topic,
+        now_ms=visit.console.clock.now_ms(),
+        snapshot=await clients.snapshot(),
+    )
+
+
+async def transaction(visit: Visit) -> Response:
+    client = await (await visit.clients()).half_messages()
+    half = await _find(visit, client)
+    body, error = None, None
+    try:
+        body = BodyView(await client.content(half))
+    except MQError as failed:
+        error = failed
+    return visit.show("transaction.html", half=half, body=body, error=error, now_ms=visit.console.clock.now_ms())
+
+
+async def decide(visit: Visit) -> Response:
+    wanted = {"commit": Decision.COMMIT, "rollback": Decision.ROLLBACK}.get(visit.form.get("decision", ""))
+    if wanted is None:
+        raise UsageError("nothing was decided: say commit or rollback")
+    client = await (await visit.clients()).half_messages()
+    half = await _find(visit, client)
+    await client.decide(half, wanted)
+    return visit.done(f"Half message {half.message_id} is {DONE[wanted]}.", "/transactions")
+
+
+async def _undecided(client: AsyncHalfMessages, group: str | None, topic: str | None) -> tuple[list[HalfMessage], bool]:
+    """Return what is undecided, and whether there is more."""
+    found: list[HalfMessage] = []
+    async with aclosing(client.undecided(group, topic)) as undecided:
+        async for half in undecided:
+            if len(found) == MOST_LISTED:
+                return found, True
+            found.append(half)
+    return found, False
+
+
+async def _find(visit: Visit, client: AsyncHalfMessages) -> HalfMessage:
+    try:
+        async with asyncio.timeout(visit.console.config.search_seconds):
+            return await client.find(visit.path["id"])
+    except TimeoutError:
+        raise UsageError(
+            f"half message {visit.path['id'][:60]} was not found among the oldest that could be read in "
+            f"{visit.console.config.search_seconds:g} s"
+        ) from None
+
+
+ROUTES = [
+    view("/transactions", transactions),
+    view("/transactions/{id}", transaction),
+    change("/transactions/{id}", decide, needs=Role.OPERATOR, what="decide transaction"),
+]

@@ -1,0 +1,85 @@
+"""Whether a message is one that is looked for: text anywhere in it, or an expression over properties and body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pyromq.errors import UndecodableBody
+from pyromq.filter.sql import SqlFilter, check_sql
+from pyromq.message import StoredMessage, encode_properties
+
+Test = Callable[[StoredMessage], bool]
+
+BODY = "body_"  # before the names of a JSON body's fields, in expressions
+MOST_FIELDS = 200  # of one body
+SEPARATORS = re.compile("[\x01\x02]")
+
+# A record whose sysFlag says that its body is compressed: magic, 31 bytes, a last byte of the flag that is odd.
+_ODD = b"".join(re.escape(bytes([each])) for each in range(1, 256, 2))
+_COMPRESSED = re.compile(rb"\xda\xa3\x20\xa7.{31}[" + _ODD + b"]", re.DOTALL)
+
+
+class TextMatch:
+    """Text in body, properties, keys, tag or id, as it is written; upper and lower case differ.
+
+    `may_be_in` tells of many records at once that none of them has it, which is what makes a million quick.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._needle = text.encode()
+        self._text = text
+
+    def may_be_in(self, raw: bytes | memoryview) -> bool:
+        data = bytes(raw)
+        return self._needle in data or _COMPRESSED.search(data) is not None
+
+    def accepts(self, message: StoredMessage) -> bool:
+        try:
+            body = message.body
+        except UndecodableBody:
+            body = message.stored_body
+        return (
+            self._needle in body
+            or self._text in message.property_text
+            or self._text.upper() in (message.message_id, message.offset_message_id)
+        )
+
+
+class SqlMatch:
+    """An SQL92 expression; fields of a JSON body are `body_name`, and `body_item_sku` within another."""
+
+    def __init__(self, expression: str) -> None:
+        self.filter: SqlFilter = check_sql(expression)
+        self.of_body = re.search(rf"\b{BODY}", expression) is not None
+
+    def may_be_in(self, raw: bytes | memoryview) -> bool:
+        return True
+
+    def accepts(self, message: StoredMessage) -> bool:
+        if not self.of_body:
+            return self.filter.accepts_properties(message.property_text)
+        try:
+            fields = _flat(msgspec.json.decode(message.body))
+        except (UndecodableBody, msgspec.DecodeError, UnicodeDecodeError):
+            fields = {}
+        return self.filter.accepts_properties(encode_properties({**message.properties, **fields}))
+
+
+def _flat(value: Any) -> dict[str, str]:
+    """Return the plain values in a JSON value by their path."""
+    found: dict[str, str] = {}
+    left: list[tuple[str, Any]] = [(BODY[:-1], value)]
+    while left and len(found) < MOST_FIELDS:
+        path, each = left.pop()
+        if isinstance(each, dict):
+            left += [(f"{path}_{name}", inner) for name, inner in each.items()]
+        elif isinstance(each, list):
+            left += [(f"{path}_{number}", inner) for number, inner in enumerate(each[:20])]
+        elif each is not None:
+            text = str(each).lower() if isinstance(each, bool) else str(each)
+            found[SEPARATORS.sub(" ", path)] = SEPARATORS.sub(" ", text)
+    return found

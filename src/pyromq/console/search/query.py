@@ -1,0 +1,65 @@
+"""What somebody looks for: the fields of the search form, as they are in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyromq.errors import UsageError
+
+WAYS = ("any", "id", "key", "tag", "text", "sql")
+LIMITS = (20, 50, 100, 500)
+MOST_TEXT = 1000  # characters looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`by` is one of `WAYS`; times are ms since 1970, both ends included; `before` is where an earlier page ended."""
+
+    topic: str = ""
+    text: str = ""
+    by: str = "any"
+    since_ms: int | None = None
+    until_ms: int | None = None
+    queue: str = ""
+    limit: int = 50
+    before: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Query:
+        """Return what an address says. Raises `UsageError`."""
+        by = query.get("by") or "any"
+        if by not in WAYS:
+            raise UsageError(f"by={by[:40]!r}: there is {', '.join(WAYS)}")
+        text = query.get("q", "").strip()
+        if len(text) > MOST_TEXT:
+            raise UsageError(f"the text has {len(text)} characters, at most {MOST_TEXT} are looked for")
+        limit = query.get("limit", "")
+        return cls(
+            topic=query.get("topic", "").strip(),
+            text=text,
+            by=by,
+            since_ms=moment(query.get("since", "")),
+            until_ms=moment(query.get("until", "")),
+            queue=query.get("queue", "").strip(),
+            limit=int(limit) if limit.isdecimal() and int(limit) in LIMITS else 50,
+            before=query.get("before", ""),
+        )
+
+
+def moment(text: str) -> int | None:
+    """Return a time as ms since 1970: `2026-11-22T17:00` (UTC unless it says another zone) or a number of ms.
+
+    Raises `UsageError`.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    if text.isdecimal() and len(text) < 16:
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text[:60]!r} is no time: write 2026-11-22T17:00, or ms since 1970") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)

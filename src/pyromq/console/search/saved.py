@@ -1,0 +1,50 @@
+"""Searches that somebody gave a name: by account, in one JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from pyromq.errors import UsageError
+
+MOST_SEARCHES = 100  # of one account
+MOST_NAME, MOST_QUERY = 80, 2000  # characters
+
+
+class SavedSearches:
+    """Names with the query of an address, such as `topic=orders&q=4711`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._by_account: dict[str, dict[str, str]] = {}
+        if path.exists():
+            try:
+                self._by_account = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
+            except msgspec.DecodeError as error:
+                raise UsageError(f"the console's saved searches in {path} cannot be read: {error}") from error
+
+    def of(self, account: str) -> dict[str, str]:
+        return dict(sorted(self._by_account.get(account, {}).items()))
+
+    def save(self, account: str, name: str, query: str) -> None:
+        """Keep a search under a name, instead of the one that had it. Raises `UsageError`."""
+        name = name.strip()
+        if not name or len(name) > MOST_NAME or len(query) > MOST_QUERY:
+            raise UsageError(
+                f"a search needs a name of at most {MOST_NAME} characters, and {MOST_QUERY} at most itself"
+            )
+        own = {**self._by_account.get(account, {}), name: query}
+        if len(own) > MOST_SEARCHES:
+            raise UsageError(f"there are {MOST_SEARCHES} saved searches already; delete one first")
+        self._write({**self._by_account, account: own})
+
+    def delete(self, account: str, name: str) -> None:
+        own = {key: each for key, each in self._by_account.get(account, {}).items() if key != name}
+        self._write({**self._by_account, account: own})
+
+    def _write(self, searches: dict[str, dict[str, str]]) -> None:
+        draft = self._path.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(searches), indent=2) + b"\n")
+        draft.replace(self._path)
+        self._by_account = searches

@@ -1,0 +1,156 @@
+"""One box for everything: a message by id, by key, by what is in it; in one topic, or in all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pyromq.client.admin.side_by_side import each_of
+from pyromq.console.cluster.clients import Clients
+from pyromq.console.search.matching import SqlMatch, TextMatch
+from pyromq.console.search.query import Query
+from pyromq.console.search.scanning import Everything, Found, Match, Scan, bounds_between, narrowed
+from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import NOT_FOR_CLIENTS
+from pyromq.plural import counted
+
+R = TypeVar("R")
+
+_ID = re.compile(r"[0-9A-Fa-f]{32}([0-9A-Fa-f]{24})?\Z")
+
+
+@dataclass(slots=True)
+class Result:
+    """What was found, and how: `said` is for people. `failed` are topics that could not be looked at, and why."""
+
+    found: Found
+    said: str
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        return self.found.messages
+
+
+class Search:
+    """Runs one query."""
+
+    def __init__(self, clients: Clients, query: Query, *, seconds: float) -> None:
+        self._clients = clients
+        self._query = query
+        self._seconds = seconds
+
+    async def run(self) -> Result:
+        """Return what is found. Raises `UsageError`, `SubscriptionParseFailed` and what the brokers say."""
+        query = self._query
+        if query.by in ("any", "id") and _ID.match(query.text):
+            found = await self._by_id(query.text.upper())
+            if found or query.by == "id":
+                return Result(Found(found), "by its id")
+        elif query.by == "id":
+            return Result(Found(), "an id has 32 or 56 hex digits")
+        if query.by in ("any", "key") and query.text:
+            result = await self._by_key(query.text)
+            if result.messages or query.by == "key":
+                return result
+        return await self._scan()
+
+    async def topics(self) -> list[str]:
+        """Return the topics to look in: the one that is named, or all that hold messages, fullest last."""
+        if self._query.topic:
+            return [self._query.topic]
+        snapshot = await self._clients.snapshot()
+        full = [each for each in snapshot.topics.values() if each.messages and each.name not in NOT_FOR_CLIENTS]
+        return [each.name for each in sorted(full, key=lambda each: (each.kind != "normal", each.messages))]
+
+    async def _by_id(self, message_id: str) -> list[StoredMessage]:
+        admin = await self._clients.admin()
+        topics = await self.topics()
+
+        async def look(topic: str) -> StoredMessage | None:
+            try:
+                found = await admin.query_by_key(topic, message_id, 1)
+                return found[0] if found else None
+            except MQError:
+                return None  # another topic may have it
+
+        found = {}
+        for message in await each_of(look, topics):
+            if message is not None:
+                found[message.offset_message_id] = message
+        if not found:
+            try:
+                message = await admin.view(message_id)
+            except MQError:
+                return []
+            found[message.offset_message_id] = await _named(self._clients, message)
+        return sorted(found.values(), key=lambda each: each.store_ms, reverse=True)
+
+    async def _by_key(self, key: str) -> Result:
+        admin, query = await self._clients.admin(), self._query
+        failed: dict[str, str] = {}
+
+        async def look(topic: str) -> list[StoredMessage]:
+            try:
+                return await admin.query_by_key(
+                    topic, key, query.limit, begin_ms=query.since_ms or 0, end_ms=query.until_ms
+                )
+            except QueryNotFound:
+                return []
+            except (NoPermission, TopicNotFound) as error:
+                if query.topic:
+                    raise
+                failed[topic] = str(error)
+                return []
+
+        found = [message for messages in await each_of(look, await self.topics()) for message in messages]
+        found.sort(key=lambda each: each.store_ms, reverse=True)
+        return Result(Found(found[: query.limit]), "by their key", failed)
+
+    async def _scan(self) -> Result:
+        query, reader = self._query, await self._clients.reader()
+        match, tag, sql = wanted(query)
+        failed: dict[str, str] = {}
+        bounds = {}
+        topics = await self.topics()
+
+        async def look(topic: str) -> dict[MessageQueue, tuple[int, int]]:
+            try:
+                return await bounds_between(reader, [topic], query.since_ms, query.until_ms)
+            except (NoPermission, TopicNotFound) as error:
+                if query.topic:
+                    raise
+                failed[topic] = str(error)
+                return {}
+
+        for each in await each_of(look, topics):
+            bounds.update(each)
+        if query.queue:
+            bounds = {
+                queue: at for queue, at in bounds.items() if f"{queue.broker_name}:{queue.queue_id}" == query.queue
+            }
+        bounds = narrowed(bounds, query.before)
+        found = await Scan(reader, bounds, match, limit=query.limit, seconds=self._seconds, tag=tag, sql=sql).run()
+        where = f"topic {query.topic}" if query.topic else counted(len(topics), "topic")
+        return Result(found, f"of {where}, {counted(found.read, 'message')} read", failed)
+
+
+def wanted(query: Query) -> tuple[Match, str, str | None]:
+    """Return what to compare messages with here, and the tag and the expression that brokers compare them with."""
+    if query.by == "sql" and query.text:
+        match = SqlMatch(query.text)
+        return (match, "*", None) if match.of_body else (Everything(), "*", query.text)
+    if query.by == "tag" and query.text:
+        return Everything(), query.text, None
+    return (TextMatch(query.text) if query.text else Everything()), "*", None
+
+
+async def _named(clients: Clients, message: StoredMessage) -> StoredMessage:
+    """Return a message that was found by its address, with its broker's name."""
+    if not message.broker_name:
+        snapshot = await clients.snapshot()
+        at = [name for name, each in snapshot.brokers.items() if each.address == message.store_host]
+        message.broker_name = at[0] if at else ""
+    return message

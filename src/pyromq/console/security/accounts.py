@@ -1,0 +1,152 @@
+"""The console's accounts: names, roles, password hashes, and maybe an account of the brokers to act with.
+
+Kept in one JSON file that its owner alone may read. Passwords are hashed by argon2; keys of broker accounts are there
+as they are, for they sign requests.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHashError
+
+from pyromq.errors import UsageError
+
+LEAST_PASSWORD = 8  # characters
+MOST_PASSWORD = 1024  # hashing takes longer the longer it is
+
+
+class Role(IntEnum):
+    """What an account may do; each may all that those before it may."""
+
+    VIEWER = 1  # see everything, messages too
+    OPERATOR = 2  # send, redrive, reset offsets, cancel, decide
+    ADMIN = 3  # create, change and delete topics, groups and accounts; settings of brokers
+
+    @property
+    def text(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, text: str) -> Role:
+        """Return the role of a name. Raises `UsageError`."""
+        try:
+            return cls[text.upper()]
+        except KeyError:
+            raise UsageError(f"{text!r} is no role; there is {', '.join(each.text for each in cls)}") from None
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who may sign in. With keys, the console acts at brokers as that account of theirs."""
+
+    name: str
+    role: str
+    password_hash: str
+    access_key: str | None = None
+    secret_key: str | None = None
+
+    @property
+    def rank(self) -> Role:
+        return Role.of(self.role)
+
+    def __repr__(self) -> str:
+        return f"Account({self.name!r}, {self.role})"
+
+
+class Accounts:
+    """The accounts of one file, read when made, written at every change before it is in force."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._hasher = PasswordHasher()
+        self._accounts: dict[str, Account] = {}
+        # What a name that nobody has is compared with, so that the answer takes as long as for one that somebody has.
+        self._nobody = self._hasher.hash(os.urandom(16).hex())
+        if path.exists():
+            try:
+                found = msgspec.json.decode(path.read_bytes(), type=list[Account])
+                self._accounts = {each.name: each for each in found if each.rank}
+            except (msgspec.DecodeError, UsageError) as error:
+                raise UsageError(f"the console's accounts in {path} cannot be read: {error}") from error
+
+    def all(self) -> list[Account]:
+        """Return the accounts by name."""
+        return [self._accounts[name] for name in sorted(self._accounts)]
+
+    def find(self, name: str) -> Account | None:
+        return self._accounts.get(name)
+
+    def signed_in(self, name: str, password: str) -> Account | None:
+        """Return the account of this name and password; None where there is none. Takes some 50 ms of a processor."""
+        account = self._accounts.get(name)
+        known = account.password_hash if account is not None else self._nobody
+        try:
+            self._hasher.verify(known, password[:MOST_PASSWORD])
+        except (Argon2Error, InvalidHashError):
+            return None
+        return account
+
+    def save(
+        self,
+        name: str,
+        *,
+        role: str | None = None,
+        password: str | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+    ) -> Account:
+        """Create an account or change what is given of it; keys that are "" are taken away. Raises `UsageError`."""
+        known = self._accounts.get(name)
+        _check_name(name)
+        if known is None and (role is None or not password):
+            raise UsageError(f"account {name} is new: it needs a role and a password")
+        if password and not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
+            raise UsageError(f"a password has {LEAST_PASSWORD} characters at least, and {MOST_PASSWORD} at most")
+        rank = Role.of(role) if role is not None else Role.of(known.role if known else "")
+        access_key = (known.access_key if known else None) if access_key is None else access_key or None
+        secret_key = (known.secret_key if known else None) if secret_key is None else secret_key or None
+        if (access_key is None) != (secret_key is None):
+            raise UsageError("an account of the brokers has an access key and a secret key: give both, or neither")
+        if rank is not Role.ADMIN:
+            self._keep_an_admin(name)
+        account = Account(
+            name=name,
+            role=rank.text,
+            password_hash=self._hasher.hash(password) if password else (known.password_hash if known else ""),
+            access_key=access_key,
+            secret_key=secret_key,
+        )
+        self._write({**self._accounts, name: account})
+        return account
+
+    def delete(self, name: str) -> None:
+        """Take an account away. Raises `UsageError` where there is none, or it is the last administrator's."""
+        if name not in self._accounts:
+            raise UsageError(f"account {name} does not exist")
+        self._keep_an_admin(name)
+        self._write({key: each for key, each in self._accounts.items() if key != name})
+
+    def _keep_an_admin(self, name: str) -> None:
+        others = [each for each in self._accounts.values() if each.name != name]
+        was_admin = (known := self._accounts.get(name)) is not None and known.rank is Role.ADMIN
+        if was_admin and not any(each.rank is Role.ADMIN for each in others):
+            raise UsageError(f"account {name} is the last administrator; make another one first")
+
+    def _write(self, accounts: dict[str, Account]) -> None:
+        body = msgspec.json.format(msgspec.json.encode([accounts[name] for name in sorted(accounts)]), indent=2)
+        draft = self._path.with_suffix(".tmp")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(body + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        self._accounts = accounts
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name) > 64 or not all(each.isalnum() or each in "._-@" for each in name):
+        raise UsageError(f"{name[:80]!r} is no name for an account: letters, digits and . _ - @, at most 64")

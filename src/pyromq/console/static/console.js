@@ -1,0 +1,161 @@
+// What pages cannot do without a script: fresh parts, local times, colours, keys, and following messages as they come.
+// Every page works without it.
+"use strict";
+
+const REFRESH_SECONDS = 5;
+
+// --- times in the reader's own zone
+
+// Year first, as everybody reads it and as it sorts.
+const local = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat("sv-SE", { timeStyle: "medium" });
+
+function localTimes(root) {
+  for (const each of root.querySelectorAll("time[datetime]")) each.textContent = local.format(new Date(each.dateTime));
+  for (const each of root.querySelectorAll("[data-clock]")) each.textContent = clock.format(new Date(each.dataset.clock));
+}
+
+// --- parts that stay fresh
+
+const offline = document.getElementById("offline");
+
+async function refresh() {
+  const parts = document.querySelectorAll("[data-live][id]");
+  if (!parts.length || document.hidden) return;
+  let answer;
+  try {
+    answer = await fetch(location.href, { headers: { "x-refresh": "1" }, redirect: "error" });
+  } catch {
+    offline.textContent = "The console does not answer. What is shown is as of " + clock.format(shownAt) + ".";
+    offline.hidden = false;
+    return;
+  }
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const error = page.querySelector("section.error .said");
+  if (error) {
+    offline.textContent = error.textContent + " – what is shown is as of " + clock.format(shownAt) + ".";
+    offline.hidden = false;
+    return;
+  }
+  offline.hidden = true;
+  shownAt = new Date();
+  for (const part of parts) {
+    const fresh = page.getElementById(part.id);
+    if (!fresh || part.contains(document.activeElement) || part.querySelector("details[open]")) continue;
+    localTimes(fresh);
+    if (fresh.innerHTML !== part.innerHTML) part.replaceChildren(...fresh.childNodes);
+  }
+}
+
+let shownAt = new Date();
+localTimes(document);
+setInterval(refresh, REFRESH_SECONDS * 1000);
+
+// --- light, dark, as the system
+
+const THEMES = ["system", "light", "dark"];
+const themeSwitch = document.querySelector("[data-theme-switch]");
+
+function showTheme() {
+  const theme = document.documentElement.dataset.theme || "system";
+  themeSwitch.setAttribute("aria-label", "Colours: " + (theme === "system" ? "as the system" : theme));
+  themeSwitch.title = themeSwitch.getAttribute("aria-label");
+}
+
+if (themeSwitch) {
+  showTheme();
+  themeSwitch.addEventListener("click", () => {
+    const theme = document.documentElement.dataset.theme || "system";
+    const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    if (next === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    try {
+      localStorage.setItem("theme", next);
+    } catch {
+      // it lasts as long as the page
+    }
+    showTheme();
+  });
+}
+
+// --- deleting: the button wakes when the name is typed; others ask once more
+
+for (const form of document.querySelectorAll("form[data-typed]")) {
+  const field = form.querySelector("input[name=name]");
+  const button = form.querySelector("button");
+  const wake = () => { button.disabled = field.value !== form.dataset.typed; };
+  field.addEventListener("input", wake);
+  wake();
+}
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.confirm;
+  if (question && !confirm(question)) event.preventDefault();
+});
+
+// --- keys: / finds, g and a letter goes
+
+let wentG = false;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  if (event.key === "/") {
+    document.getElementById("find")?.focus();
+    event.preventDefault();
+  } else if (wentG) {
+    document.querySelector(`nav.side a[data-key="${CSS.escape(event.key)}"]`)?.click();
+    wentG = false;
+  } else wentG = event.key === "g";
+});
+
+// --- copy
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(button.dataset.copy);
+  const text = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = text; }, 1500);
+});
+
+// --- forms that are sent when something is chosen
+
+for (const field of document.querySelectorAll("[data-submit]")) field.addEventListener("change", () => field.form.requestSubmit());
+
+// --- following a topic: new rows on top
+
+const MOST_ROWS = 500;
+for (const button of document.querySelectorAll("[data-tail]")) {
+  const state = document.getElementById("tail-state");
+  const rows = document.getElementById("rows");
+  let source = null;
+  let seen = 0;
+  const say = (text) => { state.hidden = false; state.textContent = text; };
+  button.addEventListener("click", () => {
+    const follows = source !== null;
+    button.setAttribute("aria-pressed", String(!follows));
+    button.textContent = follows ? "Follow" : "Stop";
+    if (follows) {
+      source.close();
+      source = null;
+      say(`Stopped after ${seen} new messages.`);
+      return;
+    }
+    say("Following: new messages appear on top.");
+    source = new EventSource(button.dataset.tail);
+    source.addEventListener("rows", (event) => {
+      const { rows: html, more } = JSON.parse(event.data);
+      seen += html.length + more;
+      rows.querySelector("tr.none")?.remove();
+      for (const old of rows.querySelectorAll(".fresh")) old.classList.remove("fresh");
+      for (const each of html) {
+        rows.insertAdjacentHTML("afterbegin", each);
+        rows.firstElementChild.classList.add("fresh");
+      }
+      localTimes(rows);
+      while (rows.children.length > MOST_ROWS) rows.lastElementChild.remove();
+      say(`Following: ${seen} new messages.` + (more ? ` ${more} went by too fast to be shown.` : ""));
+    });
+    source.addEventListener("trouble", (event) => say(JSON.parse(event.data).text));
+    source.addEventListener("error", () => say("The console does not answer; trying again."));
+  });
+}

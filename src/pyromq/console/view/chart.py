@@ -1,0 +1,133 @@
+"""Lines over time as SVG, drawn here: no script, no library, colours by classes of the style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+from pyromq.console.cluster.history import Point
+
+WIDTH, HEIGHT = 640, 150
+LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 22
+SPAN_MS = 3_600_000  # at most; a shorter past is drawn as wide, so that something is seen from the first minute on
+SPARK_WIDTH, SPARK_HEIGHT = 96, 22
+
+
+class Line:
+    """One line: its name in the legend, its class (`one`, `two`), its points."""
+
+    def __init__(self, name: str, points: Sequence[Point], style: str = "one") -> None:
+        self.name, self.points, self.style = name, points, style
+
+    @property
+    def known(self) -> list[float]:
+        return [point.value for point in self.points if point.value is not None]
+
+
+def chart(title: str, lines: Sequence[Line], text: Callable[[float | None], str]) -> Markup:
+    """Return a figure with its title, legend, axes; the last values are written out, and all are in its label."""
+    times = [point.time_ms for line in lines for point in line.points]
+    known = [value for line in lines for value in line.known]
+    legend = Markup("").join(_legend(line, text) for line in lines)
+    head = Markup("<figcaption><span class=chart-title>{}</span>{}</figcaption>").format(title, legend)
+    if len(known) < 2 or min(times) == max(times):
+        empty = "The first samples are being taken; a line appears within half a minute."
+        return Markup("<figure class=chart>{}<p class='muted chart-empty'>{}</p></figure>").format(head, empty)
+    begin, end, top = min(times), max(times), _round_up(max(known))
+    parts = [grid(top, text), _clock(begin, end)]
+    parts += [_path(line, begin, end, top) for line in lines]
+    label = f"{title}: " + "; ".join(
+        f"{line.name} {text(min(line.known))} to {text(max(line.known))}, now {text(line.known[-1])}"
+        for line in lines
+        if line.known
+    )
+    return Markup('<figure class=chart>{}<svg viewBox="0 0 {} {}" role=img aria-label="{}">{}</svg></figure>').format(
+        head, WIDTH, HEIGHT, label, Markup("").join(parts)
+    )
+
+
+def spark(points: Sequence[Point], label: str) -> Markup:
+    """Return a small line for a table's row; nothing where there is none yet."""
+    known = [point.value for point in points if point.value is not None]
+    if len(known) < 2:
+        return Markup("")
+    top, begin, end = max(known) or 1.0, points[0].time_ms, points[-1].time_ms
+    pieces = _pieces(points, begin, end, top, (0, SPARK_WIDTH), (2, SPARK_HEIGHT - 2))
+    return Markup(
+        '<svg class=spark viewBox="0 0 {} {}" role=img aria-label="{}"><path class="line one" d="{}"/></svg>'
+    ).format(SPARK_WIDTH, SPARK_HEIGHT, label, pieces)
+
+
+def bar(share: float, label: str) -> Markup:
+    """Return a bar that is filled to a share of 1; the number stands beside it, for who sees no colours."""
+    share = min(max(share, 0.0), 1.0)
+    level = "high" if share >= 0.9 else "warm" if share >= 0.75 else "calm"
+    return Markup(
+        '<svg class="bar {}" viewBox="0 0 100 6" preserveAspectRatio=none role=img aria-label="{}">'
+        '<rect class=bar-all width=100 height=6 rx=3 /><rect class=bar-used width="{:.1f}" height=6 rx=3 /></svg>'
+    ).format(level, label, share * 100)
+
+
+def _legend(line: Line, text: Callable[[float | None], str]) -> Markup:
+    last = line.known[-1] if line.known else None
+    return Markup("<span class='legend {}'>{} <b>{}</b></span>").format(line.style, line.name, text(last))
+
+
+def grid(top: float, text: Callable[[float], str], *, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> Markup:
+    """Return lines across the figure at these shares of `top`, each with its value before it."""
+    parts = []
+    for share in shares:
+        y = TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
+        parts.append(
+            Markup(
+                '<line class=grid x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
+                '<text x="{}" y="{:.1f}" class=axis-y>{}</text>'
+            ).format(LEFT, WIDTH - RIGHT, y, y, LEFT - 6, y + 4, text(top * share))
+        )
+    return Markup("").join(parts)
+
+
+def _clock(begin: int, end: int) -> Markup:
+    parts = []
+    for share, style in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        at = datetime.fromtimestamp((begin + share * (end - begin)) / 1000, UTC)
+        x = LEFT + share * (WIDTH - LEFT - RIGHT)
+        parts.append(
+            Markup('<text x="{:.1f}" y="{}" class="axis-x {}" data-clock="{}">{}</text>').format(
+                x, HEIGHT - 6, style, at.isoformat().replace("+00:00", "Z"), at.strftime("%H:%M:%S")
+            )
+        )
+    return Markup("").join(parts)
+
+
+def _path(line: Line, begin: int, end: int, top: float) -> Markup:
+    pieces = _pieces(line.points, begin, end, top, (LEFT, WIDTH - RIGHT), (TOP, HEIGHT - BOTTOM))
+    return Markup('<path class="line {}" d="{}"><title>{}</title></path>').format(line.style, pieces, line.name)
+
+
+def _pieces(
+    points: Sequence[Point], begin: int, end: int, top: float, across: tuple[float, float], down: tuple[float, float]
+) -> str:
+    """Return the `d` of a path; where nothing is known, it is interrupted."""
+    span, parts, move = max(end - begin, 1), [], True
+    for point in points:
+        if point.value is None:
+            move = True
+            continue
+        x = across[0] + (point.time_ms - begin) / span * (across[1] - across[0])
+        y = down[1] - (point.value / top if top else 0) * (down[1] - down[0])
+        parts.append(f"{'M' if move else 'L'}{x:.1f} {y:.1f}")
+        move = False
+    return str(escape("".join(parts)))
+
+
+def _round_up(value: float) -> float:
+    """Return the next of 1, 2, 5, 10, 20, ... so that the axis has round numbers."""
+    if value <= 0:
+        return 1.0
+    step = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.1
+    while step > value:
+        step /= 10
+    return next(step * each for each in (1, 2, 5, 10) if step * each >= value)

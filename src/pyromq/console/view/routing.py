@@ -1,0 +1,140 @@
+"""Routes of pages and of changes: who may come, the form's token, the audit log, and what an error looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from secrets import compare_digest
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from pyromq.console.console import Console
+from pyromq.console.security.accounts import Account, Role
+from pyromq.console.security.audit_log import DONE, FAILED, REFUSED
+from pyromq.console.security.sessions import Session
+from pyromq.console.view.visit import Visit, address
+from pyromq.errors import (
+    AccessDenied,
+    BrokerError,
+    GroupNotFound,
+    MQError,
+    NoPermission,
+    QueryNotFound,
+    TopicNotFound,
+    Unavailable,
+    UsageError,
+)
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+COOKIE = "pyromq-console"
+MOST_FORM_BYTES = 20 << 20  # a message of 4 MiB as hex, and room
+SECRETS = frozenset({"csrf", "password", "secret_key", "body", "back", "password_again"})
+_STATUS = (
+    ((TopicNotFound, GroupNotFound, QueryNotFound), 404),
+    ((NoPermission, AccessDenied), 403),
+    (UsageError, 400),
+    (Unavailable, 503),
+    (BrokerError, 502),
+)
+
+
+def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
+    """Return the route of a page that shows something."""
+
+    async def endpoint(request: Request) -> Response:
+        console: Console = request.app.state.console
+        session, account = known(request, console)
+        if session is None:
+            return RedirectResponse(address("sign-in", next=request.url.path + _query(request)), 303)
+        visit = Visit(request, console, session, account, {})
+        if visit.role < needs:
+            return refused(visit, needs)
+        try:
+            return await handler(visit)
+        except MQError as error:
+            return error_page(visit, error)
+
+    return Route(path, endpoint, methods=["GET"], name=handler.__name__)
+
+
+def change(path: str, handler: Handler, *, needs: Role, what: str) -> Route:
+    """Return the route of a form that changes something; `what` names it in the audit log."""
+
+    async def endpoint(request: Request) -> Response:
+        console: Console = request.app.state.console
+        session, account = known(request, console)
+        if session is None:
+            return RedirectResponse(address("sign-in"), 303)
+        form = await read_form(request)
+        visit = Visit(request, console, session, account, form)
+        if not compare_digest(form.get("csrf", "").encode(), session.csrf.encode()):
+            return _forged(visit)
+        details = {**visit.path, **{name: text for name, text in form.items() if name not in SECRETS}}
+        noted = console.audit.asked(what, account=visit.name, address=_peer(request), details=details)
+        if visit.role < needs:
+            console.audit.ended(noted, REFUSED, error=f"needs the role {needs.text}")
+            return refused(visit, needs)
+        try:
+            response = await handler(visit)
+        except MQError as error:
+            console.audit.ended(noted, FAILED, error=str(error))
+            visit.tell("failed", str(error))
+            return RedirectResponse(visit.back(), 303)
+        except BaseException as error:
+            console.audit.ended(noted, FAILED, error=repr(error))
+            raise
+        finally:
+            console.clients_of(account).forget()
+        if visit.error is not None:
+            console.audit.ended(noted, FAILED, error=str(visit.error), result=visit.result)
+        else:
+            console.audit.ended(noted, DONE, result=visit.result)
+        return response
+
+    return Route(path, endpoint, methods=["POST"], name=handler.__name__)
+
+
+def known(request: Request, console: Console) -> tuple[Session | None, Account | None]:
+    """Return who is there; without accounts everybody has a session, made at the first page."""
+    session = console.sessions.find(request.cookies.get(COOKIE))
+    if console.is_open:
+        if session is None or session.name is not None:
+            session = console.sessions.begin(None)
+            request.state.new_session = session.key
+        return session, None
+    account = console.accounts.find(session.name or "") if session is not None else None
+    return (session, account) if account is not None else (None, None)
+
+
+async def read_form(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form, each once. Raises `UsageError` for one that is too large."""
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_FORM_BYTES:
+        raise UsageError(f"the form has {length} bytes, at most {MOST_FORM_BYTES} are taken")
+    form = await request.form(max_part_size=MOST_FORM_BYTES)
+    return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+def error_page(visit: Visit, error: MQError) -> Response:
+    """Return the page of an error: what was said by whom, as it was said."""
+    status = next((code for kinds, code in _STATUS if isinstance(error, kinds)), 500)
+    return visit.show("error.html", status=status, error=error, kind=type(error).__name__)
+
+
+def refused(visit: Visit, needs: Role) -> Response:
+    return visit.show("refused.html", status=403, needs=needs.text)
+
+
+def _forged(visit: Visit) -> Response:
+    visit.tell("failed", "This form was not sent: it is from another session. Here it is again; nothing was changed.")
+    return RedirectResponse(visit.back(), 303)
+
+
+def _query(request: Request) -> str:
+    return f"?{request.url.query}" if request.url.query else ""
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client is not None else ""

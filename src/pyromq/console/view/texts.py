@@ -1,0 +1,79 @@
+"""Numbers, times and sizes as people read them; the filters of templates."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+_STEPS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+NOTHING = "–"
+
+
+def number(value: float | None) -> str:
+    """Return `12,345`; what is not known is a dash."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Return a rate with as many digits as tell something: `0.25`, `3.4`, `1,234`."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    if value < 0.01:
+        return "<0.01"
+    return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def size(count: float | None) -> str:
+    """Return bytes as `1.5 MiB`."""
+    if count is None:
+        return NOTHING
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return `350 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    left, parts = int(seconds), []
+    for length, unit in _STEPS:
+        if left >= length:
+            parts.append(f"{left // length} {unit}")
+            left %= length
+    return " ".join(parts[:2])
+
+
+def moment(ms: int | None) -> Markup:
+    """Return a time element: UTC as written here, which the script turns into the reader's own zone."""
+    if not ms or ms < 0:
+        return Markup(f"<span class=muted>{NOTHING}</span>")
+    try:
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return escape(f"{ms} ms")
+    iso = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    shown = at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d} UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, shown, shown[:-8] + " UTC")
+
+
+def permission(bits: int) -> str:
+    """Return what may be done with a topic, in words."""
+    words = [word for bit, word in ((4, "read"), (2, "write")) if bits & bit]
+    return " and ".join(words) or "neither read nor write"
+
+
+FILTERS = {
+    "number": number,
+    "rate": rate,
+    "size": size,
+    "duration": duration,
+    "moment": moment,
+    "permission": permission,
+}

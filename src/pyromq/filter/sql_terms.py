@@ -1,0 +1,256 @@
+"""What SQL92 expressions are made of, each as a function from a message's properties to a value.
+
+Three-valued: True, False, and None where a property is missing. A term raises `ValueError` where values cannot be
+compared; the message is not wanted then. Source: RocketMQ 4.9.8, the classes of org.apache.rocketmq.filter.expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from operator import ge, gt, le, lt
+from typing import TypeAlias
+
+from pyromq.filter.java_values import INT_MAX, LONG_MAX, Long, Value, compare, compare_numbers, double, whole_number
+from pyromq.message import NAME_VALUE, PAIRS
+
+Evaluate: TypeAlias = Callable[[bytes], Value]
+MOST_LEVELS = 100  # of terms in terms; each is a call within a call
+MOST_TERMS = 1_000  # in all; each takes memory, and time at every message
+
+ORDERS = {">": gt, ">=": ge, "<": lt, "<=": le}
+_PAIRS, _NAME_VALUE = PAIRS.encode(), NAME_VALUE.encode()
+
+
+class Kind(Enum):
+    """What a term may be used for."""
+
+    PROPERTY = auto()
+    CONSTANT = auto()  # also TRUE, FALSE and NULL
+    CONDITION = auto()
+    NEGATIVE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`evaluate` gets the properties as stored, with a separator before and behind. `value` is that of a constant."""
+
+    kind: Kind
+    evaluate: Evaluate
+    text: str
+    levels: int = 1
+    size: int = 1  # terms in all
+    value: Value = None
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether it says yes, no, or nothing."""
+        return self.kind is Kind.CONDITION or (self.kind is Kind.CONSTANT and isinstance(self.value, bool | None))
+
+
+def constant(value: Value, text: str) -> Term:
+    return Term(Kind.CONSTANT, lambda properties: value, text, value=value)
+
+
+def whole_constant(text: str) -> Term:
+    number = int(text.rstrip("lL")) if len(text) < 30 else LONG_MAX + 1
+    if number > LONG_MAX:
+        raise ValueError(f"{text:.80} is larger than {LONG_MAX}")
+    return constant(number if number <= INT_MAX else Long(number), text)
+
+
+def double_constant(text: str) -> Term:
+    number = float(text)
+    if number in (0.0, float("inf")):  # upstream takes the smallest positive number for the smallest of all
+        raise ValueError(f"{text:.80} is not between 4.9E-324 and 1.7976931348623157E308; write 0 for zero")
+    return constant(number, text)
+
+
+def prop(name: str) -> Term:
+    """A property: its text, None where the message has none. The last of a name counts, and none that is empty."""
+    key = _PAIRS + name.encode() + _NAME_VALUE
+    size = len(key)
+
+    def evaluate(properties: bytes) -> Value:
+        at = properties.rfind(key)
+        while at >= 0:
+            begin = at + size
+            if value := properties[begin : properties.find(_PAIRS, begin)]:
+                return value.decode("utf-8", "replace")
+            at = properties.rfind(key, 0, at)
+        return None
+
+    return Term(Kind.PROPERTY, evaluate, name)
+
+
+def negative(operand: Term) -> Term:
+    inner = operand.evaluate
+
+    def evaluate(properties: bytes) -> Value:
+        value = inner(properties)
+        if isinstance(value, bool | str | None):
+            return None
+        return Long(-value) if type(value) is Long else -value
+
+    return _made(Kind.NEGATIVE, evaluate, f"-{operand.text}", operand)
+
+
+def condition(operand: Term) -> Term:
+    """Return a term as a condition. A property is none that is ever true: its value is a text."""
+    if operand.is_boolean:
+        return operand
+    if operand.kind is not Kind.PROPERTY:
+        raise ValueError(f"{operand.text:.80} says neither yes nor no")
+    inner = operand.evaluate
+    return _made(Kind.CONDITION, lambda properties: None if inner(properties) is None else False, operand.text, operand)
+
+
+def negated(operand: Term) -> Term:
+    inner = condition(operand).evaluate
+
+    def evaluate(properties: bytes) -> Value:
+        value = inner(properties)
+        return None if value is None else not value
+
+    return _made(Kind.CONDITION, evaluate, f"NOT {operand.text}", operand)
+
+
+def all_of(operands: Sequence[Term]) -> Term:
+    """AND. Later operands are looked at unless one before is false."""
+    return _joined(operands, "AND", decides=False)
+
+
+def any_of(operands: Sequence[Term]) -> Term:
+    """OR. Later operands are looked at unless one before is true."""
+    return _joined(operands, "OR", decides=True)
+
+
+def equal(left: Term, right: Term) -> Term:
+    for operand in (left, right):
+        if operand.kind is Kind.CONSTANT and operand.value is None:
+            raise ValueError("NULL cannot be compared; write IS NULL or IS NOT NULL")
+    if left.kind is right.kind is Kind.CONSTANT and left.is_boolean and not right.is_boolean:
+        raise ValueError(f"{left.text} cannot be compared with {right.text:.80}")
+    if left.kind is Kind.PROPERTY and right.kind is Kind.CONSTANT and isinstance(right.value, str):
+        return _made(Kind.CONDITION, _is_text(left.evaluate, right.value), f"{left.text} = {right.text}", left, right)
+    return _made(Kind.CONDITION, _are_equal(left.evaluate, right.evaluate), f"{left.text} = {right.text}", left, right)
+
+
+def is_null(operand: Term) -> Term:
+    inner = operand.evaluate
+    return _made(Kind.CONDITION, lambda properties: inner(properties) is None, f"{operand.text} IS NULL", operand)
+
+
+def ordered(left: Term, sign: str, right: Term) -> Term:
+    """One of > >= < <=, between numbers or what is read as such."""
+    for operand in (left, right):
+        if operand.kind is Kind.CONDITION or (
+            operand.kind is Kind.CONSTANT and isinstance(operand.value, bool | str | None)
+        ):
+            raise ValueError(f"{operand.text:.80} has no order; {sign} compares numbers")
+    text = f"{left.text} {sign} {right.text}"
+    if left.kind is Kind.PROPERTY and right.kind is Kind.CONSTANT:
+        assert not isinstance(right.value, str | None)
+        return _made(Kind.CONDITION, _is_on_side(left.evaluate, sign, right.value), text, left, right)
+    is_so = ORDERS[sign]
+
+    def evaluate(properties: bytes) -> Value:
+        first = left.evaluate(properties)
+        if first is None:
+            return None
+        second = right.evaluate(properties)
+        if second is None:
+            return None
+        if isinstance(first, str) and isinstance(second, str):
+            first, second = double(first), double(second)
+        return bool(is_so(compare(first, second), 0))
+
+    return _made(Kind.CONDITION, evaluate, text, left, right)
+
+
+def between(operand: Term, low: Term, high: Term) -> Term:
+    are_known = low.kind is high.kind is Kind.CONSTANT and low.value is not None and high.value is not None
+    if are_known and compare(high.value, low.value) < 0:
+        raise ValueError(f"nothing is between {low.text:.80} and {high.text:.80}; the smaller one comes first")
+    return all_of([ordered(operand, ">=", low), ordered(operand, "<=", high)])
+
+
+def not_between(operand: Term, low: Term, high: Term) -> Term:
+    return any_of([ordered(operand, "<", low), ordered(operand, ">", high)])
+
+
+def one_of(operand: Term, texts: Sequence[str], *, negate: bool) -> Term:
+    if operand.kind is not Kind.PROPERTY:
+        raise ValueError(f"{operand.text:.80} is no property; only those can be IN a list")
+    known = frozenset(texts)
+    inner = operand.evaluate
+
+    def evaluate(properties: bytes) -> Value:
+        value = inner(properties)
+        return None if value is None else (value in known) is not negate
+
+    return _made(Kind.CONDITION, evaluate, f"{operand.text} {'NOT ' if negate else ''}IN (...)", operand)
+
+
+def _made(kind: Kind, evaluate: Evaluate, text: str, *operands: Term) -> Term:
+    levels = 1 + max(operand.levels for operand in operands)
+    if levels > MOST_LEVELS:
+        raise ValueError(f"it has more than {MOST_LEVELS} conditions within each other")
+    size = 1 + sum(operand.size for operand in operands)
+    if size > MOST_TERMS:
+        raise ValueError(f"it has more than {MOST_TERMS} comparisons, properties and values; a list after IN is one")
+    return Term(kind, evaluate, text[:100], levels, size)
+
+
+def _joined(operands: Sequence[Term], word: str, *, decides: bool) -> Term:
+    conditions = [condition(operand) for operand in operands]
+    inner = [each.evaluate for each in conditions]
+
+    def evaluate(properties: bytes) -> Value:
+        answer: Value = not decides
+        for each in inner:
+            value = each(properties)
+            if value is decides:
+                return decides
+            if value is None:
+                answer = None
+        return answer
+
+    return _made(Kind.CONDITION, evaluate, f"({conditions[0].text} {word} ...)", *conditions)
+
+
+def _are_equal(left: Evaluate, right: Evaluate) -> Evaluate:
+    def evaluate(properties: bytes) -> Value:
+        first, second = left(properties), right(properties)
+        if first is None:
+            return True if second is None else None
+        return second is not None and compare(first, second) == 0
+
+    return evaluate
+
+
+def _is_text(left: Evaluate, text: str) -> Evaluate:
+    def evaluate(properties: bytes) -> Value:
+        value = left(properties)
+        return None if value is None else value == text
+
+    return evaluate
+
+
+def _is_on_side(left: Evaluate, sign: str, number: float) -> Evaluate:
+    """The most frequent of all: a property beside a number."""
+    is_so = ORDERS[sign]
+    if isinstance(number, float):
+
+        def of_doubles(properties: bytes) -> Value:
+            value = left(properties)
+            return None if value is None else is_so(compare_numbers(double(str(value)), number), 0)
+
+        return of_doubles
+
+    def of_whole_numbers(properties: bytes) -> Value:
+        value = left(properties)
+        return None if value is None else is_so(whole_number(str(value), number), number)
+
+    return of_whole_numbers

@@ -1,0 +1,1 @@
+"""Figures of a running server, as Prometheus reads them."""

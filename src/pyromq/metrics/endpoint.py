@@ -1,0 +1,145 @@
+"""The port that Prometheus scrapes: /metrics, /healthz and /readyz over HTTP, GET and HEAD, one answer a connection.
+
+A request has a few kilobytes and seconds, an answer half a minute, and only so many connections are open at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from pyromq.errors import UsageError
+from pyromq.logs import logger_of
+from pyromq.metrics.config import MetricsConfig
+from pyromq.metrics.exposition import CONTENT_TYPE, Source
+from pyromq.metrics.scraping import Scraping
+from pyromq.net.listening import listen_failure
+from pyromq.net.tasks import Tasks
+
+logger = logger_of(__name__)
+
+MOST_CONNECTIONS = 16  # at a time: some Prometheus servers, and who looks whether all is well
+HEAD_BYTES = 8 << 10
+HEAD_SECONDS = 5.0
+ANSWER_SECONDS = 30.0  # Prometheus gives up after 10
+WRITTEN_AT_ONCE = 64 << 10
+
+_PLAIN = "text/plain; charset=utf-8"
+_PATHS = "/metrics\n/healthz\n/readyz\n"
+
+
+class _Answer(NamedTuple):
+    status: str
+    chunks: Sequence[bytes]
+    content_type: str = _PLAIN
+    more: str = ""  # header lines
+
+
+class MetricsEndpoint:
+    """Serves the figures of some sources. An async context manager: inside, it answers at `address`.
+
+        async with Broker(config) as broker, MetricsEndpoint([broker.metrics()], MetricsConfig(9557)):
+            ...
+
+    Entering raises `UsageError` naming the port and its owner when it cannot be opened.
+    """
+
+    def __init__(self, sources: Sequence[Source], config: MetricsConfig | None = None) -> None:
+        self.config = config or MetricsConfig()
+        self.port = self.config.port
+        self._scraping = Scraping(sources, self.config.series_limit)
+        self._server: asyncio.Server | None = None
+        self._open = 0
+        self._tasks = Tasks()
+
+    @property
+    def address(self) -> str:
+        """Where it answers: `host:port`."""
+        host = self.config.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        host, port = self.config.host, self.config.port
+        try:
+            self._server = await asyncio.start_server(self._opened, host, port, limit=HEAD_BYTES)
+        except OSError as error:
+            raise UsageError(f"metrics: {listen_failure(host, port, error)}") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        await self._tasks.stop()
+
+    def _opened(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= MOST_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._open += 1
+        self._tasks.start(self._serve(reader, writer), name="answer a scrape")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                head = await _head(reader)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await _write(writer, await self._answer(head), with_body=not head.startswith(b"HEAD "))
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, EOFError):
+            pass  # who is slow, or gone, is not answered
+        finally:
+            self._open -= 1
+            writer.transport.abort()
+
+    async def _answer(self, head: bytes) -> _Answer:
+        line = head.partition(b"\r\n")[0].split(b" ")
+        if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
+            return _Answer("400 Bad Request", [b"write GET /metrics HTTP/1.1\n"])
+        if line[0] not in (b"GET", b"HEAD"):
+            return _Answer("405 Method Not Allowed", [b"only GET and HEAD\n"], more="Allow: GET, HEAD\r\n")
+        match line[1].partition(b"?")[0]:
+            case b"/metrics":
+                return await self._metrics()
+            case b"/healthz":
+                return _Answer("200 OK", [b"ok\n"])
+            case b"/readyz":
+                return self._ready()
+            case b"/":
+                return _Answer("200 OK", [_PATHS.encode()])
+        return _Answer("404 Not Found", [f"there are only\n{_PATHS}".encode()])
+
+    async def _metrics(self) -> _Answer:
+        try:
+            return _Answer("200 OK", await self._scraping.text(), CONTENT_TYPE)
+        except Exception:
+            logger.exception("metrics cannot be told")
+            return _Answer("500 Internal Server Error", [b"the log of this server says why\n"])
+
+    def _ready(self) -> _Answer:
+        faults = self._scraping.faults()
+        lines = [f"{name}: {fault or 'ok'}\n" for name, fault in faults.items()]
+        status = "503 Service Unavailable" if any(faults.values()) else "200 OK"
+        return _Answer(status, ["".join(lines).encode(errors="replace")])
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return b""  # answered as what cannot be read
+
+
+async def _write(writer: asyncio.StreamWriter, answer: _Answer, *, with_body: bool) -> None:
+    size = sum(map(len, answer.chunks))
+    writer.write(
+        f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.content_type}\r\nContent-Length: {size}\r\n"
+        f"X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nConnection: close\r\n{answer.more}\r\n".encode()
+    )
+    for chunk in answer.chunks if with_body else ():
+        for first in range(0, len(chunk), WRITTEN_AT_ONCE):
+            writer.write(chunk[first : first + WRITTEN_AT_ONCE])
+            await writer.drain()
+            await asyncio.sleep(0)  # also where the socket takes all at once, others get their turn

@@ -1,0 +1,155 @@
+"""Addresses of name servers, `host:port;host:port`, and the HTTP servers that say them to who is given a URL instead.
+
+Source: RocketMQ 4.9.8, TopAddressing; its address is `http://DOMAIN:8080/rocketmq/nsaddr`. None is asked by default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from socket import SHUT_RDWR, socket
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from pyromq.errors import NoNameServer, UsageError
+from pyromq.excerpt import excerpt
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+REFRESH_SECONDS = 120.0  # how often addresses are looked up again. Source: MQClientInstance.startScheduledTask
+TIMEOUT_SECONDS = 3.0  # from connecting to the last byte. Source: TopAddressing.fetchNSAddr
+MOST_BYTES = 64 << 10  # of an answer: some thousand addresses
+
+_SCHEMES = ("http://", "https://")
+_ADVICE = "correct the address, or give the name servers themselves as host:port;host:port"
+
+
+def parse_addresses(text: str) -> list[str]:
+    """Return the addresses of `host:port;host:port` in order, or the one URL that they are looked up at.
+
+    `http://host:port` is an address, too, as Java's clients have it: a URL has a path. Raises `UsageError` naming what
+    is neither.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"namesrv={text!r:.80} is {type(text).__name__}; it is a text, host:port;host:port")
+    if is_url(text):
+        _check_url(text.strip())
+        return [text.strip()]
+    addresses = []
+    for part in text.replace(",", ";").split(";"):
+        address = part.strip().removeprefix("http://").rstrip("/")
+        if not address:
+            continue
+        host, _, port = address.rpartition(":")
+        if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UsageError(f"name server address {part.strip()!r} is not host:port, such as 127.0.0.1:9876")
+        addresses.append(address)
+    if not addresses:
+        raise UsageError("no name server address is given; give one as host:port, such as 127.0.0.1:9876")
+    return addresses
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is no address but says where to look addresses up."""
+    scheme, separator, rest = text.strip().partition("//")
+    path = rest.partition("/")[2]
+    return scheme + separator in _SCHEMES and path != "" and path[0] not in ";,"
+
+
+class AddressServer:
+    """Asks one URL for addresses of name servers."""
+
+    def __init__(self, url: str) -> None:
+        """Raises `UsageError` for what cannot be asked."""
+        self.url = url
+        self._parts = _check_url(url)
+
+    async def look_up(self) -> list[str]:
+        """Return the addresses it says now, in its order; takes 3 s at most, and blocks nobody.
+
+        Raises `NoNameServer` naming the URL, what is wrong and what to do.
+        """
+        from http.client import HTTPException  # for those who look up: it is a good part of a client's import
+
+        answer: Future[str] = Future()
+        opened: list[socket] = []
+        threading.Thread(target=self._ask, args=(answer, opened), name="pyromq look-up", daemon=True).start()
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                text = await asyncio.wrap_future(answer)
+        except TimeoutError as error:
+            raise self._failure(f"does not answer within {TIMEOUT_SECONDS:g} s") from error
+        except (OSError, HTTPException, ValueError) as error:  # the last: a host that is no name
+            raise self._failure(f"cannot be asked: {excerpt(str(error)) or type(error).__name__}") from error
+        finally:
+            for each in opened:
+                with suppress(OSError):
+                    each.shutdown(SHUT_RDWR)  # wakes the thread, if it waits still, which closing would not
+        return self._addresses(text)
+
+    def _ask(self, answer: Future[str], opened: list[socket]) -> None:
+        """Run in a thread of its own: names are looked up and certificates verified here."""
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            answer.set_result(self._got(opened))
+        except Exception as error:  # noqa: BLE001  whatever it is, who waits is told
+            answer.set_exception(error)
+
+    def _got(self, opened: list[socket]) -> str:
+        from http.client import HTTPConnection, HTTPSConnection
+
+        parts = self._parts
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        with closing(kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)) as connection:
+            connection.connect()
+            opened.append(connection.sock)
+            connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""))
+            with connection.getresponse() as response:
+                return self._text(response)
+
+    def _text(self, response: HTTPResponse) -> str:
+        if response.status != 200:
+            where = response.headers.get("Location")
+            further = f" and points to {excerpt(where)}, which is not followed: give that" if where else ""
+            raise self._failure(f"answers {response.status} {excerpt(response.reason)}{further}")
+        text = b""
+        ends = time.monotonic() + TIMEOUT_SECONDS
+        while len(text) <= MOST_BYTES and time.monotonic() < ends and (piece := response.read1(MOST_BYTES)):
+            text += piece
+        if response.length:
+            raise self._failure("breaks off in the middle of its answer")
+        if len(text) > MOST_BYTES:
+            raise self._failure(f"answers more than {MOST_BYTES} bytes")
+        return text.decode(errors="replace")
+
+    def _addresses(self, text: str) -> list[str]:
+        """Return the addresses of the answer's first line."""
+        line = (text.strip().splitlines() or [""])[0]
+        try:
+            addresses = parse_addresses(line)
+        except UsageError as error:
+            raise self._failure(f"answers '{excerpt(line)}', which is not host:port;host:port") from error
+        if is_url(addresses[0]):
+            raise self._failure(f"answers '{excerpt(line)}', another URL, which is not followed")
+        return addresses
+
+    def _failure(self, why: str) -> NoNameServer:
+        return NoNameServer(f"name servers cannot be looked up: {self.url} {why}; {_ADVICE}")
+
+
+def _check_url(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        usable = parts.hostname and parts.port != 0 and parts.username is None and url.isascii() and url.isprintable()
+    except ValueError:  # what stands for the port is none
+        usable = False
+    if not usable or " " in url or ";" in url or "," in url:
+        raise UsageError(
+            f"address server '{excerpt(url)}' cannot be asked; give one URL alone, such as http://HOST:8080/rocketmq/nsaddr"
+        )
+    return parts

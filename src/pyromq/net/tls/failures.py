@@ -1,0 +1,65 @@
+"""What went wrong where TLS was wanted, or was not, in words that say what to do."""
+
+from __future__ import annotations
+
+import ssl
+
+from pyromq.net.tls.config import TlsConfig
+
+_EXPIRED, _NOT_YET = 10, 9  # of OpenSSL's X509_V_ERR_...
+_OTHER_HOST = (62, 63, 64)
+_SELF_SIGNED = 18
+
+_PLAIN_PORT = "it takes plain connections only, or is no RocketMQ server; connect without TLS, or to another port"
+
+# Alerts that servers send; versions of OpenSSL and TLS differ in what is before these names.
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give one (TlsConfig.certificate, --tls-cert)",
+    "UNKNOWN_CA": "it does not trust who signed our certificate",
+    "BAD_CERTIFICATE": "it does not take our certificate",
+    "CERTIFICATE_EXPIRED": "our certificate has expired",
+    "HANDSHAKE_FAILURE": "it takes no version of TLS that we have, or wants a certificate of ours",
+    "PROTOCOL_VERSION": "it takes no version of TLS that we have",
+}
+
+
+def refused_handshake(error: Exception, tls: TlsConfig) -> str:
+    """Return what is to be told of a handshake that failed at the side that connects."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _unverified(error, tls)
+    if isinstance(error, ssl.SSLError):
+        return broken(error)
+    return f"closed the connection in the TLS handshake: {_PLAIN_PORT}"
+
+
+def broken(error: Exception) -> str:
+    """Return what is to be told of an error that ended a connection."""
+    if not isinstance(error, ssl.SSLError):
+        return str(error)
+    reason = error.reason or ""
+    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason or "HTTP_REQUEST" in reason:
+        return f"does not answer in TLS: {_PLAIN_PORT}"
+    for alert, text in _ALERTS.items():
+        if reason.endswith(alert):
+            return f"refuses the TLS handshake: {text}"
+    return f"TLS failed: {reason or error}"
+
+
+def ended_unheard(tls: TlsConfig | None) -> str:
+    """Return what is to be told of a connection that the server closed before it said anything."""
+    if tls is None:
+        return "closed by the server, which said nothing: it may take TLS connections only"
+    return "closed by the server, which said nothing: it may want another certificate of ours (TlsConfig.certificate)"
+
+
+def _unverified(error: ssl.SSLCertVerificationError, tls: TlsConfig) -> str:
+    if error.verify_code == _EXPIRED:
+        return "its certificate, or that of who signed it, has expired"
+    if error.verify_code == _NOT_YET:
+        return "its certificate is not yet valid: is the time of this machine right?"
+    if error.verify_code in _OTHER_HOST:
+        text = error.verify_message.rstrip(".")
+        return f"its certificate is for another host ({text}); TlsConfig.server_name and check_host help"
+    trusted = f"by {tls.authority}" if tls.authority is not None else "by whom this system trusts: give its authority"
+    signed = " (nobody signed it but itself)" if error.verify_code == _SELF_SIGNED else ""
+    return f"its certificate is not vouched for {trusted}{signed}"

@@ -1,0 +1,229 @@
+"""Connections of a port that speaks TLS, from their acceptance until it is known what they speak.
+
+The first byte tells: 0x16 begins a handshake, anything else is plain. Nothing is read before it is known, so that who
+gets the connection gets all of it. A handshake begins when the client's first record is there as a whole: until then a
+connection costs a descriptor, and thereafter only so many cost more. Source: RocketMQ 4.9.8,
+NettyRemotingServer.HandshakeHandler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyromq.clock import Clock
+from pyromq.errors import NoPermission, ProtocolError
+from pyromq.net.tasks import Tasks, every
+from pyromq.net.tls.server import ServerContext, TlsMode
+from pyromq.net.tls.transport import TlsLayer
+from pyromq.remoting.command import Call, decode_request, write_reply
+from pyromq.remoting.dispatch import refusal
+from pyromq.remoting.frame import FrameSplitter
+from pyromq.remoting.refusals import HANDSHAKES, NOT_ENCRYPTED, Refusals
+
+SILENT_SECONDS = 120.0  # as long as an idle connection may be there: clients open one and speak later
+MOST_WAITING = 4096  # connections that have not begun, or not finished, their first record; then the oldest goes
+MOST_HANDSHAKES = 256  # at once, some 60 kB each; then the oldest goes: an honest one takes milliseconds
+_BEGUN_AT_ONCE = 4  # handshakes a turn of the loop: each takes a millisecond of computing
+_EXPIRE_SECONDS = 1.0
+_REFUSED_SECONDS = 1.0  # a refused client reads why before it notices the end: Java's forgets what came just before
+
+_HANDSHAKE = 0x16
+_ESTABLISHED = 1  # of tcp(7)'s states
+_RECORD_HEADER = 5  # type, version, length
+_MOST_RECORD = (1 << 14) + _RECORD_HEADER
+_MOST_REFUSED = 1 << 16  # bytes of a request that are read to refuse it
+
+REFUSED = "this port takes TLS connections only (tls.server.mode=enforcing): connect with TLS"
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A connection that waits to be known."""
+
+    accepted: socket.socket
+    deadline: float  # monotonic seconds
+    needed: int = 1  # bytes until there is something to see
+
+
+class FirstBytes:
+    """Looks at the first bytes of connections, and has each served by a protocol that speaks what it speaks.
+
+    `factory` makes protocols of plain bytes; `serve` serves a socket that does not block by a protocol.
+    """
+
+    def __init__(
+        self,
+        context: ServerContext,
+        clock: Clock,
+        refusals: Refusals,
+        *,
+        factory: Callable[[], asyncio.Protocol],
+        serve: Callable[[socket.socket, asyncio.Protocol], None],
+    ) -> None:
+        self._context = context
+        self._clock = clock
+        self._factory = factory
+        self._serve = serve
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, _Waiting] = {}  # by descriptor, in order of arrival
+        self._ready: deque[socket.socket] = deque()
+        self._shaking: dict[TlsLayer, tuple[str, float]] = {}  # with address and deadline, in order
+        self._refused: deque[tuple[float, socket.socket]] = deque()  # and when they are closed
+        self._refusals = refusals
+        self._tasks = Tasks()
+        self._tasks.start(every(_EXPIRE_SECONDS, self._expire, clock), name="expire handshakes")
+
+    @property
+    def count(self) -> int:
+        """Connections that are not known yet."""
+        return len(self._waiting) + len(self._ready) + len(self._shaking)
+
+    def add(self, accepted: socket.socket) -> None:
+        """Take a connection; the socket must not block."""
+        if len(self._waiting) >= MOST_WAITING:
+            self._drop(next(iter(self._waiting.values())))
+        number = accepted.fileno()
+        self._waiting[number] = _Waiting(accepted, self._clock.monotonic() + SILENT_SECONDS)
+        self._loop.add_reader(number, self._look, number)
+
+    def close(self) -> None:
+        """End all of them."""
+        for waiting in list(self._waiting.values()):
+            self._drop(waiting)
+        for accepted in (*self._ready, *(refused for _, refused in self._refused)):
+            accepted.close()
+        self._ready.clear()
+        self._refused.clear()
+        for layer in list(self._shaking):
+            layer.abort()
+
+    async def wait_closed(self) -> None:
+        """Return when nothing is left of them."""
+        await self._tasks.stop()
+
+    def _look(self, number: int) -> None:
+        waiting = self._waiting[number]
+        try:
+            seen = waiting.accepted.recv(waiting.needed, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            seen = b""
+        if not seen:
+            self._drop(waiting)
+        elif seen[0] != _HANDSHAKE:
+            self._forget(waiting)
+            self._take_plain(waiting.accepted)
+        elif len(seen) == waiting.needed < (needed := _record_size(seen)):
+            self._wait_for(waiting, needed)
+        elif len(seen) < waiting.needed and not _is_open(waiting.accepted):  # the rest will never come
+            self._drop(waiting)
+        else:
+            self._forget(waiting)
+            self._begin_soon(waiting.accepted)
+
+    def _wait_for(self, waiting: _Waiting, needed: int) -> None:
+        """Look again when so many bytes are there: until then the kernel tells nothing."""
+        if waiting.needed == 1:
+            waiting.deadline = self._clock.monotonic() + self._context.config.handshake_seconds
+        waiting.needed = needed
+        waiting.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed)
+
+    def _take_plain(self, accepted: socket.socket) -> None:
+        if self._context.config.mode is TlsMode.ENFORCING:
+            address = _address_of(accepted)
+            self._refusals.note(NOT_ENCRYPTED, address, "refused connection of %s: it is not encrypted", address)
+            _refuse(accepted)
+            if len(self._refused) >= MOST_WAITING:
+                self._refused.popleft()[1].close()
+            self._refused.append((self._clock.monotonic() + _REFUSED_SECONDS, accepted))
+        else:
+            self._serve(accepted, self._factory())
+
+    def _begin_soon(self, accepted: socket.socket) -> None:
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self._ready.append(accepted)
+        if len(self._ready) == 1:
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        for _ in range(min(_BEGUN_AT_ONCE, len(self._ready))):
+            if len(self._shaking) >= MOST_HANDSHAKES:
+                self._cut(next(iter(self._shaking)))
+            self._shake(self._ready.popleft())
+        if self._ready:
+            self._loop.call_soon(self._begin)
+
+    def _shake(self, accepted: socket.socket) -> None:
+        address = _address_of(accepted)
+
+        def shaken(failure: str | None) -> None:
+            if self._shaking.pop(layer, None) is not None and failure is not None:
+                self._note(address, failure)
+
+        layer = TlsLayer(self._context.current(), self._factory, shaken)
+        self._shaking[layer] = address, self._clock.monotonic() + self._context.config.handshake_seconds
+        self._serve(accepted, layer)
+
+    def _cut(self, layer: TlsLayer) -> None:
+        address, _ = self._shaking.pop(layer)
+        layer.abort()
+        self._note(address, "not through it in time")
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        for waiting in [each for each in self._waiting.values() if each.deadline <= now]:
+            self._drop(waiting)
+        while self._refused and self._refused[0][0] <= now:
+            self._refused.popleft()[1].close()
+        for layer in [layer for layer, (_, deadline) in self._shaking.items() if deadline <= now]:
+            self._cut(layer)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        number = waiting.accepted.fileno()
+        self._loop.remove_reader(number)
+        del self._waiting[number]
+
+    def _drop(self, waiting: _Waiting) -> None:
+        self._forget(waiting)
+        waiting.accepted.close()
+
+    def _note(self, address: str, failure: str) -> None:
+        self._refusals.note(HANDSHAKES, address, "TLS handshake with %s failed: %s", address, failure)
+
+
+def _address_of(accepted: socket.socket) -> str:
+    try:
+        host, port = accepted.getpeername()[:2]
+    except OSError:  # it is gone already
+        return "somebody"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _record_size(seen: bytes) -> int:
+    """Return how many bytes the first record of TLS has, as far as can be told yet."""
+    if len(seen) < _RECORD_HEADER:
+        return _RECORD_HEADER
+    return min(_RECORD_HEADER + int.from_bytes(seen[3:5], "big"), _MOST_RECORD)
+
+
+def _is_open(accepted: socket.socket) -> bool:
+    """Return whether the peer may still send: the first byte that the kernel tells of a connection is its state."""
+    return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
+
+
+def _refuse(accepted: socket.socket) -> None:
+    """Tell who speaks plainly what is wrong, if the first request is there as a whole."""
+    output: list[bytes | memoryview] = []
+    try:
+        for serialization, header, body in FrameSplitter(_MOST_REFUSED).split(accepted.recv(_MOST_REFUSED))[:1]:
+            call = decode_request(serialization, header, body)
+            if isinstance(call, Call):
+                write_reply(refusal(NoPermission(REFUSED)), call, output)
+        accepted.send(b"".join(output))
+    except (OSError, ProtocolError):
+        pass  # whoever that is does not understand us either

@@ -1,0 +1,184 @@
+"""One file of accounts, as RocketMQ's `plain_acl.yml`: reading it, and writing it with changes.
+
+    globalWhiteRemoteAddresses:          everybody there may do everything, without an account
+    - 10.10.103.*
+    accounts:
+    - accessKey: orders-app              at least 7 characters, as the secret key
+      secretKey: a-long-secret
+      whiteRemoteAddress: 10.10.103.7    from there without a signature, and with all rights
+      admin: false                       all rights, where it has no others
+      defaultTopicPerm: DENY             DENY, PUB, SUB, PUB|SUB; DENY where there is none
+      defaultGroupPerm: SUB
+      topicPerms: [orders=PUB|SUB]       instead of the default
+      groupPerms: [billing=SUB]
+    dataVersion:                         counted by who writes changes
+    - counter: 3
+      timestamp: 1700000000000
+
+No error here quotes what a file holds: it may be a secret. Source: RocketMQ 4.9.8, PlainPermissionManager.load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyromq.errors import UsageError
+from pyromq.names import retry_topic
+from pyromq.permissions.account import DENY, RIGHTS, SHORTEST, Account
+from pyromq.permissions.address_patterns import AddressPattern, parse_pattern
+from pyromq.remoting.bodies import DataVersion
+
+WHITE_LIST = "globalWhiteRemoteAddresses"
+ACCOUNTS = "accounts"
+DATA_VERSION = "dataVersion"
+
+_KEYS = {
+    "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",
+    "groupPerms",
+}  # fmt: skip
+
+Raw = dict[str, Any]  # an account, or a file, as the file has it: what is unknown here stays there
+
+
+@dataclass(frozen=True, slots=True)
+class AclFile:
+    """What a file says. `doubts` are what is read otherwise than it may be meant."""
+
+    path: Path
+    raw: Raw
+    white_list: tuple[AddressPattern, ...]
+    accounts: tuple[Account, ...]
+    version: DataVersion
+    doubts: tuple[str, ...] = ()
+
+
+def parse_acl_file(path: Path, content: bytes) -> AclFile:
+    """Read a file; one without content has no accounts. Raises `UsageError` naming file, place and what is wrong."""
+    import yaml  # here, because importing it takes 20 ms of the start of each broker, with permissions or not
+
+    try:
+        raw = yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        place = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        raise UsageError(f"{path}{place}: no YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: no YAML: {type(error).__name__}") from None
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, dict):
+        raise UsageError(f"{path}: the file is no mapping of {WHITE_LIST} and {ACCOUNTS}")
+    try:
+        return _parsed(path, raw)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def write_acl_file(raw: Raw) -> bytes:
+    """Return a file of this content."""
+    import yaml
+
+    text: str = yaml.safe_dump(raw, default_flow_style=False, sort_keys=False, allow_unicode=True)
+    return text.encode()
+
+
+def parse_account(raw: Raw, number: int = 0, doubts: list[str] | None = None) -> Account:
+    """Read an account. Raises `UsageError` naming it, by its place where it has no name."""
+    name = f"account {raw['accessKey']!r}" if isinstance(raw.get("accessKey"), str) else f"account {number}"
+    doubts = doubts if doubts is not None else []
+    try:
+        rights = _rights(raw, "groupPerms", name, doubts, prefix=retry_topic(""))
+        rights |= _rights(raw, "topicPerms", name, doubts)
+        account = Account(
+            _key(raw, "accessKey"),
+            _key(raw, "secretKey"),
+            admin=_flag(raw, "admin"),
+            from_addresses=parse_pattern(_text(raw, "whiteRemoteAddress")),
+            default_topic_right=_right(_text(raw, "defaultTopicPerm"), f"defaultTopicPerm of {name}", doubts),
+            default_group_right=_right(_text(raw, "defaultGroupPerm"), f"defaultGroupPerm of {name}", doubts),
+            rights=rights,
+        )
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from error
+    doubts += [f"{key!r} of {name} is unknown and does nothing" for key in raw if key not in _KEYS]
+    return account
+
+
+def _parsed(path: Path, raw: Raw) -> AclFile:
+    doubts: list[str] = []
+    accounts: dict[str, Account] = {}
+    for number, each in enumerate(_list(raw, ACCOUNTS), 1):
+        if not isinstance(each, dict):
+            raise UsageError(f"account {number} is no mapping")
+        account = parse_account(each, number, doubts)
+        if account.access_key in accounts:
+            doubts.append(f"account {account.access_key!r} comes twice; the first one counts")
+        accounts.setdefault(account.access_key, account)
+    patterns = tuple(parse_pattern(str(each)) for each in _list(raw, WHITE_LIST))
+    return AclFile(path, raw, patterns, tuple(accounts.values()), _version(raw), tuple(doubts))
+
+
+def _list(raw: Raw, name: str) -> list[Any]:
+    value = raw.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise UsageError(f"{name} is no list")
+    return value
+
+
+def _text(raw: Raw, name: str) -> str:
+    """Return a text; numbers that somebody wrote without quotes are what they look like."""
+    value = raw.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UsageError(f"{name} is read as {type(value).__name__}, no text; put it in quotes")
+    return str(value)
+
+
+def _key(raw: Raw, name: str) -> str:
+    text = _text(raw, name)
+    if len(text) < SHORTEST:
+        raise UsageError(f"{name} has {len(text)} characters; it must have {SHORTEST} at least")
+    return text
+
+
+def _flag(raw: Raw, name: str) -> bool:
+    value = raw.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise UsageError(f"{name} is neither true nor false")
+
+
+def _rights(raw: Raw, name: str, account: str, doubts: list[str], *, prefix: str = "") -> dict[str, int]:
+    rights = {}
+    for each in _list(raw, name):
+        words = [word.strip() for word in str(each).split("=") if word]
+        if len(words) != 2 or not words[0]:
+            raise UsageError(f"{name} has {each!r}; write NAME=PUB|SUB, NAME=PUB, NAME=SUB or NAME=DENY")
+        rights[prefix + words[0]] = _right(words[1], f"{words[0]} in {name} of {account}", doubts)
+    return rights
+
+
+def _right(text: str, what: str, doubts: list[str]) -> int:
+    """Return a right; what is none denies, as upstream has it."""
+    right = RIGHTS.get(text.strip())
+    if right is None:
+        if text:
+            doubts.append(f"the right {text!r} of {what} is unknown and counts as DENY")
+        return DENY
+    return right
+
+
+def _version(raw: Raw) -> DataVersion:
+    first = next(iter(_list(raw, DATA_VERSION)), None)
+    if not isinstance(first, dict):
+        return DataVersion(timestamp=0, counter=0)
+    try:
+        return DataVersion(timestamp=int(first.get("timestamp", 0)), counter=int(first.get("counter", 0)))
+    except (TypeError, ValueError):
+        raise UsageError(f"{DATA_VERSION} is no list of counter and timestamp") from None

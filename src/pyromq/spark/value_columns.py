@@ -1,0 +1,133 @@
+"""Types of applications as Arrow's: which columns their values make, and the values as such columns.
+
+Knows no Spark. What a type is made of is asked of msgspec, for pydantic's models of their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+from msgspec import inspect
+
+from pyromq.errors import IllegalMessage, UsageError
+from pyromq.json_body import json_reader
+
+_PLAIN: dict[type[inspect.Type], pa.DataType] = {
+    inspect.BoolType: pa.bool_(),
+    inspect.IntType: pa.int64(),
+    inspect.FloatType: pa.float64(),
+    inspect.StrType: pa.string(),
+    inspect.UUIDType: pa.string(),
+    inspect.BytesType: pa.binary(),
+    inspect.DateTimeType: pa.timestamp("us", tz="UTC"),
+    inspect.DateType: pa.date32(),
+    inspect.DecimalType: pa.decimal128(38, 18),
+}
+_LISTS = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
+_RECORDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)
+
+Values = Callable[[Iterable[bytes | None], Iterable[str | None]], tuple[pa.Array, pa.Array]]
+
+
+def arrow_type(type_: Any) -> pa.DataType:
+    """Return what a column of such values is. Raises `UsageError` for a type that makes no column."""
+    json_reader(type_)  # it says what cannot be read at all
+    return _of(inspect.type_info(type_), type_, ())
+
+
+def values_of(type_: Any) -> Values:
+    """Return what makes of bodies, and reasons why there is none, a column of values and one of reasons for nulls."""
+    read, column = json_reader(type_), arrow_type(type_)
+
+    def values(bodies: Iterable[bytes | None], undecodable: Iterable[str | None]) -> tuple[pa.Array, pa.Array]:
+        found: list[object] = []
+        reasons: list[str | None] = []
+        for body, reason in zip(bodies, undecodable, strict=True):
+            value: object = None
+            if body is None or reason is not None:
+                reason = reason or "there is no body"
+            else:
+                try:
+                    value = _plain(read(body))
+                except IllegalMessage as error:
+                    reason = str(error)
+            found.append(value)
+            reasons.append(reason)
+        return _column(found, reasons, column), pa.array(reasons, pa.string())
+
+    return values
+
+
+def _column(values: list[object], reasons: list[str | None], column: pa.DataType) -> pa.Array:
+    """Return the values as Arrow; one that does not fit its column, as a number of 65 bits, gets a reason instead."""
+    try:
+        return pa.array(values, column)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        for place, value in enumerate(values):
+            try:
+                pa.array([value], column)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                values[place], reasons[place] = None, f"the value does not fit its column: {error}"
+        return pa.array(values, column)
+
+
+def _of(info: inspect.Type, type_: Any, above: tuple[Any, ...]) -> pa.DataType:
+    if type(info) in _PLAIN:
+        return _PLAIN[type(info)]
+    if isinstance(info, inspect.UnionType):
+        others = [each for each in info.types if not isinstance(each, inspect.NoneType)]
+        if len(others) == 1:
+            return _of(others[0], type_, above)
+    if isinstance(info, _LISTS):
+        return pa.list_(_of(info.item_type, type_, above))
+    if isinstance(info, inspect.DictType) and isinstance(info.key_type, inspect.StrType):
+        return pa.map_(pa.string(), _of(info.value_type, type_, above))
+    if isinstance(info, inspect.EnumType | inspect.LiteralType):
+        return _of_choices(info, type_)
+    if isinstance(info, _RECORDS) and info.cls not in above:
+        return pa.struct([(each.encode_name, _of(each.type, type_, (*above, info.cls))) for each in info.fields])
+    if isinstance(info, inspect.CustomType) and info.cls not in above and hasattr(info.cls, "model_fields"):
+        fields = {name: inspect.type_info(field.annotation) for name, field in info.cls.model_fields.items()}
+        return pa.struct([(name, _of(each, type_, (*above, info.cls))) for name, each in fields.items()])
+    part = getattr(info, "cls", type(info)).__name__
+    raise UsageError(
+        f"{getattr(type_, '__name__', type_)} makes no column, because of {part} in it; columns are of numbers, texts,"
+        " times, lists, dicts with keys of text, and records of them that do not hold themselves"
+    )
+
+
+def _of_choices(info: inspect.EnumType | inspect.LiteralType, type_: Any) -> pa.DataType:
+    choices = [each.value for each in info.cls] if isinstance(info, inspect.EnumType) else info.values
+    kinds = {type(choice) for choice in choices}
+    if kinds <= {str}:
+        return pa.string()
+    if kinds <= {int}:
+        return pa.int64()
+    raise UsageError(f"{getattr(type_, '__name__', type_)} makes no column: {choices!r:.100} are of several kinds")
+
+
+def _plain(value: Any) -> object:
+    """Return dicts and lists, as Arrow takes them.
+
+    msgspec's own `to_builtins` leaves out what a dataclass it has made has by default.
+    """
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, msgspec.Struct):
+        names = msgspec.structs.fields(value)
+        return {field.encode_name: _plain(getattr(value, field.name)) for field in names}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, UUID):
+        return str(value)
+    return _plain(value.model_dump()) if hasattr(value, "model_dump") else value

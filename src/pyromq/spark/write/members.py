@@ -1,0 +1,97 @@
+"""Messages as runs hold them, in bulk: the bytes between any two rows are the body of a run (see `pyromq.record`).
+
+Knows no Spark and no client.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyromq import speedups
+from pyromq.record import MEMBER_BYTES
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.batches import write_members
+
+Ints = npt.NDArray[np.int64]
+
+
+class Members:
+    """The messages of some rows. None of `bodies` and `texts` is null, and no text is longer than a record takes."""
+
+    def __init__(self, flags: Ints, bodies: pa.BinaryArray, texts: pa.BinaryArray) -> None:
+        self._flags = flags.astype(np.int32)
+        self._bodies = bodies
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """Where each ends when all stand one behind the other, with where the first begins before them."""
+        ends = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self._sizes(self._bodies) + self._sizes(self._texts) + MEMBER_BYTES, out=ends[1:])
+        return ends
+
+    def between(self, first: int, last: int) -> bytes | memoryview:
+        """Return the bytes of those from `first` to before `last`."""
+        if speedups.is_active:
+            return write_members(self._flags, self._body_buffers, self._text_buffers, first, last)
+        return self._content[self.ends[first] : self.ends[last]]
+
+    def take(self, numbers: Ints) -> Members:
+        """Return those with these numbers."""
+        chosen = pa.array(numbers)
+        return Members(self._flags[numbers].astype(np.int64), self._bodies.take(chosen), self._texts.take(chosen))
+
+    @cached_property
+    def _body_buffers(self) -> tuple[Any, Any]:
+        return _buffers(self._bodies)
+
+    @cached_property
+    def _text_buffers(self) -> tuple[Any, Any]:
+        return _buffers(self._texts)
+
+    @cached_property
+    def _content(self) -> memoryview:
+        """All of them, joined by Arrow's own functions: the plain form of `write_members`."""
+        count = len(self)
+        body_sizes, text_sizes = self._sizes(self._bodies), self._sizes(self._texts)
+        heads = np.zeros((count, 5), ">i4")
+        heads[:, 0] = body_sizes + text_sizes + MEMBER_BYTES
+        heads[:, 3] = self._flags
+        heads[:, 4] = body_sizes
+        joined = pc.binary_join_element_wise(
+            _fixed(heads.tobytes(), count, 20),
+            self._bodies,
+            _fixed(text_sizes.astype(">i2").tobytes(), count, 2),
+            self._texts,
+            b"",
+        )
+        content = joined.buffers()[2]
+        return memoryview(b"" if content is None else content)
+
+    @staticmethod
+    def _sizes(values: pa.BinaryArray) -> Ints:
+        return np.diff(np.frombuffer(_buffers(values)[0], np.int32)).astype(np.int64)
+
+
+def _buffers(values: pa.BinaryArray) -> tuple[Any, Any]:
+    """Return where the values of an array end, after where the first begins, and their bytes."""
+    _, ends, content = values.buffers()
+    begin, count = 4 * values.offset, 4 * (len(values) + 1)
+    if ends is None:  # of no values at all
+        return bytes(count), b""
+    return ends.slice(begin, count), b"" if content is None else content
+
+
+def _fixed(raw: bytes, count: int, width: int) -> pa.Array:
+    """Return bytes cut into pieces of one width."""
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(raw)]).cast(pa.binary())

@@ -1,0 +1,369 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The members of a batch written to log and queue, without a message made of each; and made of columns.
+
+All are looked at before one is written: lengths, UTF-8, and whether a text could ask for anything. What is in any way
+unusual is left to the plain path, which says what is wrong with it.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcpy, memset
+
+from pyromq.speedups.codec cimport write_hex
+from pyromq.speedups.kernels cimport crc32_of, crc32_setup, ends_with, get_u16, get_u32, put_u16, put_u32, put_u64, utf8_end
+from pyromq.speedups.records cimport ENTRY_BYTES, FIXED_BYTES, HOST_FLAGS, MAGIC, UNQUEUED, LogTail, QueueTail, tags_code_of
+
+cdef extern from *:
+    """
+    #if defined(__GLIBC__)
+    #include <malloc.h>
+    static int pyromq_keep_memory(int most) { return mallopt(M_MMAP_THRESHOLD, most / 2) && mallopt(M_TRIM_THRESHOLD, most); }
+    #else
+    static int pyromq_keep_memory(int most) { return 0; }
+    #endif
+    """
+    int pyromq_keep_memory(int most)
+
+crc32_setup()
+
+DEF NAME_VALUE = 1
+DEF PAIRS = 2
+DEF MEMBER_HEAD = 20
+DEF BODY_AT = 88
+DEF MOST_TEXT = 32767
+DEF MOST_TOPIC = 127
+
+
+cdef struct Member:
+    const char* body
+    const char* text
+    int64_t tags_code
+    int32_t body_size
+    int32_t text_size
+    int32_t size  # of its record, without the topic
+    int32_t flag
+
+
+def read_members(bytes body not None, bytes more not None):
+    """Return the members of a batch; None where the plain path has to see to it.
+
+    `more` will stand behind each one's own properties.
+    """
+    cdef Members members = Members.__new__(Members)
+    members._body = body
+    members._more = more
+    return members if members._read() and members.count else None
+
+
+def keep_memory(int most):
+    """Let the process keep so many bytes that it does not use, for batches that come one after the other.
+
+    Else each one is put into pages that the system has to make first: for batches of 1 MiB half of a broker's work.
+    Returns whether that is possible here.
+    """
+    return bool(pyromq_keep_memory(most))
+
+
+def write_members(flags not None, bodies not None, texts not None, Py_ssize_t first, Py_ssize_t last):
+    """Return the members from `first` to before `last` as a batch holds them.
+
+    `flags` has an int32 for each; `bodies` and `texts` are two buffers each: int32s that say where each one ends, with
+    where the first begins before them, and all bytes. Raises `ValueError`, nothing read, where these do not fit together.
+    """
+    cdef Column flag_column = Column.__new__(Column, flags, None)
+    cdef Column body_column = Column.__new__(Column, *bodies)
+    cdef Column text_column = Column.__new__(Column, *texts)
+    cdef Py_ssize_t size = body_column.size_of(first, last) + text_column.size_of(first, last)
+    cdef const int32_t* body_ends = <const int32_t*> body_column.ends.buf
+    cdef const int32_t* text_ends = <const int32_t*> text_column.ends.buf
+    cdef Py_ssize_t number, body_size, text_size
+    cdef bytes made
+    cdef char* p
+    if flag_column.count < last or text_column.longest(first, last) > MOST_TEXT:
+        raise ValueError("too few flags, or texts that are too long")
+    made = PyBytes_FromStringAndSize(NULL, size + (last - first) * (MEMBER_HEAD + 2))
+    p = PyBytes_AS_STRING(made)
+    for number in range(first, last):
+        body_size = body_ends[number + 1] - body_ends[number]
+        text_size = text_ends[number + 1] - text_ends[number]
+        put_u32(p, <uint32_t> (MEMBER_HEAD + body_size + 2 + text_size))
+        memset(p + 4, 0, 8)
+        put_u32(p + 12, <uint32_t> (<const int32_t*> flag_column.ends.buf)[number])
+        put_u32(p + 16, <uint32_t> body_size)
+        p += MEMBER_HEAD
+        memcpy(p, <const char*> body_column.content.buf + body_ends[number], body_size)
+        p += body_size
+        put_u16(p, <unsigned short> text_size)
+        memcpy(p + 2, <const char*> text_column.content.buf + text_ends[number], text_size)
+        p += 2 + text_size
+    return made
+
+
+cdef class Column:
+    """Values of one column, seen where they are: what tells where each ends, and their bytes."""
+
+    cdef Py_buffer ends, content
+    cdef Py_ssize_t count  # of what is in `ends`
+
+    def __cinit__(self, ends, content):
+        PyObject_GetBuffer(ends, &self.ends, PyBUF_SIMPLE)
+        self.count = self.ends.len // sizeof(int32_t)
+        if content is not None:
+            PyObject_GetBuffer(content, &self.content, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.ends)
+        PyBuffer_Release(&self.content)
+
+    cdef Py_ssize_t size_of(self, Py_ssize_t first, Py_ssize_t last) except -1:
+        """Return the bytes of some values; raises `ValueError` unless they are where they are said to be."""
+        cdef const int32_t* ends = <const int32_t*> self.ends.buf
+        if not 0 <= first <= last < self.count or ends[first] < 0 or ends[last] > self.content.len:
+            raise ValueError("values end outside of their bytes")
+        if self.longest(first, last) < 0:
+            raise ValueError("values end before they begin")
+        return ends[last] - ends[first]
+
+    cdef Py_ssize_t longest(self, Py_ssize_t first, Py_ssize_t last) noexcept:
+        """Return the size of the longest of some values; -1 where one ends before it begins."""
+        cdef const int32_t* ends = <const int32_t*> self.ends.buf
+        cdef Py_ssize_t number, most = 0
+        for number in range(first, last):
+            if ends[number + 1] < ends[number]:
+                return -1
+            most = max(most, <Py_ssize_t> ends[number + 1] - ends[number])
+        return most
+
+
+cdef class Members:
+    """The members of a batch, each known to be sound and to ask for nothing."""
+
+    cdef readonly Py_ssize_t count
+    cdef bytes _body, _more
+    cdef Member* _at
+    cdef Py_ssize_t _room
+
+    def __cinit__(self):
+        self._at = NULL
+        self._room = self.count = 0
+
+    def __dealloc__(self):
+        free(self._at)
+
+    cdef bint _read(self) except -1:
+        cdef const char* p = PyBytes_AS_STRING(self._body)
+        cdef const char* end = p + PyBytes_GET_SIZE(self._body)
+        cdef Py_ssize_t more_size = PyBytes_GET_SIZE(self._more)
+        cdef int64_t size, body_size, text_size, whole
+        cdef Member* member
+        if more_size > MOST_TEXT or not _asks_nothing(PyBytes_AS_STRING(self._more), more_size, NULL):
+            return False
+        while p < end:
+            if end - p < MEMBER_HEAD + 2:
+                return False
+            size = <int32_t> get_u32(p)
+            body_size = <int32_t> get_u32(p + 16)
+            if body_size <= 0 or size > end - p or MEMBER_HEAD + body_size + 2 > size:
+                return False
+            text_size = get_u16(p + MEMBER_HEAD + body_size)
+            if text_size > MOST_TEXT or MEMBER_HEAD + body_size + 2 + text_size != size:
+                return False
+            if self.count == self._room:
+                self._grow(PyBytes_GET_SIZE(self._body) // size)
+            member = &self._at[self.count]
+            member.flag = <int32_t> get_u32(p + 12)
+            member.body = p + MEMBER_HEAD
+            member.body_size = <int32_t> body_size
+            member.text = member.body + body_size + 2
+            member.text_size = <int32_t> text_size
+            member.tags_code = 0
+            whole = text_size + more_size
+            if text_size and member.text[text_size - 1] != PAIRS:
+                whole += 1
+            if whole > MOST_TEXT or utf8_end(member.text, member.text + text_size) != member.text + text_size:
+                return False
+            if not _asks_nothing(member.text, text_size, &member.tags_code):
+                return False
+            member.size = <int32_t> (FIXED_BYTES + body_size + whole)
+            self.count += 1
+            p += size
+        return True
+
+    cdef int _grow(self, Py_ssize_t guess) except -1:
+        cdef Py_ssize_t room = max(2 * self._room, guess + 1)
+        cdef Member* at = <Member*> realloc(self._at, room * sizeof(Member))
+        if at == NULL:
+            raise MemoryError
+        self._at = at
+        self._room = room
+        return 0
+
+    @property
+    def first_text(self):
+        """The properties of the first member."""
+        return self._at[0].text[: self._at[0].text_size].decode("utf-8")
+
+    def next_slice(self, Py_ssize_t first, Py_ssize_t most, int64_t most_bytes):
+        """Return how many members from `first` on are `most`, or have records of so many bytes together."""
+        cdef Py_ssize_t number = first
+        cdef int64_t size = 0
+        while number < self.count and number - first < most and size < most_bytes:
+            size += self._at[number].size
+            number += 1
+        return number - first
+
+    def record_bytes(self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t topic_size):
+        """Return what the records of `count` members take in the log."""
+        cdef Py_ssize_t number
+        cdef int64_t size = count * topic_size
+        for number in range(first, first + count):
+            size += self._at[number].size
+        return size
+
+    def append(
+        self, LogTail log not None, Py_ssize_t first, Py_ssize_t count, bytes topic not None, *, int32_t queue_id,
+        int64_t queue_offset, int32_t sys_flag, int64_t born_ms, bytes born_address not None, int64_t now_ms,
+        bytes store_address not None, int32_t reconsume_times, int64_t prepared_offset
+    ):
+        """Write the records of `count` members to the log; False, nothing done, where that is for the plain path.
+
+        There must be room for them. Raises `OverflowError`, nothing done, for a number that no record holds.
+        """
+        cdef char head[BODY_AT]
+        cdef Py_ssize_t number, topic_size = PyBytes_GET_SIZE(topic)
+        cdef const char* topic_at = PyBytes_AS_STRING(topic)
+        cdef const char* more = PyBytes_AS_STRING(self._more)
+        cdef Py_ssize_t more_size = PyBytes_GET_SIZE(self._more)
+        cdef int64_t end = log.end
+        cdef char* p
+        if PyBytes_GET_SIZE(born_address) != 8 or PyBytes_GET_SIZE(store_address) != 8 or topic_size > MOST_TOPIC:
+            return False
+        if sys_flag & UNQUEUED or log.at == NULL or first < 0 or first + count > self.count:
+            return False
+        if end + <int64_t> self.record_bytes(first, count, topic_size) > log.limit:
+            return False
+        put_u32(head + 4, <uint32_t> MAGIC)
+        put_u32(head + 12, <uint32_t> queue_id)
+        put_u32(head + 36, <uint32_t> (sys_flag & ~HOST_FLAGS))
+        put_u64(head + 40, born_ms)
+        memcpy(head + 48, PyBytes_AS_STRING(born_address), 8)
+        put_u64(head + 56, now_ms)
+        memcpy(head + 64, PyBytes_AS_STRING(store_address), 8)
+        put_u32(head + 72, <uint32_t> reconsume_times)
+        put_u64(head + 76, prepared_offset)
+        p = log.at + (end - log.base)
+        for number in range(first, first + count):
+            p = _write(&self._at[number], p, head, topic_at, topic_size, more, more_size, queue_offset, end)
+            end += self._at[number].size + topic_size
+            queue_offset += 1
+        log.end = end
+        log.last_store_ms = now_ms
+        return True
+
+    def enter(self, QueueTail queue not None, Py_ssize_t first, Py_ssize_t count, Py_ssize_t topic_size, int64_t log_offset):
+        """Write the entries of members whose records begin at `log_offset`; return how many the queue's file takes."""
+        cdef int64_t offset = queue.max_offset
+        cdef Py_ssize_t number
+        cdef char* p
+        if queue.at == NULL or offset < queue.base:
+            return 0
+        count = min(count, queue.end - offset)
+        p = queue.at + (offset - queue.base) * ENTRY_BYTES
+        for number in range(first, first + count):
+            put_u64(p, log_offset)
+            put_u32(p + 8, <uint32_t> (self._at[number].size + topic_size))
+            put_u64(p + 12, self._at[number].tags_code)
+            log_offset += self._at[number].size + topic_size
+            p += ENTRY_BYTES
+        queue.max_offset = offset + max(count, 0)
+        return max(count, 0)
+
+    def arrivals(self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t topic_size, int64_t log_offset):
+        """Return log offset and tags code of each of these members."""
+        found = []
+        for number in range(first, first + count):
+            found.append((log_offset, self._at[number].tags_code))
+            log_offset += self._at[number].size + topic_size
+        return found
+
+    def ids(self, Py_ssize_t topic_size, bytes store_address not None, int64_t log_offset):
+        """Return the offset ids of all members, with commas between them."""
+        cdef Py_ssize_t prefix_size = 2 * PyBytes_GET_SIZE(store_address)
+        cdef Py_ssize_t number, size = self.count * (prefix_size + 17) - 1
+        cdef bytes prefix = store_address.hex().upper().encode()
+        cdef char* text = <char*> malloc(size + 1)
+        cdef char* p = text
+        if text == NULL:
+            raise MemoryError
+        try:
+            for number in range(self.count):
+                memcpy(p, PyBytes_AS_STRING(prefix), prefix_size)
+                p = write_hex(p + prefix_size, log_offset)
+                p[0] = c","
+                p += 1
+                log_offset += self._at[number].size + topic_size
+            return text[:size].decode("ascii")
+        finally:
+            free(text)
+
+
+cdef inline char* _write(
+    const Member* member, char* p, const char* head, const char* topic, Py_ssize_t topic_size, const char* more,
+    Py_ssize_t more_size, int64_t queue_offset, int64_t log_offset
+) noexcept nogil:
+    """Write one record; return what is behind it."""
+    cdef char* text_at
+    memcpy(p, head, BODY_AT)
+    put_u32(p, <uint32_t> (member.size + topic_size))
+    put_u32(p + 8, crc32_of(member.body, member.body_size) & 0x7FFFFFFF)
+    put_u32(p + 16, <uint32_t> member.flag)
+    put_u64(p + 20, queue_offset)
+    put_u64(p + 28, log_offset)
+    put_u32(p + 84, <uint32_t> member.body_size)
+    p += BODY_AT
+    memcpy(p, member.body, member.body_size)
+    p += member.body_size
+    p[0] = <char> topic_size
+    memcpy(p + 1, topic, topic_size)
+    p += 1 + topic_size
+    text_at = p
+    p += 2
+    memcpy(p, member.text, member.text_size)
+    p += member.text_size
+    if member.text_size and (p - 1)[0] != PAIRS:
+        p[0] = PAIRS
+        p += 1
+    memcpy(p, more, more_size)
+    p += more_size
+    put_u16(text_at, <unsigned short> (p - text_at - 2))
+    return p
+
+
+cdef bint _asks_nothing(const char* text, Py_ssize_t size, int64_t* tags_code) noexcept nogil:
+    """Whether a text has nothing that could ask for a delay, a time or a decision, and tags as everybody writes them.
+
+    Sets the code of its tags, which it must not have where there is no place for that.
+    """
+    cdef const char* end = text + size
+    cdef const char* p = text
+    cdef const char* tags = NULL
+    while True:
+        p = <const char*> memchr(p, NAME_VALUE, end - p)
+        if p == NULL:
+            break
+        if ends_with(text, p, b"TAGS", 4):
+            tags = p - 4
+        elif ends_with(text, p, b"DELAY", 5) or ends_with(text, p, b"TRAN_MSG", 8):
+            return False
+        p += 1
+    p = text
+    while True:
+        p = <const char*> memchr(p, c"_", end - p)
+        if p == NULL:
+            break
+        if p + 1 < end and p[1] == c"D" and ends_with(text, p, b"TIMER", 5):
+            return False
+        p += 1
+    return tags == NULL or (tags_code != NULL and tags_code_of(text, tags, end, tags_code))

@@ -1,0 +1,98 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+DEF MOST_FIELDS = 24
+DEF MOST_OTHERS = 8
+
+cdef enum:
+    JSON_HEADER = 0
+    BINARY_HEADER = 1
+
+cdef struct Frame:  # of a request, complete
+    const char* header
+    Py_ssize_t header_size
+    const char* body
+    Py_ssize_t body_size
+    int serialization
+
+cdef struct Field:  # of a header, as it came: `at` is NULL where it did not; `is_escaped`: as JSON writes it
+    const char* at
+    Py_ssize_t size
+    bint is_escaped
+    int64_t number  # of fields that are numbers or booleans
+
+cdef struct Header:
+    int serialization
+    int code
+    int opaque
+    int flag
+    int version
+    Field fields[MOST_FIELDS]
+    uint32_t declared  # which of them came, as bits
+    int other_count  # of fields that are not declared, as signatures are; those beyond the arrays are counted only
+    Field other_names[MOST_OTHERS]
+    Field others[MOST_OTHERS]
+
+cdef class HeaderReader:
+    cdef readonly int code
+    cdef int count
+    cdef const char* names[MOST_FIELDS]
+    cdef Py_ssize_t name_sizes[MOST_FIELDS]
+    cdef Py_ssize_t most_name_size
+    cdef char kinds[MOST_FIELDS]
+    cdef bint required[MOST_FIELDS]
+    cdef object _names
+    cdef bint read(self, const Frame* frame, Header* header) noexcept nogil
+    cdef list found(self, const Header* header)
+    cdef int _slot(self, const char* name, Py_ssize_t size, int hint) noexcept nogil
+    cdef const char* _read_json_fields(self, const char* p, const char* end, Header* header) noexcept nogil
+    cdef bint _read_json(self, const char* p, const char* end, Header* header) noexcept nogil
+    cdef bint _read_binary(self, const char* p, const char* end, Header* header) noexcept nogil
+    cdef bint _fits(self, Header* header) noexcept nogil
+
+cdef int code_of(const Frame* frame) noexcept nogil
+cdef const char* json_blank_end(const char* p, const char* end) noexcept nogil
+cdef const char* json_text(const char* p, const char* end, Field* field) noexcept nogil
+cdef const char* json_int(const char* p, const char* end, int* number) noexcept nogil
+cdef bint whole_number(const char* p, Py_ssize_t size, int64_t* number) noexcept nogil
+cdef char* write_number(char* p, int64_t number) noexcept nogil
+cdef char* write_hex(char* p, uint64_t value) noexcept nogil
+cdef Py_ssize_t copy_text(const Field* field, char* target) noexcept nogil
+cdef object text_of(const Field* field)
+
+cdef class Output:  # bytes to be sent; `begin` to `end` of `data` are left
+    cdef char* data
+    cdef Py_ssize_t begin
+    cdef Py_ssize_t end
+    cdef Py_ssize_t room
+    cdef int reserve(self, Py_ssize_t size) except -1
+    cdef int append(self, const char* data, Py_ssize_t size) except -1
+    cdef void shrink(self, Py_ssize_t most) noexcept
+
+cdef struct Entry:  # of a binary header: what stands before the value, how that is written, which one it is (-1: none)
+    const char* text
+    Py_ssize_t text_size
+    Py_ssize_t key_size  # of the text: the name with its length; the rest begins the value
+    char kind
+    int number
+
+cdef struct Text:
+    const char* at
+    Py_ssize_t size
+
+cdef class ReplyWriter:
+    cdef list _held
+    cdef int text_number
+    cdef int count
+    cdef const char* texts[8]
+    cdef Py_ssize_t text_sizes[8]
+    cdef char kinds[8]
+    cdef Py_ssize_t most
+    cdef const char* head
+    cdef Py_ssize_t head_size
+    cdef int entry_count
+    cdef Entry entries[16]
+    cdef char* write(
+        self, Output output, const int64_t* values, const Header* request, Py_ssize_t body_size
+    ) except NULL
+    cdef char* _write_json(self, char* p, const int64_t* values, int opaque) noexcept
+    cdef char* _write_binary(self, char* p, const int64_t* values, int opaque) noexcept

@@ -1,0 +1,16 @@
+cdef struct Record:  # where the parts of a sound record are; the topic's size is before it, in one byte
+    const char* at
+    Py_ssize_t size
+    const char* born
+    Py_ssize_t born_size
+    const char* stored  # the store time, and the store address behind it
+    Py_ssize_t store_size
+    const char* tried  # reconsume times, prepared offset, the body's size
+    const char* body
+    Py_ssize_t body_size
+    const char* topic
+    Py_ssize_t topic_size
+    const char* properties
+    Py_ssize_t properties_size
+
+cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* record) noexcept nogil

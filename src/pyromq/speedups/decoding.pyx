@@ -1,0 +1,164 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records to messages, and Java's string hash, as `pyromq.record` and `pyromq.java_hash` have them.
+
+Whatever is wrong with a record, or odd, is left to the plain path, which says what it is: None comes back then. Nothing
+is read outside a buffer: each size is compared with what is left before it is used.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
+from libc.string cimport memcmp
+
+from pyromq.speedups.kernels cimport crc32_of, crc32_setup, get_u16, get_u32, get_u64
+
+cdef extern from "Python.h":
+    int PyUnicode_KIND(object text)
+    const void* PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    uint32_t PyUnicode_READ(int kind, const void* data, Py_ssize_t index)
+
+cdef uint32_t MAGIC = <uint32_t> 0xDAA320A7
+DEF BORN_HOST_IPV6 = 0x10
+DEF STORE_HOST_IPV6 = 0x20
+DEF IPV4_BYTES = 8
+DEF IPV6_BYTES = 20
+DEF LEAST_BYTES = 91  # of a record
+
+crc32_setup()
+
+
+cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* record) noexcept nogil:
+    """Find the parts of the record at `p`; False where the `left` bytes do not begin with a sound one."""
+    cdef uint32_t flags
+    cdef Py_ssize_t rest
+    if left < LEAST_BYTES or get_u32(p + 4) != MAGIC:
+        return False
+    record.at = p
+    record.size = <int32_t> get_u32(p)
+    if record.size > left:
+        return False
+    flags = get_u32(p + 36)
+    record.born = p + 48
+    record.born_size = IPV6_BYTES if flags & BORN_HOST_IPV6 else IPV4_BYTES
+    record.stored = record.born + record.born_size
+    record.store_size = IPV6_BYTES if flags & STORE_HOST_IPV6 else IPV4_BYTES
+    record.tried = record.stored + 8 + record.store_size
+    record.body = record.tried + 16
+    rest = record.size - (record.body - p) - 3  # for body, topic and properties, without their sizes
+    if rest < 0:
+        return False
+    record.body_size = <int32_t> get_u32(record.body - 4)
+    if record.body_size < 0 or record.body_size > rest:
+        return False
+    record.topic = record.body + record.body_size + 1
+    record.topic_size = <unsigned char> (record.topic - 1)[0]
+    rest -= record.body_size + record.topic_size
+    if rest < 0:
+        return False
+    record.properties = record.topic + record.topic_size + 2
+    record.properties_size = <int16_t> get_u16(record.properties - 2)
+    if record.properties_size != rest:
+        return False
+    return not check_crc or crc32_of(record.body, record.body_size) & 0x7FFFFFFF == get_u32(p + 8)
+
+
+cdef class RecordDecoder:
+    """Makes messages of a class whose fields are those of `StoredMessage`, in that order."""
+
+    cdef object _message_class
+    # Parts of the record before: those of one pull share them.
+    cdef bytes _topic_bytes
+    cdef str _topic
+    cdef bytes _born_address
+    cdef bytes _store_address
+
+    def __init__(self, message_class):
+        self._message_class = message_class
+        self._topic_bytes = self._born_address = self._store_address = b""
+        self._topic = ""
+
+    def decode(self, buffer, Py_ssize_t position, bint check_crc):
+        """Return the record at `position` as a message; None where that is left to the plain path."""
+        cdef Py_buffer view
+        cdef Record record
+        if PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0:
+            return None
+        try:
+            if position < 0 or position > view.len:
+                return None
+            if not find_record(<const char*> view.buf + position, view.len - position, check_crc, &record):
+                return None
+            return self._message(&record, "")
+        except UnicodeDecodeError:
+            return None
+        finally:
+            PyBuffer_Release(&view)
+
+    def decode_all(self, buffer, bint check_crc, str broker_name):
+        """Return the records that lie back to back as messages; None where that is left to the plain path."""
+        cdef Py_buffer view
+        cdef Record record
+        cdef Py_ssize_t position = 0
+        cdef list messages = []
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            while position < view.len:
+                if not find_record(<const char*> view.buf + position, view.len - position, check_crc, &record):
+                    return None
+                messages.append(self._message(&record, broker_name))
+                position += record.size
+            return messages
+        except UnicodeDecodeError:
+            return None
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef object _message(self, const Record* record, str broker_name):
+        if not _is(self._topic_bytes, record.topic, record.topic_size):
+            self._topic = PyUnicode_DecodeUTF8(record.topic, record.topic_size, NULL)
+            self._topic_bytes = PyBytes_FromStringAndSize(record.topic, record.topic_size)
+        if not _is(self._born_address, record.born, record.born_size):
+            self._born_address = PyBytes_FromStringAndSize(record.born, record.born_size)
+        if not _is(self._store_address, record.stored + 8, record.store_size):
+            self._store_address = PyBytes_FromStringAndSize(record.stored + 8, record.store_size)
+        return self._message_class(
+            self._topic,
+            PyBytes_FromStringAndSize(record.body, record.body_size),
+            PyUnicode_DecodeUTF8(record.properties, record.properties_size, NULL),
+            <int32_t> get_u32(record.at + 12),
+            <int32_t> get_u32(record.at + 16),
+            <int32_t> get_u32(record.at + 36),
+            <int64_t> get_u64(record.at + 40),
+            self._born_address,
+            <int32_t> get_u32(record.tried),
+            <int64_t> get_u64(record.tried + 4),
+            <int64_t> get_u64(record.at + 20),
+            <int64_t> get_u64(record.at + 28),
+            record.size,
+            <int64_t> get_u64(record.stored),
+            self._store_address,
+            broker_name,
+            get_u32(record.at + 8),
+        )
+
+
+cdef inline bint _is(bytes known, const char* p, Py_ssize_t size):
+    return PyBytes_GET_SIZE(known) == size and memcmp(PyBytes_AS_STRING(known), p, size) == 0
+
+
+def java_hash(str text not None):
+    """Return the signed 32-bit hash over UTF-16 code units."""
+    cdef int kind = PyUnicode_KIND(text)
+    cdef const void* data = PyUnicode_DATA(text)
+    cdef uint32_t value = 0, unit
+    cdef Py_ssize_t index
+    for index in range(PyUnicode_GET_LENGTH(text)):
+        unit = PyUnicode_READ(kind, data, index)
+        if unit > 0xFFFF:
+            unit -= 0x10000
+            value = value * 31 + (0xD800 | unit >> 10)
+            unit = 0xDC00 | (unit & 0x3FF)
+        value = value * 31 + unit
+    return <int32_t> value

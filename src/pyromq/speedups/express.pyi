@@ -1,0 +1,4 @@
+class Express:
+    code: int
+
+class Judge: ...

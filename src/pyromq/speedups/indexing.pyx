@@ -1,0 +1,224 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records of the log entered into an index file by their keys, as `pyromq.store.index` does with ordinary ones.
+
+A record is ordinary where its lengths fit, it is where it says, and the file has room for all of its keys. Before any other
+one this stops, having written nothing of it: the plain form says what is wrong, gets room, or begins the next file.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+from pyromq.speedups.decoding cimport Record, find_record
+from pyromq.speedups.kernels cimport get_u32, get_u64, java_hash_on, put_u32, put_u64, utf8_end
+
+cdef extern from *:
+    """
+    /* What stands before is written before: whoever is killed in between finds the file in order. */
+    #define PYROMQ_IN_ORDER() __asm__ __volatile__("" ::: "memory")
+    """
+    void in_order "PYROMQ_IN_ORDER"() noexcept nogil
+
+DEF NAME_VALUE = 1
+DEF PAIRS = 2
+DEF MOST_KEYS = 32  # of one record, its unique id included
+
+cdef enum:
+    ROLLBACK = 0xC
+    HEADER_BYTES = 40
+    SLOT_BYTES = 4
+    ENTRY_BYTES = 20
+    INT_MAX = 0x7FFFFFFF
+
+cdef const char* _UNIQUE_KEY = b"UNIQ_KEY"
+cdef const char* _KEYS = b"KEYS"
+
+
+cdef class IndexTail:
+    """See `pyromq.store.index.index_tail`."""
+
+    cdef public object file
+    cdef public int64_t begin_ms
+    cdef public int64_t end_ms
+    cdef public int64_t begin_log_offset
+    cdef public int64_t end_log_offset
+    cdef public int64_t used_slots
+    cdef public int64_t next_entry
+    cdef public int64_t slots
+    cdef public int64_t entries
+    cdef public int64_t entries_at
+    cdef public int64_t room_to
+    cdef public int64_t stretch_bytes
+    cdef public bytearray ready
+
+    def enter(self, records, *, int64_t log_offset, int64_t last_store_ms, int most, bytes skipped):
+        cdef Py_buffer source, target
+        PyObject_GetBuffer(records, &source, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(self.file.memory, &target, PyBUF_SIMPLE)
+            try:
+                if target.readonly or target.len < self.entries_at + self.entries * ENTRY_BYTES:
+                    return log_offset, 0
+                return self._enter_all(<const char*> source.buf, source.len, <char*> target.buf, log_offset,
+                                       last_store_ms, most, skipped)
+            finally:
+                PyBuffer_Release(&target)
+        finally:
+            PyBuffer_Release(&source)
+
+    cdef tuple _enter_all(self, const char* p, int64_t left, char* file, int64_t log_offset, int64_t last_store_ms,
+                          int most, bytes skipped):
+        cdef const char* topic = skipped
+        cdef Py_ssize_t topic_size = len(skipped)
+        cdef Record record
+        cdef int count = 0
+        while count < most and find_record(p, left, False, &record):
+            if record.topic_size != topic_size or memcmp(record.topic, topic, topic_size) != 0:
+                if log_offset_of(&record) != log_offset or not 0 <= store_ms_of(&record) <= last_store_ms:
+                    break
+                if not self._enter(file, &record):
+                    break
+            p += record.size
+            left -= record.size
+            log_offset += record.size
+            count += 1
+        return log_offset, count
+
+    cdef bint _enter(self, char* file, const Record* record) noexcept:
+        """Enter a record under all of its keys; False, nothing done, where there is no room or something is odd."""
+        cdef uint32_t hashes[MOST_KEYS]
+        cdef int number, count
+        if not is_utf8(record.topic, record.topic_size) or not is_utf8(record.properties, record.properties_size):
+            return False
+        if get_u32(record.at + 36) & ROLLBACK == ROLLBACK:
+            return True
+        count = find_hashes(record, hashes)
+        if count < 0 or (count and not self._is_ready(file, hashes, count)):
+            return False
+        for number in range(count):
+            self._put(file, hashes[number], record)
+        if count:
+            in_order()
+            self._write_header(file)
+        return True
+
+    cdef bint _is_ready(self, char* file, const uint32_t* hashes, int count) noexcept:
+        """Whether so many entries can be put without a fault, and no chain has one that does not count."""
+        cdef const char* ready = self.ready
+        cdef int64_t slot_at
+        cdef int number
+        if self.next_entry < 1 or self.next_entry + count > self.entries or not ready[0]:
+            return False
+        if self.entries_at + (self.next_entry + count) * ENTRY_BYTES > self.room_to:
+            return False
+        for number in range(count):
+            slot_at = HEADER_BYTES + hashes[number] % <uint32_t> self.slots * SLOT_BYTES
+            if not ready[slot_at // self.stretch_bytes]:
+                return False
+            if <int32_t> get_u32(file + slot_at) >= self.next_entry:
+                return False
+        return True
+
+    cdef void _put(self, char* file, uint32_t key_hash, const Record* record) noexcept:
+        cdef int64_t number = self.next_entry
+        cdef char* slot = file + HEADER_BYTES + key_hash % <uint32_t> self.slots * SLOT_BYTES
+        cdef char* entry = file + self.entries_at + number * ENTRY_BYTES
+        cdef int32_t previous = <int32_t> get_u32(slot)
+        cdef int64_t log_offset = log_offset_of(record), store_ms = store_ms_of(record)
+        cdef int64_t seconds = 0
+        if not 0 < previous < number:
+            previous = 0
+            self.used_slots += 1
+        if 0 < self.begin_ms < store_ms:
+            seconds = (store_ms - self.begin_ms) // 1000
+            if seconds > INT_MAX:
+                seconds = INT_MAX
+        put_u32(entry, key_hash)
+        put_u64(entry + 4, log_offset)
+        put_u32(entry + 12, <uint32_t> seconds)
+        put_u32(entry + 16, <uint32_t> previous)
+        in_order()
+        put_u32(slot, <uint32_t> number)
+        in_order()
+        if number <= 1:
+            self.begin_ms = store_ms
+            self.begin_log_offset = log_offset
+        self.end_ms = store_ms
+        self.end_log_offset = log_offset
+        self.next_entry = number + 1
+
+    cdef void _write_header(self, char* file) noexcept:
+        cdef char header[HEADER_BYTES]
+        put_u64(header, self.begin_ms)
+        put_u64(header + 8, self.end_ms)
+        put_u64(header + 16, self.begin_log_offset)
+        put_u64(header + 24, self.end_log_offset)
+        put_u32(header + 32, <uint32_t> self.used_slots)
+        put_u32(header + 36, <uint32_t> self.next_entry)
+        memcpy(file, header, HEADER_BYTES)
+
+
+cdef inline int64_t log_offset_of(const Record* record) noexcept nogil:
+    return <int64_t> get_u64(record.at + 28)
+
+
+cdef inline int64_t store_ms_of(const Record* record) noexcept nogil:
+    return <int64_t> get_u64(record.stored)
+
+
+cdef bint is_utf8(const char* p, Py_ssize_t size) noexcept:
+    cdef const char* end = p + size
+    cdef uint64_t word
+    while end - p >= 8:
+        memcpy(&word, p, 8)
+        if word & <uint64_t> 0x8080808080808080:
+            break
+        p += 8
+    return utf8_end(p, end) == end
+
+
+cdef int find_hashes(const Record* record, uint32_t* hashes) noexcept:
+    """Hash what a record is found by: its unique id, then the words of its keys. Return how many; -1 for too many."""
+    cdef const char* p = record.properties
+    cdef const char* end = p + record.properties_size
+    cdef const char* unique = NULL
+    cdef const char* keys = NULL
+    cdef const char* unique_end = NULL
+    cdef const char* keys_end = NULL
+    cdef const char* pair_end
+    cdef const char* value
+    cdef uint32_t start
+    cdef int count = 0
+    while p < end:
+        pair_end = <const char*> memchr(p, PAIRS, end - p)
+        if pair_end == NULL:
+            pair_end = end
+        value = <const char*> memchr(p, NAME_VALUE, pair_end - p)
+        if value != NULL and value + 1 < pair_end:
+            if value - p == 8 and memcmp(p, _UNIQUE_KEY, 8) == 0:
+                unique, unique_end = value + 1, pair_end
+            elif value - p == 4 and memcmp(p, _KEYS, 4) == 0:
+                keys, keys_end = value + 1, pair_end
+        p = pair_end + 1
+    if unique == NULL and keys == NULL:
+        return 0
+    start = java_hash_on(0, record.topic, record.topic + record.topic_size) * 31 + c"#"
+    if unique != NULL:
+        hashes[0] = index_hash(java_hash_on(start, unique, unique_end))
+        count = 1
+    while keys != NULL and keys < keys_end:
+        pair_end = <const char*> memchr(keys, c" ", keys_end - keys)
+        if pair_end == NULL:
+            pair_end = keys_end
+        if pair_end > keys:
+            if count == MOST_KEYS:
+                return -1
+            hashes[count] = index_hash(java_hash_on(start, keys, pair_end))
+            count += 1
+        keys = pair_end + 1
+    return count
+
+
+cdef uint32_t index_hash(uint32_t code) noexcept:
+    """Return what index files hold: the absolute value; that of -2^31 does not exist and becomes 0."""
+    return (0 - code) & INT_MAX if code & <uint32_t> 0x80000000 else code

@@ -1,0 +1,25 @@
+from collections.abc import Callable
+
+from pyromq.speedups.codec import HeaderReader
+from pyromq.speedups.express import Judge
+
+def sha1_forms(wanted: int) -> int: ...
+def signatures(secrets: list[bytes], contents: list[bytes]) -> list[bytes]: ...
+
+class Permits(Judge):
+    def __init__(
+        self,
+        reader: HeaderReader,
+        *,
+        topic: int,
+        group: int,
+        in_force: Callable[[], object],
+        secret_of: Callable[[str], str | None],
+        may: Callable[[str, str, str | None], bool],
+        trusts: Callable[[bytes], bool],
+    ) -> None: ...
+    def judge(self, serialization: int, header: bytes, body: bytes, address: bytes) -> bool: ...
+
+class FrameSigner:
+    def __init__(self, secret: str, added: list[tuple[str, str]], as_json: bytes) -> None: ...
+    def sign(self, frame: bytes) -> bytes | None: ...

@@ -1,0 +1,289 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Pulls that find messages, from the frame to the answer: entries are looked at, records copied once, to be sent.
+
+What is found nowhere, has to wait, lies in an older file of its queue, may come from the disk, or was there before the
+last start: all that is left to the plain path, which also decides, once, whether a consumer may pull and what it wants.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy
+
+from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter
+from pyromq.speedups.express cimport Express, Judge, Passed
+from pyromq.speedups.kernels cimport get_u32, get_u64
+from pyromq.speedups.records cimport ENTRY_BYTES, Counter, LogTail, QueueTail
+
+DEF ONE_WAY = 2
+DEF COMMIT_OFFSET = 1
+DEF MOST_KEY = 1024
+DEF MOST_PLANS = 10_000
+DEF MOST_CODES = 16
+
+cdef enum:  # fields by their place in the declaration of `PullMessage`
+    GROUP = 0
+    TOPIC = 1
+    QUEUE_ID = 2
+    QUEUE_OFFSET = 3
+    MAX_COUNT = 4
+    SYS_FLAG = 5
+    COMMITTED = 6
+    VERSION = 8
+    SUBSCRIPTION = 9
+    EXPRESSION_TYPE = 10
+    MAX_BYTES = 11
+
+MOST_TAGS = MOST_CODES  # of a subscription that a plan can hold
+
+FIELDS = {
+    "consumer_group": GROUP, "topic": TOPIC, "queue_id": QUEUE_ID, "queue_offset": QUEUE_OFFSET, "max_count": MAX_COUNT,
+    "sys_flag": SYS_FLAG, "commit_offset": COMMITTED, "subscription_version": VERSION, "subscription": SUBSCRIPTION,
+    "expression_type": EXPRESSION_TYPE, "max_bytes": MAX_BYTES,
+}
+
+
+cdef class PullPlan:
+    """How a group's pulls from one queue are answered, as Python has decided it.
+
+    `codes` are the tags codes that are wanted, None: all. `facts` are (table, key, value): while each table has that very
+    value, the plan holds.
+    """
+
+    cdef object group, topic, queue_id
+    cdef QueueTail queue
+    cdef int64_t codes[MOST_CODES]
+    cdef int code_count
+    cdef Counter counter
+    cdef list facts
+
+    def __init__(self, group, topic, queue_id, QueueTail queue, *, codes, Counter counter, list facts):
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue = queue
+        self.counter = counter
+        self.facts = facts
+        self.code_count = -1
+        if codes is not None:
+            if not 0 < len(codes) <= MOST_CODES:
+                raise ValueError(f"a plan holds 1 to {MOST_CODES} codes, not {len(codes)}")
+            self.code_count = len(codes)
+            for number, code in enumerate(codes):
+                self.codes[number] = code
+
+    cdef bint holds(self) except -1:
+        cdef PyObject* found
+        for table, key, value in self.facts:
+            found = PyDict_GetItem(table, key)
+            if found != <PyObject*> value:
+                return False
+        return True
+
+    cdef bint wants(self, int64_t code) noexcept nogil:
+        cdef int number
+        if self.code_count < 0:
+            return True
+        for number in range(self.code_count):
+            if self.codes[number] == code:
+                return True
+        return False
+
+
+cdef class Pulls(Express):
+    """Answers the pulls of one request code.
+
+    `plan_for(values)` returns a plan for the values of a header in its declaration's order, or None where the plain path is
+    to answer; all are asked again when `version()` returns another value. `commit(group, topic, queue id, offset)`;
+    `is_loaded(begin, end)`: whether a stretch of the log that is not its last is in memory; `segment_of(offset)`: base and
+    memory of the file that holds it, None where it is gone.
+    """
+
+    cdef HeaderReader _reader
+    cdef LogTail _log
+    cdef ReplyWriter _writer
+    cdef object _plan_for, _version, _commit, _is_loaded, _segment_of, _seen
+    cdef object _older  # a file before the one that is written, mapped, for as long as a turn
+    cdef const char* _older_at
+    cdef int64_t _older_base, _older_end
+    cdef dict _plans
+    cdef Counter _total
+    cdef int64_t _max_bytes, _max_count, _bulk_bytes, _bulk_count, _scanned, _recent, _warm
+    cdef char _key[MOST_KEY]
+    cdef Header _header
+    cdef Judge _judge  # None: everybody may
+    cdef Passed _passed
+
+    def __init__(
+        self, HeaderReader reader, LogTail log, *, plan_for, version, commit, is_loaded, segment_of, Counter total, ReplyWriter writer,
+        max_bytes, max_count, bulk_bytes, bulk_count, scanned, recent_bytes, warm_bytes, Judge judge=None
+    ):
+        self.code = reader.code
+        self._reader = reader
+        self._log = log
+        self._plan_for = plan_for
+        self._version = version
+        self._commit = commit
+        self._is_loaded = is_loaded
+        self._segment_of = segment_of
+        self._older = None
+        self._total = total
+        self._writer = writer
+        self._max_bytes = max_bytes
+        self._max_count = max_count
+        self._bulk_bytes = bulk_bytes
+        self._bulk_count = bulk_count
+        self._scanned = scanned
+        self._recent = recent_bytes
+        self._warm = warm_bytes
+        self._judge = judge
+        self._plans = {}
+        self._seen = None
+
+    cdef bint begin(self) except -1:
+        version = self._version()
+        if version != self._seen:
+            self._seen = version
+            self._plans.clear()
+        if self._judge is not None:
+            self._judge.begin()
+        return True
+
+    cdef int answer(self, const Frame* frame, int one, const char* born_address, Output output) except -1:
+        cdef Header* header = &self._header
+        cdef PullPlan plan
+        cdef QueueTail queue
+        cdef LogTail log = self._log
+        cdef const char* entries
+        cdef int64_t offset, count, limit, max_bytes, max_count, scanned, taken, total, start, size, run_start, run_end, first
+        cdef int64_t base, end
+        cdef const char* at
+        cdef int64_t values[3]
+        cdef char* target
+        if not self._reader.read(frame, header) or header.flag & ONE_WAY:
+            return False
+        if self._judge is not None and not self._judge.passing(frame, header, 1, born_address, &self._passed):
+            return False
+        plan = self._plan(header)
+        if plan is None:
+            return False
+        queue = plan.queue
+        offset = header.fields[QUEUE_OFFSET].number
+        count = header.fields[MAX_COUNT].number
+        if not queue.min_offset <= offset < queue.max_offset or offset < queue.base or offset < queue.doubted_to:
+            return False
+        if queue.at == NULL or log.at == NULL or count <= 0:
+            return False
+        limit = min(max(self._scanned, count), queue.max_offset - offset)
+        max_bytes, max_count = self._max_bytes, self._max_count
+        if header.fields[MAX_BYTES].at != NULL:
+            max_bytes = header.fields[MAX_BYTES].number
+            if max_bytes > self._max_bytes:  # a bulk read, which has limits of its own
+                max_bytes, max_count = min(max_bytes, self._bulk_bytes), self._bulk_count
+        count = min(count, max_count)
+        entries = queue.at + (offset - queue.base) * ENTRY_BYTES
+        first = <int64_t> get_u64(entries)
+        if first < log.end - self._warm or (first < log.base and not self._has_older(first)):
+            return False
+        base, end, at = log.base, log.end, <const char*> log.at
+        if first < log.base:
+            base, end, at = self._older_base, self._older_end, self._older_at
+        scanned = taken = total = 0
+        while scanned < limit:
+            start = <int64_t> get_u64(entries + scanned * ENTRY_BYTES)
+            size = <int32_t> get_u32(entries + scanned * ENTRY_BYTES + 8)
+            if taken and (taken >= count or total + size > max_bytes):
+                break
+            scanned += 1
+            if not plan.wants(<int64_t> get_u64(entries + (scanned - 1) * ENTRY_BYTES + 12)):
+                continue
+            if size <= 0 or start < base or start > end - size:
+                return False
+            taken += 1
+            total += size
+        if not taken:
+            return False
+        start = <int64_t> get_u64(entries + (scanned - 1) * ENTRY_BYTES)
+        size = <int32_t> get_u32(entries + (scanned - 1) * ENTRY_BYTES + 8)
+        if first < log.end - self._recent and not self._is_loaded(first, start + size):
+            return False
+        if header.fields[SYS_FLAG].number & COMMIT_OFFSET:
+            self._commit(plan.group, plan.topic, plan.queue_id, header.fields[COMMITTED].number)
+        values[0] = offset + scanned
+        values[1] = queue.min_offset
+        values[2] = queue.max_offset
+        target = self._writer.write(output, values, header, total)
+        output.end += total
+        run_start = run_end = -1
+        for limit in range(scanned):
+            start = <int64_t> get_u64(entries + limit * ENTRY_BYTES)
+            if not plan.wants(<int64_t> get_u64(entries + limit * ENTRY_BYTES + 12)):
+                continue
+            size = <int32_t> get_u32(entries + limit * ENTRY_BYTES + 8)
+            if start != run_end:
+                if run_end > run_start:
+                    memcpy(target, at + (run_start - base), run_end - run_start)
+                    target += run_end - run_start
+                run_start = start
+            run_end = start + size
+        memcpy(target, at + (run_start - base), run_end - run_start)
+        plan.counter.times += 1
+        plan.counter.count += taken
+        plan.counter.size += total
+        self._total.times += 1
+        self._total.count += taken
+        self._total.size += total
+        return True
+
+    cdef bint end_turn(self) except -1:
+        self._older = None  # it may be deleted, and its room on the disk is to be free then
+        return True
+
+    cdef bint _has_older(self, int64_t offset) except -1:
+        """Have the older file at hand that holds a log offset; False where it is gone."""
+        cdef Py_buffer view
+        if self._older is not None and self._older_base <= offset < self._older_end:
+            return True
+        found = self._segment_of(offset)
+        if found is None:
+            return False
+        self._older_base, self._older = found
+        PyObject_GetBuffer(self._older, &view, PyBUF_SIMPLE)
+        self._older_at = <const char*> view.buf
+        self._older_end = self._older_base + view.len
+        PyBuffer_Release(&view)
+        return True
+
+    cdef PullPlan _plan(self, Header* header):
+        """Return what was decided about such pulls; None where the plain path answers."""
+        cdef Py_ssize_t size = 0
+        cdef int number
+        cdef PyObject* found
+        cdef PullPlan plan
+        for number in (GROUP, TOPIC, QUEUE_ID, SYS_FLAG, VERSION, SUBSCRIPTION, EXPRESSION_TYPE):
+            if header.fields[number].at != NULL:
+                if header.fields[number].is_escaped or size + header.fields[number].size + 2 > MOST_KEY:
+                    return None
+                memcpy(self._key + size, header.fields[number].at, header.fields[number].size)
+                size += header.fields[number].size
+                self._key[size] = 1
+                size += 1
+            self._key[size] = 0
+            size += 1
+            if size >= MOST_KEY:
+                return None
+        key = PyBytes_FromStringAndSize(self._key, size)
+        found = PyDict_GetItem(self._plans, key)
+        if found != NULL:
+            plan = <PullPlan> <object> found
+            if plan.holds():
+                return plan
+            del self._plans[key]
+        plan = self._plan_for(self._reader.found(header))
+        if plan is not None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan

@@ -1,0 +1,31 @@
+import socket
+from asyncio import AbstractEventLoop
+from asyncio import Transport as AsyncioTransport
+from collections.abc import Callable, Sequence
+from selectors import EpollSelector
+from typing import Any
+
+from pyromq.speedups.express import Express
+
+class Transport(AsyncioTransport):
+    heard: float
+    @property
+    def is_within_frame(self) -> bool: ...
+    def set_address(self, packed: bytes) -> None: ...
+
+class Reactor:
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        *,
+        monotonic: Callable[[], float],
+        express: Sequence[Express] = (),
+        busy_poll_us: int = 0,
+        kept_bytes: int = ...,
+        selector: ServingSelector | None = None,
+    ) -> None: ...
+    def add(self, sock: socket.socket, protocol: Any) -> Transport: ...
+    def close(self) -> None: ...
+
+class ServingSelector(EpollSelector):
+    reactors: dict[int, Reactor]

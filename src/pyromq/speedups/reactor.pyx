@@ -1,0 +1,754 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Connections served from an epoll set of their own, nested in asyncio's loop: one turn reads, answers and writes many.
+
+A transport is to its protocol what asyncio's is. Bytes that begin a frame of a hot request go to who answers those;
+everything else goes to the protocol, in order, as if the rest had never been there. A turn of the loop ends after half a
+millisecond, and a connection's share of it after so many bytes, so that timers and other connections have theirs.
+"""
+
+import os
+import selectors
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport EAGAIN, EINTR
+from libc.errno cimport errno as c_errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from pyromq.speedups.codec cimport Frame, Output, code_of
+from pyromq.speedups.express cimport MOST_AT_ONCE, Express
+from pyromq.speedups.kernels cimport get_u32
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        uint64_t u64
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
+
+cdef extern from "sys/socket.h" nogil:
+    ssize_t recv(int fd, void* buffer, size_t size, int flags)
+    ssize_t send(int fd, const void* buffer, size_t size, int flags)
+    int MSG_NOSIGNAL
+
+cdef enum:
+    RECEIVED = 1 << 16  # bytes read from a connection at once, before others have their turn
+    KEPT = 1 << 16  # an unfinished frame beyond this goes to the protocol as it comes
+    KEPT_AT_LEAST = 1 << 12  # ... also when all connections together keep more than they may
+    FEW_ROOM = 1 << 16  # bytes for answers that every connection keeps between bursts
+    MOST_ROOM = 1 << 20  # ... that some keep, which had larger ones first
+    ROOMY = 64  # how many these are
+    UNTOLD = 1 << 24  # bytes of answers that are left unread, by all connections, before each tells of all of its own
+    TOLD = 1 << 18  # bytes that are left unread beyond those the protocol was told of, before it is told again
+    BEHIND = 16  # connections that wait for their turn, served before the clock is looked at
+    WRITTEN = 1 << 18  # bytes of answers that are sent before a burst has ended
+    SHARE = 1 << 20  # bytes of answers after which a connection waits for its next turn
+    MAX_FRAME = 16777216
+    EVENTS = 4  # taken at once; those that a turn has no time for come first in the next one
+    TURN_NS = 500_000
+    LEAST_TURN_NS = 200_000  # where a timer is due, or the loop has something else to do
+
+cdef double PLAIN_SECONDS = 0.002  # of a turn that protocols may take before others have theirs
+
+cdef inline int64_t now_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t> now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cdef inline int64_t frame_at(const char* p, Frame* frame) noexcept nogil:
+    """Return the length of the frame that begins here, of which 8 bytes have come at least; -1 where it is none."""
+    cdef int64_t length = get_u32(p) + <int64_t> 4
+    cdef uint32_t mark = get_u32(p + 4)
+    if length > MAX_FRAME or <int64_t> (mark & 0xFFFFFF) + 8 > length:
+        return -1
+    frame.serialization = mark >> 24
+    frame.header = p + 8
+    frame.header_size = mark & 0xFFFFFF
+    frame.body = frame.header + frame.header_size
+    frame.body_size = length - 8 - frame.header_size
+    return length
+
+
+cdef int frames_like(Frame* frames, int most, const char* end) noexcept nogil:
+    """Find frames of the same code that follow the first one and are complete; return how many there are, that included."""
+    cdef const char* p = frames[0].body + frames[0].body_size
+    cdef int code = code_of(&frames[0]), count = 1
+    cdef int64_t length
+    while count < most and end - p >= 8:
+        length = frame_at(p, &frames[count])
+        if length < 0 or length > end - p or code_of(&frames[count]) != code:
+            break
+        p += length
+        count += 1
+    return count
+
+
+cdef class Transport:
+    """One connection, as asyncio's transports are to protocols. `heard` is when something last came; monotonic seconds."""
+
+    cdef Reactor _reactor
+    cdef object _socket, _protocol
+    cdef int _fd, _broken
+    cdef uint32_t _serial, _events
+    cdef Output _output
+    cdef char* _kept  # of a frame that is not complete, or that waits for its turn
+    cdef Py_ssize_t _kept_size, _kept_room, _passing, _high, _low, _told, _unread
+    cdef bint _is_in_burst, _is_reading, _is_closing, _is_closed, _is_paused, _is_behind, _is_queued, _is_roomy
+    cdef char _address[8]
+    cdef bint _is_ipv4
+    cdef readonly double heard
+
+    def __cinit__(self):
+        self._kept = NULL
+
+    def __dealloc__(self):
+        free(self._kept)
+
+    def __init__(self, Reactor reactor, sock, protocol, uint32_t serial):
+        self._reactor = reactor
+        self._socket = sock
+        self._protocol = protocol
+        self._fd = sock.fileno()
+        self._serial = serial
+        self._output = Output()
+        self._high = 1 << 16
+        self._low = self._high >> 2
+        self._is_reading = True
+        self.heard = reactor._monotonic()
+
+    # -- what asyncio's transports have
+
+    def get_extra_info(self, name, default=None):
+        try:
+            if name == "peername":
+                return self._socket.getpeername()
+            if name == "sockname":
+                return self._socket.getsockname()
+        except OSError:  # it is gone already
+            return default
+        return self._socket if name == "socket" else default
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        self._high = 1 << 16 if high is None else high
+        self._low = self._high >> 2 if low is None else low
+
+    def get_write_buffer_size(self):
+        return len(self._output)
+
+    @property
+    def is_within_frame(self):
+        """Whether more has to come of a frame that has begun, and that the protocol does not know of."""
+        return self._kept_size > 0 and not self._is_behind
+
+    def is_closing(self):
+        return self._is_closing
+
+    def is_reading(self):
+        return self._is_reading
+
+    def get_protocol(self):
+        return self._protocol
+
+    def set_address(self, bytes packed):
+        """Say what answers take for the peer's address: 8 bytes; another length: hot requests take the plain path."""
+        self._is_ipv4 = len(packed) == 8
+        if self._is_ipv4:
+            memcpy(self._address, PyBytes_AS_STRING(packed), 8)
+
+    def write(self, data):
+        """Send bytes; what the peer does not take yet is kept. Within a burst all goes out together."""
+        cdef Py_buffer view
+        cdef ssize_t sent = 0
+        if self._is_closing:
+            return
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if not self._is_in_burst and self._output.begin == self._output.end:
+                sent = send(self._fd, view.buf, view.len, MSG_NOSIGNAL)
+                if sent < 0:
+                    if c_errno != EAGAIN and c_errno != EINTR:
+                        self._fail(c_errno)
+                        return
+                    sent = 0
+                if sent == view.len:
+                    return
+            self._output.append(<char*> view.buf + sent, view.len - sent)
+        finally:
+            PyBuffer_Release(&view)
+        if not self._is_in_burst:
+            self._watch()
+            self._hold_back()
+
+    def writelines(self, parts):
+        self.write(b"".join(parts))
+
+    def pause_reading(self):
+        if self._is_reading and not self._is_closing:
+            self._is_reading = False
+            self._watch()
+
+    def resume_reading(self):
+        if not self._is_reading and not self._is_closing:
+            self._is_reading = True
+            self._watch()
+            if self._kept_size:
+                self._reactor._come_back(self)
+
+    def close(self):
+        """Send what there is, then end."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if not self._is_in_burst:
+            self._flush()
+        self._watch()
+        if self._output.begin == self._output.end:
+            self._end(None)
+
+    def abort(self):
+        """End at once."""
+        self._is_closing = True
+        self._output.begin = self._output.end = 0
+        self._end(None)
+
+    # -- what the reactor does
+
+    cdef int _watch(self) except -1:
+        cdef epoll_event event
+        cdef uint32_t events = 0
+        if self._is_closed:
+            return 0
+        if self._is_reading and not self._is_closing and not self._is_behind:
+            events |= EPOLLIN
+        if self._output.end > self._output.begin and not self._is_in_burst:
+            events |= EPOLLOUT
+        if events != self._events:
+            event.events = events
+            event.data.u64 = <uint64_t> self._serial << 32 | <uint32_t> self._fd
+            epoll_ctl(self._reactor._epoll, EPOLL_CTL_MOD, self._fd, &event)
+            self._events = events
+        return 0
+
+    cdef int _flush(self) except -1:
+        """Send what is ready as far as the peer takes it."""
+        cdef Output output = self._output
+        cdef ssize_t sent
+        while output.begin < output.end:
+            sent = send(self._fd, output.data + output.begin, output.end - output.begin, MSG_NOSIGNAL)
+            if sent < 0:
+                if c_errno == EINTR:
+                    continue
+                if c_errno != EAGAIN:
+                    self._fail(c_errno)
+                return 0
+            output.begin += sent
+        output.begin = output.end = 0
+        if output.room > FEW_ROOM:
+            if not self._is_roomy and self._reactor._roomy < ROOMY:
+                self._is_roomy = True
+                self._reactor._roomy += 1
+            output.shrink(MOST_ROOM if self._is_roomy else FEW_ROOM)
+        return 0
+
+    cdef int _hold_back(self) except -1:
+        """Tell the protocol when the peer leaves too much unread, whenever it is much more, and when it has read.
+
+        Little is not told, as long as all connections together have little: most of it is taken a moment later.
+        """
+        cdef Py_ssize_t size = self._output.end - self._output.begin
+        self._reactor._unread += size - self._unread
+        self._unread = size
+        if size > self._high and size > self._told and (size > TOLD or self._reactor._unread > UNTOLD):
+            self._is_paused = True
+            self._told = size + TOLD
+            self._protocol.pause_writing()
+        elif self._is_paused and size <= self._low:
+            self._is_paused = False
+            self._told = 0
+            self._protocol.resume_writing()
+        return 0
+
+    cdef int _push(self) except -1:
+        """Send what is ready, and do what depends on how much the peer has taken."""
+        self._flush()
+        if self._is_closed:
+            return 0
+        self._watch()
+        self._hold_back()
+        if self._is_closing and self._output.begin == self._output.end:
+            self._end(None)
+        else:
+            self._go_on_soon()
+        return 0
+
+    cdef int _readable(self) except -1:
+        """Read once, and answer what has come."""
+        cdef char* buffer = self._reactor._buffer
+        cdef Py_ssize_t kept = self._kept_size
+        cdef ssize_t size
+        if kept:
+            memcpy(buffer, self._kept, kept)
+        size = recv(self._fd, buffer + kept, KEPT_AT_LEAST if self._reactor._is_full() else RECEIVED, 0)
+        if size < 0:
+            if c_errno != EAGAIN and c_errno != EINTR:
+                self._fail(c_errno)
+            return 0
+        if size == 0:
+            self._finish_reading()
+            return 0
+        self.heard = self._reactor._turn
+        self._keep_nothing()
+        self._burst(buffer, kept + size)
+        return 0
+
+    cdef int _go_on(self) except -1:
+        """Answer what had to wait for its turn."""
+        cdef char* buffer = self._reactor._buffer
+        cdef Py_ssize_t kept = self._kept_size
+        self._is_behind = False
+        if self._is_closing or not self._is_reading or not kept:
+            self._watch()
+            return 0
+        memcpy(buffer, self._kept, kept)
+        self._keep_nothing()
+        self._burst(buffer, kept)
+        return 0
+
+    cdef int _finish_reading(self) except -1:
+        """The peer sends no more: as asyncio's transports do, unless the protocol wants to go on."""
+        cdef Py_ssize_t kept = self._kept_size
+        if kept:
+            unfinished = PyBytes_FromStringAndSize(self._kept, kept)
+            self._keep_nothing()
+            self._protocol.data_received(unfinished)  # says what is missing
+        if self._is_closing:
+            return 0
+        if self._protocol.eof_received():
+            self._is_reading = False
+            self._watch()
+        else:
+            self.close()
+        return 0
+
+    cdef int _burst(self, char* data, Py_ssize_t size) except -1:
+        """Answer the frames in `data`, and keep what is not complete, or has to wait."""
+        cdef Py_ssize_t used
+        self._is_in_burst = True
+        try:
+            used = self._answer(data, size)
+        finally:
+            self._is_in_burst = False
+        if self._broken and not self._is_closed:
+            self._fail(self._broken)
+        if self._is_closed:
+            return 0
+        if used < size and not self._is_closing:
+            self._keep(data + used, size - used)
+        self._push()
+        return 0
+
+    cdef int _go_on_soon(self) except -1:
+        """Have what waits answered in the next turn; while the peer leaves answers unread, when it has read them."""
+        if self._is_behind and self._is_reading and self._output.begin == self._output.end:
+            self._reactor._come_back(self)
+        return 0
+
+    cdef Py_ssize_t _answer(self, char* data, Py_ssize_t size) except -1:
+        """Return how many bytes are dealt with."""
+        cdef Py_ssize_t at = 0, plain = -1, written = 0
+        cdef int64_t length
+        cdef Frame frames[MOST_AT_ONCE]
+        cdef int count, answered
+        cdef bint is_alone = False  # one of this burst had to take the plain path: what is prepared behind such is lost
+        cdef Express express
+        cdef Output output = self._output
+        if not self._reactor._express or not self._is_ipv4:
+            self._deliver(data, size)
+            return size
+        if self._passing:
+            at = min(self._passing, size)
+            self._passing -= at
+            self._deliver(data, at)
+        while size - at >= 8 and not self._is_closing:
+            if not self._is_reading or written + output.end - output.begin > SHARE:
+                self._is_behind = True
+                break
+            length = frame_at(data + at, &frames[0])
+            if length < 0:  # the protocol says what is wrong
+                if plain < 0:
+                    plain = at
+                at = size
+                break
+            if length > size - at:
+                if length > KEPT or (size - at > KEPT_AT_LEAST and self._reactor._is_full()):
+                    if plain < 0:
+                        plain = at
+                    self._passing = length - (size - at)
+                    at = size
+                break
+            express = self._reactor._express_for(&frames[0])
+            if express is not None:
+                if plain >= 0:
+                    self._deliver(data + plain, at - plain)
+                    plain = -1
+                    if self._is_closing or not self._is_reading:
+                        continue
+                    if self._reactor._monotonic() > self._reactor._turn + PLAIN_SECONDS:
+                        self._is_behind = True
+                        break
+                if express.turn != self._reactor._number:
+                    express.turn = self._reactor._number
+                    express.is_on = express.begin()
+                answered = 0
+                if express.is_on:
+                    count = 1
+                    if express.most > 1 and not is_alone:
+                        count = frames_like(frames, express.most, data + size)
+                    answered = express.answer(frames, count, self._address, output)
+                    is_alone = is_alone or answered < count
+                if answered:
+                    at = frames[answered - 1].body + frames[answered - 1].body_size - data
+                    if express.has_stirred:
+                        express.has_stirred = False
+                        self._reactor._has_stirred = True
+                    if output.end - output.begin > WRITTEN:
+                        written += output.end - output.begin
+                        self._flush()
+                        if output.end - output.begin > self._high:
+                            self._hold_back()
+                    continue
+            if plain < 0:
+                plain = at
+            at += length
+        if at == 0 and 4 <= size < 8 and get_u32(data) + <int64_t> 4 > MAX_FRAME:  # too large, whatever follows
+            plain, at = 0, size
+        if plain >= 0 and not self._is_closing:
+            self._deliver(data + plain, at - plain)
+        return at
+
+    cdef int _deliver(self, const char* data, Py_ssize_t size) except -1:
+        self._reactor._number += 1  # what Python does may change what was decided
+        self._reactor._has_stirred = True
+        self._protocol.data_received(PyBytes_FromStringAndSize(data, size))
+        return 0
+
+    cdef int _keep(self, const char* data, Py_ssize_t size) except -1:
+        cdef char* kept
+        if size > self._kept_room:
+            kept = <char*> realloc(self._kept, size)
+            if kept == NULL:
+                raise MemoryError
+            self._kept = kept
+            self._kept_room = size
+        memcpy(self._kept, data, size)
+        self._kept_size = size
+        self._reactor._kept += size
+        return 0
+
+    cdef int _keep_nothing(self) except -1:
+        """What was kept is dealt with; thousands of connections must not keep the room for it, too."""
+        self._reactor._kept -= self._kept_size
+        self._kept_size = 0
+        if self._kept_room > KEPT_AT_LEAST:
+            free(self._kept)
+            self._kept = NULL
+            self._kept_room = 0
+        return 0
+
+    cdef int _fail(self, int number) except -1:
+        """The peer is gone. What it had sent before is still dealt with; what it is answered goes nowhere."""
+        if self._is_in_burst:
+            self._broken = number
+            self._output.begin = self._output.end = 0
+            return 0
+        self._is_closing = True
+        self._output.begin = self._output.end = 0
+        self._end(OSError(number, os.strerror(number)))
+        return 0
+
+    cdef int _end(self, error) except -1:
+        if self._is_closed:
+            return 0
+        self._is_closed = True
+        if self._kept_size:
+            kept = PyBytes_FromStringAndSize(self._kept, self._kept_size)
+            self._keep_nothing()
+            self._protocol.data_received(kept)  # says that a frame is incomplete; what it answers goes nowhere
+        self._reactor._unread -= self._unread
+        self._unread = 0
+        self._reactor._roomy -= self._is_roomy
+        self._is_roomy = False
+        self._reactor._remove(self)
+        self._reactor._has_stirred = True
+        self._reactor._loop.call_soon(self._protocol.connection_lost, error)
+        self._protocol = None  # which knows this transport: both are gone when nobody else knows them
+        return 0
+
+
+cdef class Reactor:
+    """The connections of a server. `express` answers hot requests; `busy_poll_us`: how long to ask for more before sleeping.
+    """
+
+    cdef object _loop, _monotonic
+    cdef int _epoll
+    cdef list _by_fd
+    cdef uint32_t _serial
+    cdef char* _buffer
+    cdef double _turn  # when it began; monotonic seconds
+    cdef uint64_t _number  # of turns, and of times that protocols had a part in one
+    cdef list _express
+    cdef list _behind
+    cdef bint _is_called
+    cdef epoll_event _left[EVENTS]  # told by the epoll set, not served yet
+    cdef int _left_count
+    cdef bint _has_stirred  # whether this turn may have given the loop something to do
+    cdef int64_t _busy_ns, _deadline  # of this turn
+    cdef int _roomy  # connections that keep much room for answers
+    cdef Py_ssize_t _unread  # bytes that were not sent yet, of all connections
+    cdef Py_ssize_t _kept, _most_kept  # bytes of frames and bursts, of all connections
+    cdef object _selector
+
+    def __cinit__(self):
+        self._epoll = -1
+        # Room for what is kept of a frame and what is read behind it; a reader may look 16 bytes at a time.
+        self._buffer = <char*> malloc(2 * (RECEIVED + KEPT) + 64)
+        if self._buffer == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self._buffer)
+
+    def __init__(self, loop, *, monotonic, express=(), int busy_poll_us=0, Py_ssize_t kept_bytes=1 << 24, selector=None):
+        self._loop = loop
+        self._monotonic = monotonic
+        self._express = list(express)
+        self._busy_ns = busy_poll_us * 1000
+        self._most_kept = kept_bytes
+        self._by_fd = []
+        self._behind = []
+        self._epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self._epoll < 0:
+            raise OSError(c_errno, os.strerror(c_errno))
+        loop.add_reader(self._epoll, self.poll)
+        self._selector = selector
+        if selector is not None:
+            selector.reactors[self._epoll] = self
+
+    def add(self, sock, protocol):
+        """Serve a connection: the socket must not block."""
+        cdef epoll_event event
+        cdef Transport transport
+        self._serial += 1
+        transport = Transport(self, sock, protocol, self._serial)
+        while len(self._by_fd) <= transport._fd:
+            self._by_fd.append(None)
+        self._by_fd[transport._fd] = transport
+        event.events = transport._events = EPOLLIN
+        event.data.u64 = <uint64_t> transport._serial << 32 | <uint32_t> transport._fd
+        if epoll_ctl(self._epoll, EPOLL_CTL_ADD, transport._fd, &event) < 0:
+            self._by_fd[transport._fd] = None
+            raise OSError(c_errno, os.strerror(c_errno))
+        protocol.connection_made(transport)
+        return transport
+
+    def close(self):
+        """End what is left."""
+        for transport in list(self._by_fd):
+            if transport is not None:
+                transport.abort()
+        if self._epoll >= 0:
+            self._loop.remove_reader(self._epoll)
+            if self._selector is not None:
+                del self._selector.reactors[self._epoll]
+            os.close(self._epoll)
+            self._epoll = -1
+
+    def _poll_again(self):
+        self._is_called = False
+        self.poll()
+
+    def poll(self):
+        """Serve who has sent something, for as long as a turn may take."""
+        self._take_turn(True, TURN_NS)
+
+    cdef int _take_turn(self, bint is_patient, int64_t turn_ns) except -1:
+        """Serve who has sent something; `is_patient`: look again for others, since sleeping and waking takes long."""
+        cdef epoll_event events[EVENTS]
+        cdef int64_t started = now_ns()
+        cdef int64_t deadline = started + turn_ns
+        cdef int64_t busy_until
+        cdef int count, number
+        cdef Transport transport
+        cdef Express express
+        count = self._left_count
+        memcpy(events, self._left, count * sizeof(epoll_event))
+        self._left_count = 0
+        self._turn = self._monotonic()
+        self._deadline = deadline
+        self._number += 1
+        if self._behind:
+            self._serve_behind()
+        busy_until = started + self._busy_ns
+        while self._epoll >= 0:
+            if count == 0:
+                count = epoll_wait(self._epoll, events, EVENTS, 0)
+            if count <= 0:
+                count = 0
+                if self._busy_ns and now_ns() < busy_until and not self._behind:
+                    continue
+                break
+            for number in range(count):
+                transport = self._by_fd[<uint32_t> events[number].data.u64]
+                if transport is not None and transport._serial == events[number].data.u64 >> 32:
+                    self._serve(transport, events[number].events)
+                started = now_ns()
+                if started > deadline:
+                    self._left_count = count - number - 1
+                    memcpy(self._left, events + number + 1, self._left_count * sizeof(epoll_event))
+                    break
+            if started > deadline or not (is_patient or self._busy_ns or count == EVENTS):
+                break
+            busy_until = min(started + self._busy_ns, deadline)
+            count = 0
+        for express in self._express:
+            express.end_turn()
+        return 0
+
+    cdef int _serve_behind(self) except -1:
+        """Serve those whose turn has come, for half of it: others are served in the next one."""
+        cdef Py_ssize_t number = 0
+        cdef Transport transport
+        behind, self._behind = self._behind, []
+        for transport in behind:
+            number += 1
+            transport._is_queued = False
+            if not transport._is_closed:
+                self._serve(transport, 0)
+            if number % BEHIND == 0 and now_ns() > self._deadline - TURN_NS // 2:
+                break
+        if number < len(behind):
+            self._behind = behind[number:] + self._behind
+            self._call_again()
+        return 0
+
+    cdef bint _is_full(self) noexcept:
+        return self._kept > self._most_kept
+
+    cdef int _serve(self, Transport transport, uint32_t events) except -1:
+        try:
+            if events & EPOLLOUT:
+                transport._push()
+            if events & ~EPOLLOUT and not transport._is_closed and (transport._is_reading or events & EPOLLERR):
+                if not transport._is_behind:
+                    transport._readable()
+            elif events & EPOLLHUP and not transport._is_closed:
+                transport.abort()
+            elif events == 0:
+                transport._go_on()
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {"message": "serving a connection failed", "exception": error, "protocol": transport._protocol}
+            )
+            transport.abort()
+        return 0
+
+    cdef Express _express_for(self, const Frame* frame):
+        cdef Express express
+        cdef int code
+        code = code_of(frame)
+        for express in self._express:
+            if express.code == code:
+                return express
+        return None
+
+    cdef int _come_back(self, Transport transport) except -1:
+        """Let a transport go on in the next turn, before it reads."""
+        transport._is_behind = True
+        if not transport._is_queued:
+            transport._is_queued = True
+            self._behind.append(transport)
+        self._call_again()
+        return 0
+
+    cdef int _call_again(self) except -1:
+        self._has_stirred = True
+        if not self._is_called:  # once, or each of these would call for another one
+            self._is_called = True
+            self._loop.call_soon(self._poll_again)
+        return 0
+
+    cdef int _remove(self, Transport transport) except -1:
+        cdef epoll_event event
+        epoll_ctl(self._epoll, EPOLL_CTL_DEL, transport._fd, &event)
+        self._by_fd[transport._fd] = None
+        transport._socket.close()
+        return 0
+
+
+class ServingSelector(selectors.EpollSelector):
+    """The selector of an asyncio loop that serves the connections of reactors while it waits.
+
+    As long as nobody but them has something to do, the loop is not woken: its turn costs as much as a few requests.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.reactors = {}  # by the descriptor of their epoll sets
+
+    def select(self, timeout=None):
+        if self.reactors and not _serve(self.fileno(), self.reactors, -1.0 if timeout is None else max(timeout, 0.0)):
+            return []
+        return super().select(0 if self.reactors else timeout)
+
+
+cdef bint _serve(int epoll, dict reactors, double seconds) except -1:
+    """Wait and serve; True when others than reactors are ready, False when the time is up or the loop has work."""
+    cdef epoll_event events[EVENTS]
+    cdef int64_t deadline = -1 if seconds < 0 else now_ns() + <int64_t> (seconds * 1e9)
+    cdef int64_t left, turn_ns
+    cdef int count, number, milliseconds
+    cdef bint has_others, has_stirred
+    cdef Reactor reactor
+    while True:
+        milliseconds = -1
+        turn_ns = TURN_NS
+        if deadline >= 0:
+            left = deadline - now_ns()
+            turn_ns = min(max(left, LEAST_TURN_NS), TURN_NS)
+            # Rounded up, as asyncio's own selector does: a timer must not find the loop too early.
+            milliseconds = 0 if left <= 0 else <int> min((left + 999_999) // 1_000_000, 1_000_000)
+        count = epoll_wait(epoll, events, EVENTS, 0)
+        if count == 0 and milliseconds != 0:  # only who really waits lets other threads run
+            with nogil:
+                count = epoll_wait(epoll, events, EVENTS, milliseconds)
+        if count < 0:
+            if c_errno != EINTR:
+                raise OSError(c_errno, os.strerror(c_errno))
+            PyErr_CheckSignals()
+            return True
+        if count == 0:
+            return False
+        has_others = has_stirred = False
+        for number in range(count):
+            reactor = reactors.get(events[number].data.fd)
+            if reactor is None:
+                has_others = True
+                continue
+            reactor._has_stirred = False
+            reactor._take_turn(False, turn_ns)
+            has_stirred = has_stirred or reactor._has_stirred
+        if has_others:
+            return True
+        if has_stirred or (deadline >= 0 and now_ns() >= deadline):
+            return False

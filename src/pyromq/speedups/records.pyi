@@ -1,0 +1,28 @@
+class LogTail:
+    end: int
+    last_store_ms: int
+    base: int
+    limit: int
+    max_record_bytes: int
+    memory: memoryview | None
+
+class QueueTail:
+    min_offset: int
+    max_offset: int
+    doubted_to: int
+    reserved: int
+    base: int
+    end: int
+    memory: memoryview | None
+
+class Counter:
+    times: int
+    count: int
+    size: int
+    def __init__(self, times: int = 0, count: int = 0, size: int = 0) -> None: ...
+    def add(self, count: int, size: int, *, times: int = 1) -> None: ...
+
+def crc32(data: bytes | bytearray | memoryview) -> int: ...
+def java_hash(text: str) -> int: ...
+def make_ready(descriptor: int, memory: memoryview, position: int, size: int) -> None: ...
+def write_out(descriptor: int, position: int, size: int) -> None: ...

@@ -1,0 +1,270 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records and queue entries written straight into the mapped files, and the room that is made for them.
+
+The tails are the same objects that the plain store appends by: there is one end of the log, whoever moves it.
+"""
+
+import mmap
+import os
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport EFAULT, EINTR, EINVAL, ENOSPC, ENOSYS, ESPIPE, errno as c_errno
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.string cimport memchr, memcpy
+
+from pyromq.speedups.kernels cimport crc32_of, crc32_setup, java_hash_on, put_u16, put_u32, put_u64
+
+cdef extern from "<fcntl.h>" nogil:
+    int posix_fallocate(int descriptor, int64_t position, int64_t size)
+    int sync_file_range(int descriptor, int64_t position, int64_t size, unsigned int flags)
+    unsigned int SYNC_FILE_RANGE_WRITE
+
+cdef extern from "<sys/mman.h>" nogil:
+    int madvise(void* at, size_t size, int advice)
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int nanosleep(const timespec* duration, timespec* left)
+    int clock_gettime(int clock, timespec* now)
+    int CLOCK_THREAD_CPUTIME_ID
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t pwrite(int descriptor, const void* data, size_t size, int64_t position)
+
+cdef enum:
+    PIECE = 1 << 19  # prepared or written at once: a tenth of a millisecond, some more where files are in memory
+    WORK_NS = 100_000  # after which there is a pause; who only yields goes on until the scheduler's clock ticks
+    PAUSE_NS = 500_000  # a stretch of 32 MiB takes 50 ms; the fastest load needs one each 100 ms
+    MADV_POPULATE_WRITE = 23
+
+cdef char _ZEROS[PIECE]
+cdef int64_t _page_bytes = mmap.PAGESIZE
+
+crc32_setup()
+
+DEF NAME_VALUE = 1
+DEF PAIRS = 2
+
+
+cdef class Mapped:
+    """What is written into a mapped file: `memory` is that file, `at` where it begins, NULL where none may be written."""
+
+    def __cinit__(self):
+        self.at = NULL
+
+    @property
+    def memory(self):
+        return self._memory
+
+    @memory.setter
+    def memory(self, memory):
+        cdef Py_buffer view
+        self.at = NULL
+        self._memory = memory
+        if memory is not None:
+            # The view itself keeps the file mapped: an export of our own would keep the view from being collected.
+            PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+            if not view.readonly:
+                self.at = <char*> view.buf
+            PyBuffer_Release(&view)
+
+
+cdef class LogTail(Mapped):
+    """See `pyromq.store.log.log_tail`."""
+
+    def __cinit__(self):
+        self.limit = -1
+
+
+cdef class QueueTail(Mapped):
+    """See `pyromq.store.queue.queue_tail`."""
+
+
+cdef class Counter:
+    """See `pyromq.broker.statistics`."""
+
+    def __init__(self, times=0, count=0, size=0):
+        self.times = times
+        self.count = count
+        self.size = size
+
+    def add(self, count, size, *, times=1):
+        self.times += times
+        self.count += count
+        self.size += size
+
+
+cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_ms) noexcept nogil:
+    """Append a record to the log and its entry to the queue; False, nothing done, where the plain way has to see to it:
+    no room is ready, or the record is none that all readers take."""
+    cdef int64_t properties_size = record.properties_size + record.more_size
+    cdef int64_t size = FIXED_BYTES + record.body_size + record.topic_size + properties_size
+    cdef int64_t offset = queue.max_offset
+    cdef char* p
+    if log.end + size > log.limit or size > log.max_record_bytes or log.at == NULL:
+        return False
+    if offset >= queue.reserved or offset >= queue.end or offset < queue.base or queue.at == NULL:
+        return False
+    if properties_size > 32767 or record.topic_size > 127 or record.sys_flag & UNQUEUED:
+        return False
+    if now_ms < log.last_store_ms:
+        now_ms = log.last_store_ms
+    record.log_offset = log.end
+    record.queue_offset = offset
+    record.size = size
+    p = log.at + (log.end - log.base)
+    put_u32(p, <uint32_t> size)
+    put_u32(p + 4, <uint32_t> MAGIC)
+    put_u32(p + 8, crc32_of(record.body, record.body_size) & 0x7FFFFFFF)
+    put_u32(p + 12, <uint32_t> record.queue_id)
+    put_u32(p + 16, <uint32_t> record.flag)
+    put_u64(p + 20, offset)
+    put_u64(p + 28, log.end)
+    put_u32(p + 36, <uint32_t> (record.sys_flag & ~HOST_FLAGS))
+    put_u64(p + 40, record.born_ms)
+    memcpy(p + 48, record.born_address, 8)
+    put_u64(p + 56, now_ms)
+    memcpy(p + 64, record.store_address, 8)
+    put_u32(p + 72, <uint32_t> record.reconsume_times)
+    put_u64(p + 76, record.prepared_offset)
+    put_u32(p + 84, <uint32_t> record.body_size)
+    p += 88
+    memcpy(p, record.body, record.body_size)
+    p += record.body_size
+    p[0] = <char> record.topic_size
+    memcpy(p + 1, record.topic, record.topic_size)
+    p += 1 + record.topic_size
+    put_u16(p, <unsigned short> properties_size)
+    memcpy(p + 2, record.properties, record.properties_size)
+    memcpy(p + 2 + record.properties_size, record.more, record.more_size)
+    p = queue.at + (offset - queue.base) * ENTRY_BYTES
+    put_u64(p, log.end)
+    put_u32(p + 8, <uint32_t> size)
+    put_u64(p + 12, record.tags_code)
+    log.end += size
+    log.last_store_ms = now_ms
+    queue.max_offset = offset + 1
+    return True
+
+
+cdef bint tags_code_of(const char* text, const char* tags, const char* end, int64_t* code) noexcept nogil:
+    """Hash the tags whose name stands at `tags` in the properties from `text` to `end`; False where they are not as
+    everybody writes them."""
+    cdef const char* p
+    if tags > text and (tags - 1)[0] != PAIRS:
+        return False
+    tags += 5
+    p = <const char*> memchr(tags, PAIRS, end - tags)
+    if p == NULL:
+        p = end
+    if p == tags or memchr(tags, NAME_VALUE, p - tags) != NULL:
+        return False
+    code[0] = <int32_t> java_hash_on(0, tags, p)
+    return True
+
+
+def crc32(const unsigned char[::1] data not None):
+    """Return the checksum that `zlib.crc32` returns."""
+    return crc32_of(<const char*> &data[0], data.shape[0]) if data.shape[0] else 0
+
+
+def java_hash(text: str):
+    """Return what `pyromq.java_hash.java_hash` returns, from the text's UTF-8, as tags and keys in a log are hashed."""
+    cdef bytes encoded = text.encode("utf-8", "surrogatepass")
+    cdef const char* p = encoded
+    return <int32_t> java_hash_on(0, p, p + len(encoded))
+
+
+def make_ready(int descriptor, memory not None, int64_t position, int64_t size):
+    """See `pyromq.store.disk.LocalDisk`."""
+    cdef Py_buffer view
+    cdef int error
+    PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
+    try:
+        if position < 0 or position + size > view.len:
+            raise ValueError(f"{size} bytes at {position} are not in a file of {view.len}")
+        with nogil:
+            error = _make_ready(descriptor, <char*> view.buf, position, position + size)
+    finally:
+        PyBuffer_Release(&view)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+cdef int _make_ready(int descriptor, char* file, int64_t position, int64_t end) noexcept nogil:
+    cdef bint can_populate = True
+    cdef int64_t piece_end, start, begun = _worked_ns()
+    cdef int error
+    while position < end:
+        piece_end = _piece_end(position, end)
+        error = posix_fallocate(descriptor, position, piece_end - position)
+        if error == EINTR:
+            continue
+        if not error:
+            error = _write_zeros(descriptor, position, piece_end)
+        if error:
+            return error
+        start = position - position % _page_bytes
+        if can_populate and madvise(file + start, piece_end - start, MADV_POPULATE_WRITE) != 0:
+            if c_errno == EFAULT:
+                return ENOSPC
+            can_populate = False  # the kernel is older: pages are made when they are written
+        position = piece_end
+        if position < end:
+            begun = _paused(begun)
+    return 0
+
+
+cdef int _write_zeros(int descriptor, int64_t position, int64_t end) noexcept nogil:
+    cdef Py_ssize_t written
+    while position < end:
+        written = pwrite(descriptor, _ZEROS, end - position, position)
+        if written > 0:
+            position += written
+        elif written == 0 or c_errno != EINTR:
+            return ENOSPC if written == 0 else c_errno
+    return 0
+
+
+def write_out(int descriptor, int64_t position, int64_t size):
+    """See `pyromq.store.disk.LocalDisk`."""
+    cdef int error
+    with nogil:
+        error = _write_out(descriptor, position, position + size)
+    if error and error not in (EINVAL, ENOSYS, ESPIPE):  # else it cannot be done there
+        raise OSError(error, os.strerror(error))
+
+
+cdef int _write_out(int descriptor, int64_t position, int64_t end) noexcept nogil:
+    cdef int64_t piece_end, begun = _worked_ns()
+    while position < end:
+        piece_end = _piece_end(position, end)
+        if sync_file_range(descriptor, position, piece_end - position, SYNC_FILE_RANGE_WRITE) != 0:
+            return c_errno
+        position = piece_end
+        if position < end:
+            begun = _paused(begun)
+    return 0
+
+
+cdef inline int64_t _piece_end(int64_t position, int64_t end) noexcept nogil:
+    cdef int64_t piece_end = position - position % PIECE + PIECE
+    return piece_end if piece_end < end else end
+
+
+cdef int64_t _paused(int64_t begun) noexcept nogil:
+    """Let others have the processor, if there was work enough since then; return from when on it counts."""
+    cdef timespec pause
+    if _worked_ns() - begun < WORK_NS:
+        return begun
+    pause.tv_sec, pause.tv_nsec = 0, PAUSE_NS
+    nanosleep(&pause, NULL)
+    return _worked_ns()
+
+
+cdef int64_t _worked_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
+    return <int64_t> now.tv_sec * 1_000_000_000 + now.tv_nsec

@@ -1,0 +1,331 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Plain sends, from the frame to the answer: what `broker.producing.sending` does with a message that asks for nothing.
+
+One that asks for a time is parked by `timed`. A message that waits for a level or a decision, a topic that is new, for
+retries or ordered, an unusual header, a file that is full: all that is left to the plain path.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem, PyDict_Size
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memchr, memmove
+
+from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, copy_text
+from pyromq.speedups.express cimport MOST_AT_ONCE, Express, Judge, Passed
+from pyromq.speedups.kernels cimport ends_with, is_same
+from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record, tags_code_of
+from pyromq.speedups.timed cimport TimedSends
+
+DEF ONE_WAY = 2
+DEF MOST_TEXT = 32767
+DEF NAME_VALUE = 1
+DEF PAIRS = 2
+
+cdef enum:  # fields by their place in the declaration of `SendMessage`
+    TOPIC = 1
+    QUEUE_ID = 4
+    SYS_FLAG = 5
+    BORN_MS = 6
+    FLAG = 7
+    PROPERTIES = 8
+    RECONSUME_TIMES = 9
+    BATCH = 11
+
+FIELDS = {
+    "topic": TOPIC, "queue_id": QUEUE_ID, "sys_flag": SYS_FLAG, "born_ms": BORN_MS, "flag": FLAG,
+    "properties": PROPERTIES, "reconsume_times": RECONSUME_TIMES, "batch": BATCH,
+}
+
+
+cdef class SendPlan:
+    """How plain sends to one topic are stored, as Python has decided it.
+
+    `queues` are the topic's in the store, which finds there those that are made later; ids are below `queue_count`.
+    Without them, before the first message, only what waits is stored. `takes_times`: messages may ask for a time.
+    """
+
+    def __init__(
+        self, str topic, dict queues, int queue_count, *, int more_flags, Counter counter, bint takes_times
+    ):
+        self.topic = topic
+        self.encoded = topic.encode()
+        self.queues = queues
+        self.queue_count = queue_count
+        self.more_flags = more_flags
+        self.counter = counter
+        self.takes_times = takes_times
+        self.tails = [None] * queue_count
+
+
+cdef class Sends(Express):
+    """Stores the sends of one request code.
+
+    `plan_for(topic)` returns a plan, or None where the plain path is to answer. It is asked again when `version()` returns
+    another object. While `busy` holds anything, the plain path answers everything. `arrived(topic, queue id, log offset,
+    tags code)` hears of every message while `parked` holds anything.
+    """
+
+    cdef HeaderReader _reader
+    cdef LogTail _log
+    cdef object _plan_for, _version, _now_ms, _arrived
+    cdef dict _busy, _parked, _plans
+    cdef bytes _pair, _joined_pair
+    cdef ReplyWriter _writer
+    cdef object _seen
+    cdef SendPlan _last
+    cdef int64_t _now
+    cdef Py_ssize_t _most_bytes
+    cdef bytes _store_address
+    cdef object _store
+    cdef object _writer_for
+    cdef char _text[MOST_TEXT + 1]
+    cdef Header _headers[MOST_AT_ONCE]
+    cdef Passed _passed[MOST_AT_ONCE]
+    cdef Judge _judge  # None: everybody may
+    cdef TimedSends _timed
+    cdef char* _wish  # behind the name of the property that asks for a time; NULL without one
+
+    def __init__(
+        self, HeaderReader reader, LogTail log, *, plan_for, version, dict busy, dict parked, arrived, now_ms, store,
+        writer_for, TimedSends timed, str cluster_pair, Py_ssize_t max_message_bytes, Judge judge=None
+    ):
+        self.code = reader.code
+        self._reader = reader
+        self._log = log
+        self._plan_for = plan_for
+        self._version = version
+        self._busy = busy
+        self._parked = parked
+        self._arrived = arrived
+        self._now_ms = now_ms
+        self._store = store
+        self._writer_for = writer_for
+        self._timed = timed
+        self._pair = cluster_pair.encode()
+        self._joined_pair = b"\x02" + self._pair
+        self._most_bytes = max_message_bytes
+        self._judge = judge
+        if judge is not None:
+            self.most = MOST_AT_ONCE  # signatures of many cost less
+        self._plans = {}
+        self._seen = None
+        self._last = None
+        self._writer = None
+        self._store_address = b""
+
+    cdef bint begin(self) except -1:
+        version = self._version()
+        if version is not self._seen:
+            self._seen = version
+            self._plans.clear()
+            self._last = None
+            self._store_address = self._store.store_address
+            self._writer = self._writer_for()
+            self._timed.renew()
+        self._timed.begin()
+        if self._judge is not None:
+            self._judge.begin()
+        self._now = self._now_ms()
+        return PyDict_Size(self._busy) == 0 and PyBytes_GET_SIZE(self._store_address) == 8
+
+    cdef int answer(self, const Frame* frames, int count, const char* born_address, Output output) except -1:
+        cdef int number, readable = 0
+        while readable < count and self._read(&frames[readable], &self._headers[readable]):
+            readable += 1
+        if self._judge is not None and readable:
+            readable = self._judge.passing(frames, self._headers, readable, born_address, self._passed)
+        for number in range(readable):
+            if not self._store_one(&frames[number], number, born_address, output):
+                return number
+            if self.has_stirred:  # Python may have changed what was decided about those behind
+                return number + 1
+        return readable
+
+    cdef bint _read(self, const Frame* frame, Header* header) noexcept:
+        """Read the header of one that may be stored here."""
+        if frame.body_size == 0 or frame.body_size > self._most_bytes or not self._reader.read(frame, header):
+            return False
+        return not header.fields[TOPIC].is_escaped and (header.fields[BATCH].at == NULL or not header.fields[BATCH].number)
+
+    cdef bint _store_one(self, const Frame* frame, int number, const char* born_address, Output output) except -1:
+        cdef Header* header = &self._headers[number]
+        cdef Record record
+        cdef SendPlan plan
+        cdef QueueTail queue
+        cdef int64_t queue_id
+        plan = self._plan(header.fields[TOPIC].at, header.fields[TOPIC].size)
+        if plan is None:
+            return False
+        queue_id = header.fields[QUEUE_ID].number
+        if not 0 <= queue_id < plan.queue_count:
+            return False
+        if not self._fill(&record, header, NULL if self._judge is None else &self._passed[number]):
+            return False
+        record.body = frame.body
+        record.body_size = frame.body_size
+        record.topic = PyBytes_AS_STRING(plan.encoded)
+        record.topic_size = PyBytes_GET_SIZE(plan.encoded)
+        record.sys_flag |= plan.more_flags
+        record.born_address = born_address
+        record.store_address = PyBytes_AS_STRING(self._store_address)
+        if self._wish != NULL:
+            return plan.takes_times and self._park(plan, &record, header, output)
+        queue = self._queue(plan, queue_id)
+        if queue is None or not put_record(self._log, queue, &record, self._now):
+            return False
+        self._count(plan.counter, &record)
+        if not header.flag & ONE_WAY:
+            self._reply(self._writer, &record, header, output)
+        if PyDict_Size(self._parked):
+            self.has_stirred = True
+            self._arrived(plan.topic, queue_id, record.log_offset, record.tags_code)
+        return True
+
+    cdef bint _park(self, SendPlan plan, Record* record, const Header* header, Output output) except -1:
+        """Store a message that is to wait for its time."""
+        cdef TimedSends timed = self._timed
+        if not timed.put(self._log, record, self._wish, plan.topic, self._now):
+            return False
+        self._count(timed.counter, record)
+        if not header.flag & ONE_WAY:
+            self._reply(timed.writer, record, header, output)
+        if timed.has_stirred:
+            timed.has_stirred = False
+            self.has_stirred = True
+        if PyDict_Size(self._parked):
+            self.has_stirred = True
+            self._arrived(timed.topic, record.queue_id, record.log_offset, record.tags_code)
+        return True
+
+    cdef inline void _count(self, Counter counter, const Record* record) noexcept:
+        counter.times += 1
+        counter.count += 1
+        counter.size += record.size
+
+    cdef inline int _reply(
+        self, ReplyWriter writer, const Record* record, const Header* header, Output output
+    ) except -1:
+        cdef int64_t values[4]
+        values[0] = record.log_offset
+        values[1] = header.fields[QUEUE_ID].number
+        values[2] = record.queue_offset
+        values[3] = <int64_t> &self._timed.handle  # for a writer that knows of handles
+        writer.write(output, values, header, 0)
+        return 0
+
+    cdef QueueTail _queue(self, SendPlan plan, int64_t queue_id):
+        """Return a topic's queue; None for one that is not there yet."""
+        cdef QueueTail queue = plan.tails[queue_id]
+        if queue is None:
+            if plan.queues is None:  # the plain path makes them, and then there is another plan
+                del self._plans[plan.encoded]
+                self._last = None
+                return None
+            queue = plan.queues.get(queue_id)
+            plan.tails[queue_id] = queue
+        return queue
+
+    cdef SendPlan _plan(self, const char* topic, Py_ssize_t size):
+        """Return the plan of a topic; None for what the plain path answers."""
+        cdef SendPlan last = self._last
+        if last is not None and PyBytes_GET_SIZE(last.encoded) == size and is_same(
+            PyBytes_AS_STRING(last.encoded), topic, size
+        ):
+            return last
+        name = PyBytes_FromStringAndSize(topic, size)
+        cdef PyObject* found = PyDict_GetItem(self._plans, name)
+        if found != NULL:
+            plan = <object> found
+        else:
+            plan = self._plan_for(name.decode("utf-8"))
+            if plan is None:  # not remembered: a stranger could fill the memory with names
+                return None
+            self._plans[name] = plan
+        self._last = plan
+        return plan
+
+    cdef bint _fill(self, Record* record, Header* header, const Passed* passed) noexcept:
+        """Read what the message says of itself; False where the plain path has to."""
+        cdef int64_t number
+        number = header.fields[SYS_FLAG].number
+        record.sys_flag = <int32_t> number
+        if number != record.sys_flag:
+            return False
+        number = header.fields[FLAG].number
+        record.flag = <int32_t> number
+        if number != record.flag:
+            return False
+        number = header.fields[RECONSUME_TIMES].number if header.fields[RECONSUME_TIMES].at != NULL else 0
+        record.reconsume_times = <int32_t> number
+        if number != record.reconsume_times:
+            return False
+        record.queue_id = <int> header.fields[QUEUE_ID].number
+        record.born_ms = header.fields[BORN_MS].number
+        record.prepared_offset = 0
+        record.properties = self._text
+        record.properties_size = 0
+        if header.fields[PROPERTIES].at != NULL:
+            if header.fields[PROPERTIES].size > MOST_TEXT:
+                return False
+            if passed != NULL and passed.copy != NULL and passed.copied == PROPERTIES:
+                record.properties = passed.copy
+                record.properties_size = passed.copy_size
+            else:
+                record.properties_size = copy_text(&header.fields[PROPERTIES], self._text)
+        return self._read_properties(record)
+
+    cdef bint _read_properties(self, Record* record) noexcept:
+        """Cut WAIT out, find the tags and the wish for a time; False where the text asks for anything else, or says a
+        thing in an unusual way."""
+        cdef char* text = <char*> record.properties  # ours, in either case
+        cdef char* end = text + record.properties_size
+        cdef char* p = text
+        cdef char* q
+        cdef char* name
+        cdef char* tags = NULL
+        cdef bint has_waited = False
+        self._wish = NULL
+        while True:
+            p = <char*> memchr(p, NAME_VALUE, end - p)
+            if p == NULL:
+                break
+            if ends_with(text, p, b"TAGS", 4):
+                tags = p - 4
+            elif ends_with(text, p, b"WAIT", 4):
+                name = p - 4
+                if has_waited or (name > text and name[-1] != PAIRS):
+                    return False
+                has_waited = True
+                q = <char*> memchr(p, PAIRS, end - p)
+                if q == NULL:
+                    end = name
+                    break
+                memmove(name, q + 1, end - q - 1)
+                end -= q + 1 - name
+                p = name
+                continue
+            elif (
+                ends_with(text, p, b"DELAY", 5)
+                or ends_with(text, p, b"TRAN_MSG", 8)
+                or ends_with(text, p, b"TIMER_DEL_UNIQKEY", 17)
+            ):
+                return False
+            elif (
+                ends_with(text, p, b"TIMER_DELAY_SEC", 15)
+                or ends_with(text, p, b"TIMER_DELAY_MS", 14)
+                or ends_with(text, p, b"TIMER_DELIVER_MS", 16)
+            ):
+                if self._wish != NULL:
+                    return False
+                self._wish = p
+            p += 1
+        record.properties_size = end - text
+        if end == text or end[-1] == PAIRS:
+            record.more = PyBytes_AS_STRING(self._pair)
+            record.more_size = PyBytes_GET_SIZE(self._pair)
+        else:
+            record.more = PyBytes_AS_STRING(self._joined_pair)
+            record.more_size = PyBytes_GET_SIZE(self._joined_pair)
+        record.tags_code = 0
+        return tags == NULL or tags_code_of(text, tags, end, &record.tags_code)

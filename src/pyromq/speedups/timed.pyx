@@ -1,0 +1,330 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Messages with a time of delivery: parked and filed as `broker.delays` does with those that wish for nothing unusual.
+
+One wish, in plain digits, for a time to come that is not too far away, and one unique key of letters and digits: all
+others are left to the plain path.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.string cimport memchr, memcmp, memcpy
+
+from pyromq.speedups.codec cimport ReplyWriter, write_number
+from pyromq.speedups.kernels cimport crc16_of, crc16_setup, crc32_of, crc32_setup, put_u16, put_u32, put_u64
+from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+DEF ROOM = 256  # doing the same for many at a time takes less long
+DEF NAME_VALUE = 1
+DEF PAIRS = 2
+DEF WRITTEN = 1024  # room for what is added to the properties, and for a handle
+
+cdef enum:
+    TIMER_ENTRY_BYTES = 36
+    CHECKSUM_AT = 24
+    REST_AT = 26
+    HOUR_MS = 3_600_000
+    MOST_DIGITS = 15
+    MOST_NAMES = 512  # bytes of topic, broker, cluster and key that surely fit where they are written
+    TRANSACTION = 0xC
+
+LATEST_MS = 1 << 45  # as `timer_records` says
+cdef int64_t _latest_ms = LATEST_MS
+cdef const char* _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+crc16_setup()
+crc32_setup()
+
+
+cdef class BucketTail:
+    """See `pyromq.store.timers.bucket_tail`."""
+
+    def add(self, int64_t due_ms, uint32_t key_hash, uint32_t topic_hash, int64_t log_offset, int64_t size):
+        self.put(due_ms, key_hash, topic_hash, log_offset, size)
+
+    cdef int put(
+        self, int64_t due_ms, uint32_t key_hash, uint32_t topic_hash, int64_t log_offset, int64_t size
+    ) except -1:
+        cdef Py_ssize_t end = PyByteArray_GET_SIZE(self.entries)
+        cdef char* p
+        cdef uint16_t checksum
+        PyByteArray_Resize(self.entries, end + TIMER_ENTRY_BYTES)
+        p = PyByteArray_AS_STRING(self.entries) + end
+        put_u64(p, due_ms)
+        put_u32(p + 8, key_hash)
+        put_u32(p + 12, topic_hash)
+        put_u64(p + 16, log_offset)
+        put_u16(p + REST_AT, <uint16_t> (self.records_end >> 32))
+        put_u32(p + REST_AT + 2, <uint32_t> self.records_end)
+        put_u32(p + REST_AT + 6, <uint32_t> size)
+        checksum = crc16_of(crc16_of(0, p, CHECKSUM_AT), p + REST_AT, TIMER_ENTRY_BYTES - REST_AT)
+        put_u16(p + CHECKSUM_AT, checksum if checksum else 1)
+        self.records_end += size
+        if self.needed_from is None:
+            self.needed_from = log_offset
+        if self.finished is not None:
+            self.finished.append(0)
+        return 0
+
+
+cdef class TimerIntake:
+    """See `pyromq.broker.delays.timer_intake`."""
+
+    def __init__(self):
+        self.urgent_ms = _latest_ms
+        self.topics = []
+
+    def __len__(self):
+        return self.count
+
+    def add(self, int64_t queue_offset, int64_t log_offset, int64_t size, tuple ticket):
+        _, due_ms, key_hash, topic = ticket
+        if self.count == ROOM:
+            raise IndexError(f"{ROOM} messages wait to be filed already")
+        self.put(queue_offset, log_offset, size, due_ms, key_hash, topic)
+        return self.count < ROOM
+
+    cdef int put(
+        self, int64_t queue_offset, int64_t log_offset, int64_t size, int64_t due_ms, uint32_t key_hash, topic
+    ) except -1:
+        """Take a message; there is room for it."""
+        cdef Parked* parked = &self.parked[self.count]
+        self.topics.append(topic)
+        parked.queue_offset = queue_offset
+        parked.log_offset = log_offset
+        parked.size = size
+        parked.due_ms = due_ms
+        parked.key_hash = key_hash
+        self.count += 1
+        return 0
+
+    def goes_on(self, int64_t queue_offset):
+        cdef int64_t first = self.parked[0].queue_offset
+        return first == queue_offset and self.parked[self.count - 1].queue_offset == queue_offset + self.count - 1
+
+    def clear(self):
+        self.count = 0
+        self.topics = []
+
+    def file(self, files, *, int64_t near, set unread):
+        cdef dict buckets = files.buckets
+        cdef dict changed = files.changed
+        cdef dict by_topic = {}
+        cdef list topics = self.topics
+        cdef int number, count = self.count
+        cdef int64_t hour
+        cdef uint32_t topic_hash = 0
+        cdef Parked* parked
+        cdef BucketTail bucket
+        cdef PyObject* found
+        cdef Py_ssize_t size
+        cdef const char* name
+        topic = None
+        self.clear()
+        for number in range(count):
+            parked = &self.parked[number]
+            if topics[number] is not topic:
+                topic = topics[number]
+                name = PyUnicode_AsUTF8AndSize(topic, &size)
+                topic_hash = crc32_of(name, size)
+            hour = parked.due_ms // HOUR_MS
+            hour_key = hour
+            found = PyDict_GetItem(buckets, hour_key)
+            bucket = <BucketTail> found if found != NULL else files.make(hour, parked.queue_offset)
+            bucket.put(parked.due_ms, parked.key_hash, topic_hash, parked.log_offset, parked.size)
+            changed[bucket] = None
+            if hour <= near:
+                unread.add(hour_key)
+            by_topic[topic] = by_topic.get(topic, 0) + 1
+        files.count(by_topic)
+
+
+cdef class TimedSends:
+    """Parks messages. `find()` returns the queue and the counter of the timer topic; None before its first message.
+
+    `limit_ms()` is how long a message may wait at most; `hurry(due time, now)` is told of one due before `urgent_ms`;
+    `file()` makes room in the intake; `writer_for()` returns what writes answers that have a handle.
+    """
+
+    def __init__(self, TimerIntake intake, str topic, *, find, limit_ms, hurry, file, writer_for, str broker_name):
+        self._intake = intake
+        self._find = find
+        self._limit_ms = limit_ms
+        self._hurry = hurry
+        self._file = file
+        self._writer_for = writer_for
+        self.topic = topic
+        self._encoded = topic.encode()
+        self._words = f" {broker_name} ".encode()
+        self._broker_name_between = PyBytes_AS_STRING(self._words)
+        self._broker_name_size = PyBytes_GET_SIZE(self._words)
+        self._limit = -1
+        self._queue = None
+
+    cdef int renew(self) except -1:
+        """Drop what holds for one state of the broker's tables."""
+        self.writer = self._writer_for()
+        return 0
+
+    cdef void begin(self) noexcept:
+        """A burst begins: settings may have changed."""
+        self._limit = -1
+
+    cdef bint put(self, LogTail log, Record* record, const char* wish, topic, int64_t now_ms) except -1:
+        """Park a message for `topic` whose wish has its value behind `wish`, and have its `handle`; or return False,
+        nothing done. `record` is as it would be stored if it did not wait.
+        """
+        cdef TimerIntake intake = self._intake
+        cdef Py_ssize_t key_size = 0
+        cdef const char* key
+        cdef char* end
+        cdef int64_t due_ms = _due_ms(record, wish, now_ms)
+        cdef uint32_t key_hash
+        if self._limit < 0:
+            self._limit = self._limit_ms()
+        if due_ms <= now_ms or due_ms - now_ms > self._limit or due_ms >= _latest_ms or intake.refusal is not None:
+            return False
+        if record.sys_flag & TRANSACTION or (self._queue is None and not self._is_there()):
+            return False
+        key = _unique_key(record, &key_size)
+        if key == NULL or key_size + record.topic_size + record.more_size + self._broker_name_size > MOST_NAMES:
+            return False
+        if intake.count == ROOM:
+            self.has_stirred = True
+            self._file()
+        end = self._write_handle(record, due_ms, key, key_size)
+        self._write_more(record, due_ms)
+        record.topic = PyBytes_AS_STRING(self._encoded)
+        record.topic_size = PyBytes_GET_SIZE(self._encoded)
+        record.queue_id = 0
+        if not put_record(log, self._queue, record, now_ms):
+            return False
+        key_hash = crc32_of(key, key_size)
+        self.handle.at = self._handle
+        self.handle.size = end - self._handle
+        intake.put(record.queue_offset, record.log_offset, record.size, due_ms, key_hash, topic)
+        if due_ms < intake.urgent_ms:
+            self.has_stirred = True
+            self._hurry(due_ms, now_ms)
+        return True
+
+    cdef bint _is_there(self) except -1:
+        found = self._find()
+        if found is None:
+            return False
+        self._queue, self.counter = found
+        return True
+
+    cdef char* _write_handle(self, const Record* record, int64_t due_ms, const char* key, Py_ssize_t key_size) noexcept:
+        """Write the handle; return its end. See `remoting.recall_handle`."""
+        cdef char words[WRITTEN]
+        cdef char* p = _append(words, b"v1 ", 3)
+        p = _append(p, record.topic, record.topic_size)
+        p = _append(p, self._broker_name_between, self._broker_name_size)
+        p = write_number(p, due_ms)
+        p[0] = c' '
+        p = _append(p + 1, key, key_size)
+        return _base64(words, p - words, self._handle)
+
+    cdef void _write_more(self, Record* record, int64_t due_ms) noexcept:
+        """Add to the properties what a parked message has behind its own. See `broker.delays.timer_records`."""
+        cdef char* p = _append(self._more, record.more, record.more_size)
+        p = _append(p, b"\x02TIMER_OUT_MS\x01", 14)
+        p = write_number(p, due_ms)
+        p = _append(p, b"\x02REAL_TOPIC\x01", 12)
+        p = _append(p, record.topic, record.topic_size)
+        p = _append(p, b"\x02REAL_QID\x01", 10)
+        p = write_number(p, record.queue_id)
+        record.more = self._more
+        record.more_size = p - self._more
+
+
+cdef inline char* _append(char* p, const char* text, Py_ssize_t size) noexcept nogil:
+    memcpy(p, text, size)
+    return p + size
+
+
+cdef inline bint _is_name(const char* text, const char* end, const char* name, Py_ssize_t size) noexcept nogil:
+    """Whether a name, the whole of it, stands before `end`."""
+    cdef const char* start = end - size
+    return start >= text and memcmp(start, name, size) == 0 and (start == text or start[-1] == PAIRS)
+
+
+cdef int64_t _due_ms(const Record* record, const char* wish, int64_t now_ms) noexcept nogil:
+    """Return the due time that a wish asks for; -1 for what is not plain digits behind one of the three names."""
+    cdef const char* text = record.properties
+    cdef const char* end = text + record.properties_size
+    cdef const char* p = wish + 1
+    cdef int64_t value = 0
+    while p < end and c'0' <= p[0] <= c'9':
+        if p - wish > MOST_DIGITS:
+            return -1
+        value = value * 10 + (p[0] - c'0')
+        p += 1
+    if p == wish + 1 or (p < end and p[0] != PAIRS):
+        return -1
+    if _is_name(text, wish, b"TIMER_DELIVER_MS", 16):
+        return value
+    if _is_name(text, wish, b"TIMER_DELAY_MS", 14):
+        return now_ms + value
+    if _is_name(text, wish, b"TIMER_DELAY_SEC", 15):
+        return now_ms + value * 1000
+    return -1
+
+
+cdef const char* _unique_key(const Record* record, Py_ssize_t* size) noexcept nogil:
+    """Return the unique key, letters and digits; NULL where there is none, or several, or if the message is a copy of
+    one that has waited before."""
+    cdef const char* text = record.properties
+    cdef const char* end = text + record.properties_size
+    cdef const char* p = text
+    cdef const char* key = NULL
+    cdef const char* q
+    while True:
+        p = <const char*> memchr(p, NAME_VALUE, end - p)
+        if p == NULL:
+            break
+        if p - text >= 8 and p[-1] == c'Y' and memcmp(p - 8, b"UNIQ_KEY", 8) == 0:
+            if key != NULL or not _is_name(text, p, b"UNIQ_KEY", 8):
+                return NULL
+            key = p + 1
+        elif p - text >= 12 and p[-1] == c'S' and memcmp(p - 12, b"TIMER_OUT_MS", 12) == 0:
+            return NULL
+        p += 1
+    if key == NULL:
+        return NULL
+    q = key
+    while q < end and (c'0' <= q[0] <= c'9' or c'A' <= q[0] <= c'Z' or c'a' <= q[0] <= c'z'):
+        q += 1
+    if q == key or (q < end and q[0] != PAIRS):
+        return NULL
+    size[0] = q - key
+    return key
+
+
+cdef char* _base64(const char* data, Py_ssize_t size, char* out) noexcept nogil:
+    """Write bytes as Base64; return the end."""
+    cdef const unsigned char* p = <const unsigned char*> data
+    cdef uint32_t bits
+    while size >= 3:
+        bits = <uint32_t> p[0] << 16 | <uint32_t> p[1] << 8 | p[2]
+        out[0] = _LETTERS[bits >> 18]
+        out[1] = _LETTERS[bits >> 12 & 63]
+        out[2] = _LETTERS[bits >> 6 & 63]
+        out[3] = _LETTERS[bits & 63]
+        p += 3
+        out += 4
+        size -= 3
+    if size:
+        bits = <uint32_t> p[0] << 16 | (<uint32_t> p[1] << 8 if size == 2 else 0)
+        out[0] = _LETTERS[bits >> 18]
+        out[1] = _LETTERS[bits >> 12 & 63]
+        out[2] = _LETTERS[bits >> 6 & 63] if size == 2 else c'='
+        out[3] = c'='
+        out += 4
+    return out

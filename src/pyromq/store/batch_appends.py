@@ -1,0 +1,139 @@
+"""Batches stored as they came: their members go into log and queue, and no message is made of each.
+
+That is done by a compiled part. Without it, and for members that are in any way unusual, there are `Shape.messages` and
+`MessageStore.append_batch`, which store the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyromq import speedups
+from pyromq.clock import Clock
+from pyromq.message import PAIRS, StoredMessage
+from pyromq.record import BatchMember
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.queue.consume_queue import ConsumeQueue
+from pyromq.store.queue.queue_table import QueueTable
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.batches import Members, read_members
+
+Arrivals = Callable[[], Iterable[tuple[int, int]]]  # log offset and tags code of each
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the records of a batch have in common; `more` stands behind each one's own properties."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_ms: int
+    born_address: bytes
+    more: str
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+    def text(self, own: str) -> str:
+        """Return the properties to store of a member with these of its own."""
+        return own + ("" if not own or own.endswith(PAIRS) else PAIRS) + self.more
+
+    def messages(self, members: Iterable[BatchMember]) -> Iterator[StoredMessage]:
+        """Yield the members as messages to store."""
+        for flag, body, text in members:
+            yield StoredMessage(
+                self.topic,
+                body,
+                self.text(text),
+                self.queue_id,
+                flag,
+                self.sys_flag,
+                self.born_ms,
+                self.born_address,
+                self.reconsume_times,
+                self.prepared_offset,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where members lie: one behind the other."""
+
+    log_offset: int
+    queue_offset: int
+    size: int
+
+
+def members_of(body: bytes, more: str) -> Members | None:
+    """Return the members of a batch, all sound and asking for nothing; None: only the plain path can tell.
+
+    `more` stands behind each one's properties when they are stored.
+    """
+    return read_members(body, more.encode()) if speedups.is_active else None
+
+
+class BatchAppends:
+    """The batches of one store. `on_append(topic, queue id, arrivals)` is called when members can be read."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable, clock: Clock) -> None:
+        self.on_append: Callable[[str, int, Arrivals], None] | None = None
+        self._log = log
+        self._queues = queues
+        self._now_ms = clock.now_ms
+
+    def append(
+        self, members: Members, shape: Shape, *, first: int, count: int, store_address: bytes, room_behind: int
+    ) -> Stored | None:
+        """Store `count` members from `first` on, all or none; None, nothing stored, where a message has to be made of
+        each. Raises as `MessageStore.append_batch` does.
+
+        So many bytes more fit behind them into the same segment.
+        """
+        queue = self._queues.make(shape.topic, shape.queue_id)
+        queue_offset, topic = queue.max_offset, shape.topic.encode()
+        while queue.reserved < queue_offset + count:
+            queue.reserve(max(queue_offset, queue.reserved))
+        log = self._log
+        now = max(self._now_ms(), log.last_store_ms)
+        size = members.record_bytes(first, count, len(topic))
+        if log.end + size + room_behind > log.limit or size + room_behind > log.max_record_bytes:
+            log.make_room(size + room_behind)
+        log_offset = log.end
+        try:
+            is_done = members.append(
+                *(log, first, count, topic),
+                queue_id=shape.queue_id,
+                queue_offset=queue_offset,
+                sys_flag=shape.sys_flag,
+                born_ms=shape.born_ms,
+                born_address=shape.born_address,
+                now_ms=now,
+                store_address=store_address,
+                reconsume_times=shape.reconsume_times,
+                prepared_offset=shape.prepared_offset,
+            )
+        except OverflowError:  # a number that no record holds
+            return None
+        if not is_done:
+            return None
+        self._enter(members, queue, first=first, count=count, log_offset=log_offset)
+        if self.on_append is not None:
+            self.on_append(
+                *(shape.topic, shape.queue_id),
+                lambda: members.arrivals(first, count, len(topic), log_offset),
+            )
+        return Stored(log_offset, queue_offset, size)
+
+    @staticmethod
+    def _enter(members: Members, queue: ConsumeQueue, *, first: int, count: int, log_offset: int) -> None:
+        """Write the entries, into more than one file where one ends."""
+        topic_size = len(queue.topic.encode())
+        while count:
+            if queue.max_offset >= queue.end:
+                queue.open_file(queue.max_offset)
+            done = members.enter(queue, first, count, topic_size, log_offset)
+            log_offset += members.record_bytes(first, done, topic_size)
+            first, count = first + done, count - done

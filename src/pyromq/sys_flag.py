@@ -1,0 +1,19 @@
+"""Bits of a record's sysFlag. Source: RocketMQ 4.9.8, MessageSysFlag; the kinds of compression of RocketMQ 5."""
+
+from __future__ import annotations
+
+
+class SysFlag:
+    """What a record's sysFlag says of it."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    HALF = 0x4
+    COMMIT = 0x8
+    ROLLBACK = 0xC  # also the mask of the two transaction bits
+    BORN_HOST_IPV6 = 0x10
+    STORE_HOST_IPV6 = 0x20
+    COMPRESSION_MASK = 0x700  # 0: zlib, as clients before RocketMQ 5 say it
+    LZ4 = 0x100
+    ZSTD = 0x200
+    ZLIB = 0x300

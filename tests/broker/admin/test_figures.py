@@ -1,0 +1,36 @@
+"""What every topic and group of a broker comes to, in one answer."""
+
+from pyromq.remoting.bodies import GroupConfig, encode_body
+from pyromq.remoting.headers import BrokerFigures, SaveGroup, UpdateConsumerOffset
+
+
+async def figures(caller):
+    found = await caller.body(BrokerFigures())
+    return {each.name: each for each in found.topics}, {each.name: each for each in found.groups}
+
+
+async def test_queues_of_a_topic_are_added_up(caller, clock):
+    await caller.create_topic("orders", queues=2)
+    for queue_id in (0, 1, 1):
+        await caller.send("orders", queue_id=queue_id)
+    topics, _ = await figures(caller)
+    orders = topics["orders"]
+    assert (orders.read_queues, orders.write_queues, orders.permission) == (2, 2, 6)
+    assert (orders.messages, orders.sent, orders.last_store_ms) == (3, 3, clock.now_ms())
+    assert topics["TBW102"].messages == 0
+
+
+async def test_a_groups_lag_is_counted_in_messages_and_in_time(caller, clock):
+    await caller.create_topic("orders", queues=2)
+    await caller.ask(SaveGroup(), encode_body(GroupConfig(name="readers", consume_enabled=False)))
+    await caller.send("orders", queue_id=0)
+    await clock.advance(10)
+    for queue_id in (0, 1):
+        await caller.send("orders", queue_id=queue_id)
+    await caller.ask(UpdateConsumerOffset(consumer_group="readers", topic="orders", queue_id=0, commit_offset=1))
+    await clock.advance(5)
+    _, groups = await figures(caller)
+    readers = groups["readers"]
+    (at,) = readers.topics
+    assert (at.topic, at.consumed, at.lag, at.delay_ms) == ("orders", 1, 2, 5000)
+    assert (readers.members, readers.enabled, readers.differs) == ([], False, False)

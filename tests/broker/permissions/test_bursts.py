@@ -1,0 +1,73 @@
+"""Bursts of requests signed by several accounts, rightly or not: each is judged for itself."""
+
+import asyncio
+import random
+
+import pytest
+
+from pyromq.remoting.command import Response, decode_response, encode_request
+from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
+from pyromq.remoting.headers import MaxOffset
+
+from ..headers import send_header
+from .asking import signer
+
+BURST = 60
+TAGGED = "KEYS\x01k\x02TAGS\x01a\x02WAIT\x01true\x02"
+
+# What is asked, by whom, and whether it passes.
+PASSING = {
+    "plain": (send_header(TAGGED), b"x" * 128, "writer-1"),
+    "binary": (send_header(TAGGED), b"x" * 128, "writer-1"),
+    "administrator": (send_header(TAGGED), b"x" * 100, "admin-1"),
+    "other order of names": (send_header(), b"short", "writer-1"),
+    "large": (send_header(TAGGED), b"y" * 20_000, "writer-1"),
+    "delayed, so judged the plain way": (send_header("DELAY\x013\x02"), b"later", "writer-1"),
+}
+REFUSED = {
+    "another's signature": (send_header(TAGGED), b"x" * 128, "writer-1"),
+    "body changed": (send_header(TAGGED), b"x" * 128, "writer-1"),
+    "no right": (send_header(TAGGED), b"x" * 128, "reader-1"),
+    "unknown": (send_header(TAGGED), b"x" * 128, "nobody-1"),
+    "unsigned": (send_header(TAGGED), b"x" * 128, None),
+}
+
+
+def frame_of(kind, opaque):
+    header, body, name = (PASSING | REFUSED)[kind]
+    sign = None if name is None else signer(name, "wrong-secret" if kind == "another's signature" else None)
+    serialization = BINARY if kind == "binary" else JSON
+    frame = encode_request(header, body, opaque=opaque, flag=0, serialization=serialization, signer=sign)
+    return frame[:-1] + b"y" if kind == "body changed" else frame
+
+
+async def codes_of(broker, frames):
+    """Send all with one write; return code by opaque, in the order of the answers."""
+    host, port = broker.address.split(":")
+    reader, writer = await asyncio.open_connection(host, port)
+    splitter, codes = FrameSplitter(), {}
+    writer.write(b"".join(frames))
+    try:
+        while len(codes) < len(frames):
+            for frame in splitter.split(await reader.read(1 << 16)):
+                answer = decode_response(*frame)
+                assert isinstance(answer, Response)
+                codes[answer.opaque] = answer.code
+    finally:
+        writer.close()
+    return codes
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_each_request_of_a_burst_is_judged_for_itself(guarded, account, seed):
+    await codes_of(guarded, [frame_of("plain", 0)])  # makes the topic
+    draw = random.Random(seed)
+    usual = ["plain"] * (0, 10, 100)[seed % 3]
+    kinds = draw.choices([*usual, *PASSING, *REFUSED], k=BURST)
+    codes = await codes_of(guarded, [frame_of(kind, opaque) for opaque, kind in enumerate(kinds)])
+    assert codes == {opaque: int(kind in REFUSED) for opaque, kind in enumerate(kinds)}
+    assert list(codes) == sorted(codes)
+    admin = await account("admin-1")
+    stored = (await admin.channel.call(MaxOffset("orders", 0), timeout=30)).check().fields["offset"]
+    at_once = [kind for kind in kinds if kind in PASSING and not kind.startswith("delayed")]
+    assert int(stored) == 1 + len(at_once)

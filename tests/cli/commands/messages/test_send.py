@@ -1,0 +1,216 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from concurrent.futures import Future
+
+import pytest
+from tests.cli.conftest import PYROMQ
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+from pyromq.cli.commands.messages.send import Confirmations
+from pyromq.errors import UsageError
+
+COUNTED = (
+    r"(?P<confirmed>\d+) messages? \w+ confirmed(, up to line (?P=confirmed))?"
+    r"(; (?P<doubtful>\d+) may be stored or not)?\n"
+)
+
+
+def test_body_is_sent_and_its_place_shown(cli, served):
+    sent = cli("send", "send-body", "hello", "--tags", "first")
+
+    assert sent.code == 0
+    assert sent.out.startswith("SEND_OK  ")
+    assert " broker-a queue " in sent.out
+    assert cli("consume", "send-body", "--from", "beginning", "--until", "now").out == "hello\n"
+
+
+def test_a_namespace_is_kept_to_and_administrators_name_it(cli, served, monkeypatch):
+    cli("send", "send-names", "inside", "--namespace", "shop")
+    cli("send", "send-names", "outside")
+
+    assert cli("consume", "send-names", "--from", "beginning", "--until", "now").out == "outside\n"
+    monkeypatch.setenv("PYROMQ_NAMESPACE", "shop")
+    assert cli("consume", "send-names", "--from", "beginning", "--until", "now").out == "inside\n"
+    assert cli("topic", "show", "shop%send-names").code == 0
+
+
+def test_message_has_tag_keys_and_properties(cli, served):
+    arguments = ("--tags", "new", "--keys", "a", "--keys", "b", "--property", "color=red=ish")
+    sent = json.loads(cli("send", "send-all", "x", *arguments, "-o", "json").out)
+
+    found = json.loads(cli("message", "show", sent["offset_message_id"], "-o", "json").out)
+    assert (found["tags"], found["keys"], found["properties"]["color"]) == ("new", ["a", "b"], "red=ish")
+    assert found["message_id"] == sent["message_id"]
+    assert found["queue_offset"] == sent["queue_offset"] == 0
+
+
+def test_each_line_of_input_is_a_message(cli, served):
+    sent = cli("send", "send-lines", stdin="eins\r\n\nzwei\näöü".encode())
+
+    assert (sent.out, sent.err) == ("sent 3 messages\n", "")
+    assert cli("consume", "send-lines", "--from", "beginning", "--until", "now").lines == ["eins", "zwei", "äöü"]
+
+
+def test_json_prints_one_object_for_each_line(cli, served):
+    sent = cli("send", "send-json", "-o", "json", stdin=b"1\n2\n3\n")
+
+    assert [json.loads(line)["status"] for line in sent.lines] == ["SEND_OK"] * 3
+
+
+def test_lines_of_one_ordering_key_go_to_one_queue_in_order(cli, served):
+    lines = b"".join(b"%d\n" % number for number in range(600))
+    sent = cli("send", "send-order", "--ordering-key", "k", "-o", "json", stdin=lines)
+
+    records = [json.loads(line) for line in sent.lines]
+    assert len({record["queue"] for record in records}) == 1
+    assert [record["queue_offset"] for record in records] == list(range(600))
+
+
+def test_file_is_one_message_byte_for_byte(cli, served, tmp_path):
+    path = tmp_path / "picture"
+    path.write_bytes(bytes(range(256)))
+
+    assert cli("send", "send-file", "--file", str(path)).code == 0
+    record = json.loads(cli("consume", "send-file", "--from", "beginning", "--until", "now", "-o", "json").out)
+    assert record["body_base64"].startswith("AAECAwQF")
+    assert "body" not in record
+
+
+def test_wrong_options_are_shown_with_the_usage(cli, tmp_path):
+    for arguments in (["t", "x", "--file", __file__], ["t", "x", "--property", "noequals"], []):
+        refused = cli("send", *arguments)
+        assert refused.code == 2
+        assert refused.out == ""
+        assert refused.err.startswith("Usage: pyromq send ")
+
+
+def test_illegal_topic_is_one_line_of_error(cli, served):
+    refused = cli("send", "bad topic", "x")
+
+    assert refused.code == 1
+    assert refused.err.startswith("error: The specified topic contains illegal characters")
+    assert len(refused.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (b"", "0 messages were confirmed"),
+        (b"good\n", "1 message was confirmed, up to line 1"),
+        (b"good\n\ngood\n", "2 messages were confirmed, up to line 3"),
+    ],
+)
+def test_failure_among_lines_tells_how_many_were_confirmed_and_where_to_go_on(cli, served, before, told):
+    failed = cli("send", "send-fails", stdin=before + b"x" * (5 << 20) + b"\nnever\n")
+
+    assert failed.code == 1
+    first, second = failed.err.splitlines()
+    # The line behind the bad one may be on its way already.
+    assert first in (told, f"{told}, and 1 behind the first that was not")
+    assert ": the message body size over max value" in second
+
+
+def test_confirmed_messages_behind_one_that_failed_are_counted_by_themselves():
+    answers = Confirmations()
+    for line, outcome in enumerate((None, UsageError("no"), None), 1):
+        future = Future()
+        answers.add(line, future)
+        future.set_exception(outcome) if outcome else future.set_result(None)
+
+    told = "1 message was confirmed, up to line 1, and 1 behind the first that was not"
+    assert answers.summary(wait=True) == told
+
+
+def test_ctrl_c_waits_for_what_is_on_its_way_and_counts_all_of_it(cli, served, start_process):
+    process = start_process("send", "send-stopped", "-n", served.namesrv, stdin=subprocess.PIPE)
+    process.stdin.write("line\n" * 100)
+    process.stdin.flush()
+    wait_until(lambda: stored(cli, "send-stopped") == 100)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(PATIENCE_SECONDS) == 130
+    assert process.stderr.read() == "100 messages were confirmed, up to line 100\n"
+
+
+def test_ctrl_c_in_the_midst_of_sending_counts_what_is_stored(cli, served, start_process):
+    process = start_process("send", "send-midst", "-n", served.namesrv, stdin=subprocess.PIPE)
+    lines = threading.Thread(target=write_for_ever, args=(process.stdin,))
+    lines.start()
+    wait_until(lambda: stored(cli, "send-midst") > 200)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(PATIENCE_SECONDS) == 130
+    lines.join(PATIENCE_SECONDS)
+    told = re.match(COUNTED, process.stderr.read())
+    confirmed, doubtful = int(told["confirmed"]), int(told["doubtful"] or 0)  # those whose answers were on their way
+    assert confirmed <= stored(cli, "send-midst") <= confirmed + doubtful
+
+
+def test_nothing_is_written_over_lines_being_typed(cli, served):
+    terminal, typed = os.openpty()
+    command = [*PYROMQ, "send", "send-typed", "-n", served.namesrv]
+    with subprocess.Popen(command, stdin=typed, stdout=subprocess.PIPE, stderr=typed) as process:
+        for number, line in enumerate((b"one\n", b"two\n"), 1):
+            os.write(terminal, line)
+            wait_until(lambda count=number: stored(cli, "send-typed") == count)
+        os.write(terminal, b"\x04")  # Ctrl-D
+        assert process.stdout.read() == b"sent 2 messages\n"
+    shown = os.read(terminal, 10_000).decode()
+    os.close(typed)
+    os.close(terminal)
+
+    assert "each line is a message; Ctrl-D ends" in shown
+    assert "\x1b" not in shown
+
+
+def stored(cli, topic):
+    shown = cli("topic", "show", topic, "-o", "json")
+    return json.loads(shown.out)["messages"] if shown.code == 0 else 0
+
+
+def write_for_ever(pipe):
+    try:
+        while True:
+            pipe.write("line\n")
+    except BrokenPipeError:
+        pass
+
+
+def test_nobody_at_the_address_is_told_with_what_to_do(cli, unused_port):
+    failed = cli("send", "t", "x", "--namesrv", f"127.0.0.1:{unused_port}")
+
+    assert failed.code == 1
+    assert failed.err.startswith(
+        f"error: no name server answers at 127.0.0.1:{unused_port}; start one with `pyromq serve`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--tags", "a || b"), "no subscription finds a tag with `||` in it"),
+        (("--tags", " a"), "no subscription finds a tag with blanks around it"),
+        (("--delay-level", "99"), "99 is not in the range 1<=x<=18"),
+        (("--delay-level", "-1"), "-1 is not in the range 1<=x<=18"),
+        (("--delay-level", "0"), "0 is not in the range 1<=x<=18"),
+        (("--delay", "-5s"), "'-5s' is no duration; write 90s, 10m, 1.5h or 2d"),
+        (("--delay=-5",), "'-5' is no duration; write 90s, 10m, 1.5h or 2d"),
+    ],
+)
+def test_what_nobody_could_find_or_no_broker_delays_is_wrong_usage(cli, options, text):
+    refused = cli("send", "orders", "x", *options)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert text in refused.err
+
+
+def test_a_broker_is_no_name_server(cli, served):
+    failed = cli("send", "send-nowhere", "x", "-n", f"127.0.0.1:{served.broker.port}")
+    assert failed.code == 1
+    assert f"127.0.0.1:{served.broker.port} is no name server" in failed.err

@@ -1,0 +1,75 @@
+"""A cluster in this process, and the console's application before it: a browser's requests without a browser."""
+
+import re
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pyromq.testing import Cluster
+
+pytest.importorskip("starlette", reason="the console needs its extra: pip install 'pyromq[console]'")
+httpx = pytest.importorskip("httpx")
+
+from pyromq.console.app import make_app  # noqa: E402  after the look whether its extra is there
+from pyromq.console.config import ConsoleConfig  # noqa: E402
+from pyromq.console.console import Console  # noqa: E402
+
+PASSWORD = "correct horse"
+
+
+class Browser:
+    """Asks the console as a browser does: keeps cookies, follows redirects, sends the token of the page it is on."""
+
+    def __init__(self, client, console):
+        self.client = client
+        self.console = console
+        self.form_at = "/new-topic"  # a page with a form
+
+    async def get(self, url, status=200):
+        answer = await self.client.get(url)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    async def post(self, url, status=200, **fields):
+        """Send a form with the token of this session, as its pages have it."""
+        page = (await self.client.get(self.form_at)).text
+        token = re.search(r'name=csrf value="([^"]+)"', page)
+        fields = {"csrf": token[1] if token else "", **fields}
+        answer = await self.client.post(url, data=fields)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    async def sign_in(self, name, password=PASSWORD, status=200):
+        answer = await self.client.post("/sign-in", data={"name": name, "password": password})
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+
+@asynccontextmanager
+async def browsing(config, *, clock=None):
+    console = Console(config, clock)
+    app = make_app(console)
+    async with console:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:8876", follow_redirects=True
+        ) as client:
+            yield Browser(client, console)
+
+
+@pytest.fixture
+async def cluster():
+    async with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def config(cluster, tmp_path):
+    """No snapshot outlives a request: a test sees what it did."""
+    return ConsoleConfig(cluster.namesrv, tmp_path / "console", snapshot_seconds=0.001)
+
+
+@pytest.fixture
+async def browser(config):
+    async with browsing(config) as browser:
+        yield browser

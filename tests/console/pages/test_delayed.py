@@ -1,0 +1,78 @@
+"""Messages that wait for their time: counted, drawn, listed in order, cancelled."""
+
+import re
+
+import pytest
+
+from pyromq.message import Message
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+async def waiting(cluster):
+    """Sixty reminders, one a minute, and one newsletter."""
+    producer, now = await cluster.producer(), cluster.clock.now_ms()
+    for number in range(60):
+        await producer.send(Message("reminders", b"x", keys=f"k{number}", deliver_at=now + (number + 1) * MINUTE_MS))
+    await producer.send(Message("newsletters", b"x", keys="news", deliver_at=now + MINUTE_MS))
+    return now
+
+
+def keys(page):
+    return re.findall(r'<th scope="row" class="mono" title="[^"]*">([^<]+)</th>', page)
+
+
+async def test_without_delayed_messages_the_pages_say_so(browser):
+    assert "Nothing waits for its time." in await browser.get("/delayed")
+    assert "Nothing waits for its time in orders." in await browser.get("/delayed/orders")
+
+
+async def test_topics_are_listed_with_how_many_wait(browser, waiting):
+    page = await browser.get("/delayed")
+    assert "61 in all" in page
+    assert '<a href="/delayed/reminders">reminders</a></th><td class="num">60</td>' in page
+    assert "reminders" not in await browser.get("/delayed?filter=news")
+
+
+async def test_a_topics_messages_are_drawn_and_come_in_order_of_delivery_in_pages(browser, waiting):
+    page = await browser.get("/delayed/reminders")
+    assert keys(page) == [f"k{number}" for number in range(50)]
+    assert "Messages due each" in page and page.count("<rect class=column") > 5
+    later = re.search(r'<a href="([^"]+)" rel="next">Later ones', page)[1].replace("&amp;", "&")
+    assert keys(await browser.get(later)) == [f"k{number}" for number in range(50, 60)]
+    begin = waiting + 59 * MINUTE_MS
+    assert keys(await browser.get(f"/delayed/reminders?begin={begin}")) == ["k58", "k59"]
+
+
+async def test_pages_go_on_among_messages_of_one_millisecond(browser, cluster):
+    producer, due = await cluster.producer(), cluster.clock.now_ms() + MINUTE_MS
+    for number in range(120):
+        await producer.send(Message("reminders", b"x", keys=f"k{number}", deliver_at=due))
+    url, found = "/delayed/reminders", []
+    while url:
+        page = await browser.get(url)
+        found += keys(page)
+        link = re.search(r'<a href="([^"]+)" rel="next">Later ones', page)
+        url = link[1].replace("&amp;", "&") if link else ""
+    assert sorted(found) == sorted(f"k{number}" for number in range(120))
+
+
+async def test_a_message_is_cancelled_once(browser, waiting):
+    page = await browser.get("/delayed/newsletters")
+    handle = re.search(r'name="recall_handle" value="([^"]+)"', page)[1]
+    url = "/delayed/newsletters/cancel"
+    page = await browser.post(url, recall_handle=handle, back="/delayed/newsletters")
+    assert "is cancelled: it is not delivered." in page
+    assert "Nothing waits for its time in newsletters." in page
+    page = await browser.post(url, recall_handle=handle, back="/delayed/newsletters")
+    assert "<b>Failed:</b>" in page and "<b>Done:</b>" not in page
+    assert [entry.outcome for entry in browser.console.audit.recent()] == ["failed", "done"]
+
+
+async def test_viewers_cancel_nothing(browser, waiting):
+    for name, role in (("root", "admin"), ("vera", "viewer")):
+        browser.console.accounts.save(name, role=role, password="correct horse")
+    await browser.sign_in("vera")
+    page = await browser.get("/delayed/newsletters")
+    assert keys(page) == ["news"] and "recall_handle" not in page

@@ -1,0 +1,240 @@
+"""Who may sign in, and do what: passwords, roles, tokens of forms, tries, hosts, headers, the audit log."""
+
+import json
+import stat
+from dataclasses import replace
+
+import httpx
+import pytest
+from tests.console.conftest import PASSWORD, browsing
+
+from pyromq.console.console import Console, check_openness
+from pyromq.console.security.accounts import Accounts, Role
+from pyromq.console.security.audit_log import AuditLog
+from pyromq.errors import UsageError
+from pyromq.testing import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+async def signed(config, cluster, clock):
+    """A console with an account of each role; nobody is signed in."""
+    config.data.mkdir(parents=True)
+    accounts = Accounts(config.data / "accounts.json")
+    for role in Role:
+        accounts.save(role.text, role=role.text, password=PASSWORD)
+    async with browsing(config) as browser:
+        yield browser
+
+
+async def test_nothing_is_shown_to_who_is_not_signed_in(signed):
+    for path in ("/", "/topics", "/messages?topic=x", "/accounts", "/message/a/b/0/0"):
+        answer = await signed.client.get(path, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/sign-in")
+    answer = await signed.client.post("/new-topic", data={"name": "x"}, follow_redirects=False)
+    assert answer.headers["location"] == "/sign-in"
+
+
+async def test_who_signs_in_goes_where_they_wanted_to(signed):
+    page = await signed.client.get("/topics?sort=-messages")
+    assert 'name="next" value="/topics?sort=-messages"' in page.text
+    answer = await signed.client.post(
+        "/sign-in", data={"name": "viewer", "password": PASSWORD, "next": "/topics?sort=-messages"}
+    )
+    assert str(answer.url).endswith("/topics?sort=-messages")
+
+
+@pytest.mark.parametrize(
+    "elsewhere", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
+)
+async def test_signing_in_leads_nowhere_else(signed, elsewhere):
+    fields = {"name": "viewer", "password": PASSWORD, "next": elsewhere}
+    answer = await signed.client.post("/sign-in", data=fields, follow_redirects=False)
+    assert answer.headers["location"] == "/"
+
+
+async def test_wrong_names_and_passwords_are_told_alike_and_slowed_down(signed):
+    known = await signed.sign_in("viewer", "wrong password", status=401)
+    unknown = await signed.sign_in("nobody", "wrong password", status=401)
+    assert known.replace('value="viewer"', "") == unknown.replace('value="nobody"', "")
+    for _ in range(3):
+        await signed.sign_in("viewer", "wrong password", status=401)
+    assert "Too many failed tries" in await signed.sign_in("viewer", PASSWORD, status=429)
+
+
+async def test_roles_may_what_they_may(signed, cluster):
+    forms = {
+        "/new-topic": ("admin", {"name": "orders", "queues": "1", "permission": "rw"}),
+        "/send": ("operator", {"topic": "orders", "body": "1", "form": "text"}),
+        "/groups/g/reset": ("operator", {"topic": "orders", "to": "end"}),
+        "/topics/orders/delete": ("admin", {"name": "orders"}),
+        "/accounts/delete": ("admin", {"name": "nobody"}),
+        "/brokers/broker-a/change": ("admin", {"setting": "transactionCheckMax", "before": "15", "value": "7"}),
+    }
+    for role in Role:
+        signed.client.cookies.clear()
+        await signed.sign_in(role.text)
+        token = signed.console.sessions.find(signed.client.cookies["pyromq-console"]).csrf
+        for path, (needed, fields) in forms.items():
+            answer = await signed.client.post(path, data={"csrf": token, **fields})
+            is_allowed = role >= Role.of(needed)
+            assert (answer.status_code == 403) is not is_allowed, (role, path, answer.text)
+        assert ("New topic" in await signed.get("/topics")) is (role is Role.ADMIN)
+        await signed.get("/audit", status=200 if role is Role.ADMIN else 403)
+    refused = [each for each in signed.console.audit.recent() if each.outcome == "refused"]
+    assert len(refused) == 6 + 4
+
+
+async def test_a_form_without_its_sessions_token_changes_nothing(browser, cluster):
+    await browser.get("/")
+    for token in ("", "x" * 43):
+        answer = await browser.client.post("/new-topic", data={"csrf": token, "name": "orders", "queues": "1"})
+        assert "nothing was changed" in answer.text
+    assert "orders" not in await (await cluster.admin()).topics()
+    assert browser.console.audit.recent() == []
+
+
+async def test_a_form_of_another_site_is_refused(browser):
+    answer = await browser.client.post("/new-topic", data={}, headers={"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 421),
+        ("evil.example:8876", 421),
+        ("localhost:8876", 200),
+        ("[::1]:8876", 200),
+        ("10.0.0.7", 200),
+    ],
+)
+async def test_names_that_are_not_its_own_are_refused(browser, host, status):
+    assert (await browser.client.get("/topics", headers={"host": host})).status_code == status
+
+
+async def test_pages_load_nothing_from_elsewhere_and_are_kept_by_nobody(browser):
+    answer = await browser.client.get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert answer.headers["cache-control"] == "no-store"
+    assert "<style" not in answer.text and " style=" not in answer.text and "onclick" not in answer.text
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
+
+
+async def test_cookies_are_for_https_alone_where_it_is_spoken(config):
+    async with browsing(replace(config, behind_tls=True)) as browser:
+        answer = await browser.client.get("/")
+        assert "; Secure" in answer.headers["set-cookie"]
+        assert "strict-transport-security" in answer.headers
+
+
+async def test_signing_out_and_a_new_password_end_sessions(signed):
+    await signed.sign_in("admin")
+    other = httpx.AsyncClient(
+        transport=signed.client._transport, base_url="http://127.0.0.1:8876", follow_redirects=True
+    )
+    async with other:
+        await other.post("/sign-in", data={"name": "viewer", "password": PASSWORD})
+        assert "<title>Overview" in (await other.get("/")).text
+        signed.form_at = "/accounts"
+        new = "another password"
+        await signed.post("/accounts/save", name="viewer", role="viewer", password=new, password_again=new)
+        assert "<title>Sign in" in (await other.get("/")).text
+    await signed.post("/sign-out")
+    assert "<title>Sign in" in await signed.get("/")
+    await signed.sign_in("viewer", new)
+
+
+async def test_the_first_account_is_an_administrators(browser):
+    browser.form_at = "/accounts"
+    fields = {"name": "anna", "password": PASSWORD, "password_again": PASSWORD, "back": "/accounts"}
+    assert "the first account is an administrator" in await browser.post("/accounts/save", role="viewer", **fields)
+    assert "<title>Sign in" in await browser.post("/accounts/save", role="admin", **fields)
+    await browser.sign_in("anna")
+    assert "this is your own account" in await browser.post("/accounts/delete", name="anna", back="/accounts")
+
+
+async def test_the_audit_log_has_every_change_and_no_secret(browser, tmp_path):
+    browser.form_at = "/accounts"
+    await browser.post("/accounts/save", name="anna", role="admin", password=PASSWORD, password_again=PASSWORD)
+    text = (browser.console.config.data / "audit.log").read_text()
+    assert PASSWORD not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(each["what"], each["outcome"], each["details"]["name"]) for each in lines] == [
+        ("save account", "asked", "anna"),
+        ("save account", "done", "anna"),
+    ]
+
+
+def test_files_are_for_their_owner(tmp_path):
+    accounts = Accounts(tmp_path / "accounts.json")
+    accounts.save("anna", role="admin", password=PASSWORD, access_key="ak", secret_key="sk-12345678")
+    assert stat.S_IMODE((tmp_path / "accounts.json").stat().st_mode) == 0o600
+    again = Accounts(tmp_path / "accounts.json")
+    assert again.signed_in("anna", PASSWORD).access_key == "ak"
+    assert again.signed_in("anna", PASSWORD + "x") is None
+    assert PASSWORD not in (tmp_path / "accounts.json").read_text()
+    assert "sk-12345678" not in repr(again.find("anna"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "", "role": "admin", "password": PASSWORD},
+        {"name": "a b", "role": "admin", "password": PASSWORD},
+        {"name": "anna", "role": "owner", "password": PASSWORD},
+        {"name": "anna", "role": "admin", "password": "short"},
+        {"name": "anna", "role": "admin"},
+        {"name": "anna", "role": "admin", "password": PASSWORD, "access_key": "only"},
+    ],
+)
+def test_accounts_that_cannot_be_are_refused(tmp_path, fields):
+    with pytest.raises(UsageError):
+        Accounts(tmp_path / "accounts.json").save(**fields)
+    assert not (tmp_path / "accounts.json").exists()
+
+
+def test_a_file_that_is_none_is_named(tmp_path):
+    (tmp_path / "accounts.json").write_text("{")
+    with pytest.raises(UsageError, match=r"accounts\.json cannot be read"):
+        Accounts(tmp_path / "accounts.json")
+
+
+def test_an_audit_log_goes_on_where_it_was_and_survives_a_torn_line(tmp_path, clock):
+    log = AuditLog(tmp_path / "audit.log", clock)
+    log.ended(log.asked("a", account="x", address="y", details={}), "done")
+    log.asked("b", account="x", address="y", details={})
+    log.close()
+    with (tmp_path / "audit.log").open("ab") as file:
+        file.write(b'{"id": "torn')
+    again = AuditLog(tmp_path / "audit.log", clock)
+    assert [(each.what, each.outcome) for each in again.recent()] == [("b", "asked"), ("a", "done")]
+    again.close()
+
+
+def test_strangers_are_let_in_only_with_accounts_and_tls(config):
+    check_openness(config, has_accounts=False)
+    outside = replace(config, host="0.0.0.0")
+    with pytest.raises(UsageError, match="make an account first"):
+        check_openness(outside, has_accounts=False)
+    with pytest.raises(UsageError, match="clear text"):
+        check_openness(outside, has_accounts=True)
+    check_openness(replace(outside, behind_tls=True), has_accounts=True)
+
+
+async def test_an_account_acts_with_its_own_keys(config):
+    config.data.mkdir(parents=True)
+    Accounts(config.data / "accounts.json").save(
+        "anna", role="admin", password=PASSWORD, access_key="anna-key", secret_key="anna-secret"
+    )
+    console = Console(config)
+    own, shared = console.clients_of(console.accounts.find("anna")), console.clients_of(None)
+    assert own is not shared
+    assert own._connections.access_key == "anna-key"
+    console.audit.close()

@@ -1,0 +1,45 @@
+"""A thousand topics and two thousand groups: a view asks as much of the brokers as with three."""
+
+from dataclasses import replace
+
+import pytest
+from tests.console.conftest import browsing
+
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.remoting.bodies import GroupConfig, encode_body
+from pyromq.remoting.headers import CreateTopic, SaveGroup, UpdateConsumerOffset
+
+
+class Counting:
+    """Counts calls by their code."""
+
+    def __init__(self):
+        self.calls = []
+
+    def before_request(self, request):
+        self.calls.append(request.code)
+
+    def after_response(self, request, outcome):
+        pass
+
+
+@pytest.mark.slow
+async def test_views_of_many_topics_and_groups_ask_as_little_as_of_few(cluster, config):
+    admin = await cluster.admin()
+    address = cluster.broker.address
+    ask = admin._brokers.ask
+    for number in range(1000):
+        await ask(address, CreateTopic(f"t{number:04d}", 8, 8, 6, "TBW102"))
+    for number in range(2000):
+        group, topic = f"g{number:04d}", f"t{number % 1000:04d}"
+        await ask(address, SaveGroup(), encode_body(GroupConfig(name=group)))
+        await ask(address, UpdateConsumerOffset(group, topic, 0, 0))
+    counting = Counting()
+    config = replace(config, connections=ConnectionConfig(hooks=(counting,)), sample_seconds=3600)
+    async with browsing(config) as browser:
+        await browser.get("/")
+        for path in ("/", "/topics", "/topics?sort=-messages&page=7", "/groups", "/groups?sort=-lag&page=9"):
+            counting.calls.clear()
+            page = await browser.get(path)
+            assert 1 <= len(counting.calls) <= 4, counting.calls
+        assert "2,000 groups" in page

@@ -1,0 +1,21 @@
+"""Every metric there is, of servers."""
+
+from pyromq.broker.metrics import families as broker
+from pyromq.metrics import process, scraping, server
+from pyromq.nameserver import metrics as nameserver
+
+SECTIONS = {
+    "Brokers": broker.FAMILIES,
+    "Name servers": nameserver.FAMILIES,
+    "Every server": server.FAMILIES,
+    "The process": process.FAMILIES,
+    "The scrape": scraping.FAMILIES,
+}
+FAMILIES = [family for section in SECTIONS.values() for family in section]
+NAMES = {family.name for family in FAMILIES}
+
+
+def row(family):
+    """Return a metric's line in docs/metrics.md."""
+    labels = ", ".join(f"`{label}`" for label in family.labels)
+    return f"| `{family.name}` | {family.kind.value} | {labels} | {family.unit} | {family.meaning} |"

@@ -1,0 +1,71 @@
+"""The text that Prometheus reads: families in one piece, values of strangers as values, a bound of series."""
+
+import pytest
+
+from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
+
+SENT = Family("sent_total", Kind.COUNTER, "Messages sent.", ("topic",))
+QUEUED = Family("queued", Kind.GAUGE, "Messages in a queue.", ("queue_id",), detail=True)
+
+
+def text_of(exposition):
+    telling = exposition.text()
+    while True:
+        try:
+            next(telling)
+        except StopIteration as done:
+            return b"".join(done.value).decode()
+
+
+def test_families_are_told_in_one_piece_with_what_they_mean():
+    exposition = Exposition(10)
+    exposition.add(SENT, label_text(topic="a"), 1)
+    exposition.add(QUEUED, label_text(queue_id="0"), 0.5)
+    exposition.add(SENT, label_text(topic="b"), 2)
+
+    assert text_of(exposition) == (
+        "# HELP sent_total Messages sent.\n# TYPE sent_total counter\n"
+        'sent_total{topic="a"} 1\nsent_total{topic="b"} 2\n'
+        "# HELP queued Messages in a queue.\n# TYPE queued gauge\n"
+        'queued{queue_id="0"} 0.5\n'
+    )
+
+
+def test_a_value_cannot_end_its_label():
+    assert label_text(topic='a"} 1\nfoo{b="\\') == 'topic="a\\"} 1\\nfoo{b=\\"\\\\"'
+    assert label_text(topic="\ud800") == 'topic="?"'
+
+
+def test_details_are_left_out_first():
+    exposition = Exposition(3)
+    for number in range(2):
+        exposition.add(QUEUED, label_text(queue_id=str(number)), 0)
+    for topic in "ab":
+        exposition.add(SENT, label_text(topic=topic), 1)
+    text = text_of(exposition)
+
+    assert exposition.left_out
+    assert len(exposition) == 3
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        'queued{queue_id="0"} 0',
+        'sent_total{topic="a"} 1',
+        'sent_total{topic="b"} 1',
+    ]
+
+
+@pytest.mark.parametrize("family", [SENT, QUEUED])
+def test_there_are_never_more_than_the_limit(family):
+    exposition = Exposition(3)
+    for number in range(5):
+        exposition.add(family, f'n="{number}"', 0)
+
+    assert text_of(exposition).count("n=") == len(exposition) == 3
+    assert exposition.left_out
+
+
+def test_many_lines_may_be_left_for_a_while_between():
+    exposition = Exposition(10_000)
+    for number in range(2_500):
+        exposition.add(SENT, f'n="{number}"', 0)
+
+    assert sum(1 for _ in exposition.text()) == 3

@@ -1,0 +1,74 @@
+"""TLS and accounts of reads and writes, and that no secret is shown."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from pyromq import ConnectionConfig, TlsConfig, UsageError
+from pyromq.spark.connection_options import check_kept, connection_documentation
+from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.write.options import sink_options
+
+SECRET = {"accessKey": "me", "secretKey": "4711"}
+
+
+def test_without_options_it_is_left_to_the_environment_of_each_process(monkeypatch):
+    options = read_options({"subscribe": "orders"})
+    assert options.connecting.connections() is None
+    assert sink_options({"topic": "orders"}).connecting == options.connecting
+
+
+def test_options_stand_for_fields_in_any_case():
+    given = {"tlsCa": "ca.pem", "TLSCERTIFICATE": "c.pem", "tlskey": "k.pem", "tlsServerName": "mq", **SECRET}
+    expected = ConnectionConfig(
+        tls=TlsConfig(authority="ca.pem", certificate="c.pem", key="k.pem", server_name="mq"),
+        access_key="me",
+        secret_key="4711",
+    )
+    assert read_options({"subscribe": "orders", **given}, STREAM).connecting.connections() == expected
+    assert sink_options({"topic": "orders", **given}).connecting.connections() == expected
+
+
+def test_what_is_no_option_says_the_environment(monkeypatch):
+    monkeypatch.setenv("PYROMQ_SECRET_KEY", "4711")
+    options = sink_options({"topic": "orders", "accessKey": "me"})
+    assert options.connecting.connections() == ConnectionConfig(access_key="me", secret_key="4711")
+    assert b"4711" not in pickle.dumps(options)
+
+
+def test_the_namespace_is_the_drivers(monkeypatch):
+    monkeypatch.setenv("PYROMQ_NAMESPACE", "shop")
+    of_driver, given = sink_options({"topic": "orders"}), read_options({"subscribe": "orders", "namespace": "mine"})
+    monkeypatch.delenv("PYROMQ_NAMESPACE")
+    assert (of_driver.connecting.namespace, given.connecting.namespace) == ("shop", "mine")
+    assert of_driver.connecting.connections() is None
+    assert sink_options({"topic": "orders"}).connecting.namespace is None
+
+
+def test_no_secret_is_shown():
+    options = read_options({"subscribe": "orders", **SECRET})
+    assert "4711" not in repr(options) + str(options) + repr(options.connecting)
+    assert options.connecting.names == ("accessKey", "secretKey")
+
+
+def test_tasks_get_them():
+    options = pickle.loads(pickle.dumps(sink_options({"topic": "orders", **SECRET})))
+    assert options.connecting.connections().secret_key == "4711"
+
+
+def test_an_empty_option_is_named():
+    with pytest.raises(UsageError, match="option secretKey is empty"):
+        read_options({"subscribe": "orders", "accessKey": "me", "secretKey": " "})
+
+
+def test_a_catalog_keeps_no_secret():
+    check_kept({"subscribe": "orders", "accessKey": "me"})
+    with pytest.raises(UsageError, match="PYROMQ_SECRET_KEY") as caught:
+        check_kept({"secretkey": "4711"})
+    assert "4711" not in str(caught.value)
+
+
+def test_the_page_has_the_table():
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    assert connection_documentation() in page

@@ -1,0 +1,76 @@
+"""Compiled answers are given only where nobody wants to see requests before."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.headers import send_header
+
+from pyromq import speedups
+from pyromq.clock import SystemClock
+from pyromq.errors import NoPermission
+from pyromq.message import Message
+from pyromq.net.channel import connect
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.server import Server
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.testing import Cluster
+
+pytestmark = pytest.mark.skipif(not speedups.is_active, reason="the compiled parts are not active")
+
+
+class Refusing:
+    reads_fields = False
+    is_compiled = False
+
+    def judge(self, calls):
+        return [NoPermission("not you")] * len(calls)
+
+
+class Counting:
+    def __init__(self):
+        self.codes = []
+
+    def before_request(self, request):
+        self.codes.append(request.code)
+
+    def after_response(self, request, outcome):
+        pass
+
+
+@pytest.fixture
+async def cluster():
+    async with Cluster(clock=SystemClock(), default_topic_queues=1) as cluster:
+        producer = await cluster.producer()
+        await producer.send(Message("orders", b"first"))
+        yield cluster
+
+
+async def answers(cluster, **options):
+    """Send twice to the broker's parts over another port; return the codes of the answers."""
+    parts = cluster.broker._parts
+    guard = options.pop("guard", None)
+    dispatcher = Dispatcher(*(answerer for part in parts for answerer in part.answerers), guard=guard)
+    express = [express for part in parts for express in part.express]
+    server = Server(dispatcher, SystemClock(), express=express, **options)
+    await server.start()
+    channel = await connect(f"127.0.0.1:{server.port}", Dispatcher(), SystemClock())
+    try:
+        request = send_header("", topic="orders", queue_id=0)
+        return [(await channel.call(request, b"x", timeout=30)).code for _ in range(2)]
+    finally:
+        await channel.close()
+        await server.close(drain_seconds=0)
+
+
+async def test_without_guard_and_hooks_sends_are_stored(cluster):
+    assert await answers(cluster) == [0, 0]
+
+
+async def test_a_guard_judges_every_send(cluster):
+    assert await answers(cluster, guard=Refusing()) == [16, 16]
+
+
+async def test_hooks_see_every_send(cluster):
+    hook = Counting()
+    assert await answers(cluster, connections=ConnectionConfig(hooks=(hook,))) == [0, 0]
+    assert hook.codes == [310, 310]

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 from tests import waiting
+from tests.sockets import open_narrow
 
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
@@ -78,7 +79,7 @@ async def deaf():
     writers = []
 
     async def ask_much(port, count=40):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await open_narrow(port)
         writer.transport.pause_reading()
         writers.append(writer)
         header = EarliestStoreTime(topic="t", queue_id=0)

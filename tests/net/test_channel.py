@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from tests.sockets import narrow
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.clock import SystemClock
@@ -44,6 +45,7 @@ class Deaf:
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
+        narrow(self.server.sockets[0])
         self.port = self.server.sockets[0].getsockname()[1]
         return self
 

@@ -8,6 +8,7 @@ import contextlib
 from concurrent.futures import Future
 
 import pytest
+from tests.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import speedups
@@ -170,7 +171,7 @@ async def connect():
     peers = []
 
     async def open_peer(server):
-        peers.append(Peer(*await asyncio.open_connection("127.0.0.1", server.port)))
+        peers.append(Peer(*await open_narrow(server.port)))
         return peers[-1]
 
     yield open_peer

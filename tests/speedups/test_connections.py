@@ -9,6 +9,7 @@ import struct
 
 import pytest
 from tests.broker.headers import send_header
+from tests.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.remoting.command import decode_response, encode_request
@@ -77,7 +78,7 @@ async def connect(broker):
     peers = []
 
     async def connect():
-        peers.append(Peer(*await asyncio.open_connection("127.0.0.1", broker.port, limit=1 << 16)))
+        peers.append(Peer(*await open_narrow(broker.port, limit=1 << 16)))
         return peers[-1]
 
     first = await connect()

@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 from tests.certificates import Authority
+from tests.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import ConnectionConfig, TlsConfig
@@ -46,7 +47,7 @@ def context(authority):
 @pytest.fixture
 async def opened(server, context):
     """A connection with reader and writer, through its handshake."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    reader, writer = await open_narrow(server.port, ssl=context, server_hostname="127.0.0.1")
     yield reader, writer
     writer.transport.abort()
     with contextlib.suppress(OSError):

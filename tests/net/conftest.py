@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 from tests import waiting
-from tests.sockets import open_narrow
+from tests.net.sockets import open_narrow
 
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from tests.sockets import narrow
+from tests.net.sockets import narrow
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.clock import SystemClock
@@ -71,7 +71,8 @@ async def deaf_server():
 async def stuck(dial, deaf_server, until):
     """A channel whose peer has left more unread than may be written."""
     channel = await dial(deaf_server)
-    channel.notify(Heartbeat(), bytes(HIGH_WATER_BYTES * 2))
+    for _ in range(4):  # of which the kernel takes some MiB
+        channel.notify(Heartbeat(), bytes(HIGH_WATER_BYTES))
     await until(lambda: not channel._connection.writable.is_set())
     return channel
 
@@ -170,12 +171,12 @@ async def test_a_call_to_who_does_not_read_fails_at_its_deadline(stuck):
 
 
 async def test_who_waits_to_write_goes_on_when_the_peer_reads(stuck, deaf_server):
-    waiting = asyncio.ensure_future(stuck.writable(30, 5.0))
+    waiting = asyncio.ensure_future(stuck.writable(30, PATIENCE_SECONDS))
     await asyncio.sleep(0)
     assert not waiting.done()
     (writer,), (reader,) = deaf_server.writers, deaf_server.readers
     writer.transport.resume_reading()
-    await reader.readexactly(HIGH_WATER_BYTES * 2)
+    await reader.readexactly(HIGH_WATER_BYTES * 4)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await waiting
 

@@ -8,7 +8,7 @@ import contextlib
 from concurrent.futures import Future
 
 import pytest
-from tests.sockets import open_narrow
+from tests.net.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import speedups

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 from tests.broker.headers import send_header
-from tests.sockets import open_narrow
+from tests.net.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.remoting.command import decode_response, encode_request

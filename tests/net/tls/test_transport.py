@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 from tests.certificates import Authority
-from tests.sockets import open_narrow
+from tests.net.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import ConnectionConfig, TlsConfig

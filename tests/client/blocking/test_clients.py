@@ -183,7 +183,7 @@ def test_both_kinds_have_the_same_methods(blocking, asynchronous):
     assert names(blocking) - names(asynchronous) <= {"diagnose"}
 
 
-@pytest.mark.parametrize("part", ["members", "servers", "overviews", "exports"])
+@pytest.mark.parametrize("part", ["members", "servers", "overviews", "exports", "delay_levels"])
 def test_parts_of_both_admins_have_the_same_methods(part):
     def names(of):
         return {name for name in dir(of) if not name.startswith("_")}

@@ -1,8 +1,10 @@
-"""Messages that wait for their time: counted, drawn, listed in order, cancelled."""
+"""Messages that wait for their time or in a level: counted, drawn, listed in order, cancelled."""
 
 import re
 
 import pytest
+
+from tests.console.conftest import browsing
 
 from pyromq.message import Message
 
@@ -24,13 +26,14 @@ def keys(page):
 
 
 async def test_without_delayed_messages_the_pages_say_so(browser):
-    assert "Nothing waits for its time." in await browser.get("/delayed")
+    page = await browser.get("/delayed")
+    assert "Nothing waits for a time of its own." in page and "Nothing waits in a delay level." in page
     assert "Nothing waits for its time in orders." in await browser.get("/delayed/orders")
 
 
 async def test_topics_are_listed_with_how_many_wait(browser, waiting):
     page = await browser.get("/delayed")
-    assert "61 in all" in page
+    assert "61 messages in all" in page
     assert '<a href="/delayed/reminders">reminders</a></th><td class="num">60</td>' in page
     assert "reminders" not in await browser.get("/delayed?filter=news")
 
@@ -76,3 +79,33 @@ async def test_viewers_cancel_nothing(browser, waiting):
     await browser.sign_in("vera")
     page = await browser.get("/delayed/newsletters")
     assert keys(page) == ["news"] and "recall_handle" not in page
+
+
+async def test_levels_in_which_messages_wait_say_how_many_and_what_is_due_next(cluster, config):
+    producer = await cluster.producer()
+    for number in range(3):
+        await producer.send(Message("orders", b"x", keys=f"k{number}", delay_level=5))
+        await cluster.clock.advance(1)
+    await producer.send(Message("orders", b"x", keys="late", delay_level=18))
+    row = r'href="/delayed-levels/(\d+)".*?<td>([^<]+)</td><td class="num">(\d+)</td>.*<td>([^<]+)</td>'
+    async with browsing(config, clock=cluster.clock) as browser:
+        page = await browser.get("/delayed")
+        assert re.findall(row, page) == [("5", "1 min", "3", "57 s"), ("18", "2 h", "1", "2 h")]
+        assert "The other 16 levels are empty." in page
+        await cluster.clock.advance(58)
+        assert re.findall(row, await browser.get("/delayed"))[0] == ("5", "1 min", "1", "1 s")
+
+
+async def test_a_levels_messages_come_in_order_of_delivery_with_where_they_go(browser, cluster):
+    producer = await cluster.producer()
+    for number in range(60):
+        await producer.send(Message("orders", b"x", keys=f"k{number}", tags="t", delay_level=5))
+    await producer.send(Message("%RETRY%billing", b"x", keys="again", delay_level=6))
+    page = await browser.get("/delayed-levels/5")
+    assert keys(page) == [f"k{number}" for number in range(50)]
+    assert "the first 50 of 60" in page and '<a href="/topics/orders">orders</a>' in page
+    assert "recall_handle" not in page and "what waits in a level cannot be cancelled" in page
+    assert 'a retry of</span> <a href="/groups/billing">' in await browser.get("/delayed-levels/6")
+    assert "Nothing waits in this level." in await browser.get("/delayed-levels/7")
+    assert "no broker has delay level 99" in await browser.get("/delayed-levels/99", status=400)
+    assert "is no whole number" in await browser.get("/delayed-levels/x", status=400)

@@ -14,6 +14,7 @@ from pyromq.client.admin.group_state import GroupState
 from pyromq.client.admin.groups import ClusterGroups
 from pyromq.client.admin.kv import ClusterKv
 from pyromq.client.admin.members import Members
+from pyromq.client.admin.messages.delay_levels import DelayLevels
 from pyromq.client.admin.messages.message_life import LifeEvent, life_of
 from pyromq.client.admin.messages.message_search import find_at, find_by_key, find_by_offset_id, find_by_unique_id
 from pyromq.client.admin.offsets import ClusterOffsets, QueueProgress
@@ -66,7 +67,7 @@ class AsyncAdmin(AsyncLifespan):
     (`TopicNotFound`, `ConsumerNotOnline`, ...) for an answer that says no.
 
     `members` asks groups' members themselves, `servers` single brokers and the name servers; `overviews` shows all
-    topics or groups at once, `exports` gives what mqadmin's exports write.
+    topics or groups at once, `delay_levels` what waits in the levels, `exports` gives what mqadmin's exports write.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class AsyncAdmin(AsyncLifespan):
         self.servers = Servers(self._cluster, self._brokers, clock=clock)
         self.overviews = Overviews(self._brokers, self.servers)
         self.accounts = Accounts(self._brokers)
+        self.delay_levels = DelayLevels(self._cluster, self._brokers, timeout=timeout)
         self.exports = Exports(self._cluster, self._brokers, self.servers)
 
     async def start(self) -> None:

@@ -13,6 +13,7 @@ from pyromq.client.admin.offsets import QueueProgress
 from pyromq.client.admin.topics import QueueStatus
 from pyromq.client.blocking.admin_parts import (
     BlockingAccounts,
+    BlockingDelayLevels,
     BlockingExports,
     BlockingMembers,
     BlockingOverviews,
@@ -58,6 +59,7 @@ class Admin(Lifespan):
         self.servers = BlockingServers(self._portal, self._async.servers)
         self.overviews = BlockingOverviews(self._portal, self._async.overviews)
         self.accounts = BlockingAccounts(self._portal, self._async.accounts)
+        self.delay_levels = BlockingDelayLevels(self._portal, self._async.delay_levels)
         self.exports = BlockingExports(self._portal, self._async.exports)
 
     @staticmethod

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 from pyromq.client.admin.accounts import Accounts
 from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.members import Members
+from pyromq.client.admin.messages.delay_levels import DelayLevels
 from pyromq.client.admin.overviews import Overviews
 from pyromq.client.admin.servers import Servers
 from pyromq.client.blocking.portal import Portal
@@ -67,6 +68,14 @@ class BlockingOverviews:
         self.groups = _blocking(portal, overviews.groups)
         self.rates = _blocking(portal, overviews.rates)
         self.figures = _blocking(portal, overviews.figures)
+
+
+class BlockingDelayLevels:
+    """`admin.delay_levels`; see `DelayLevels`."""
+
+    def __init__(self, portal: Portal, levels: DelayLevels) -> None:
+        self.all = _blocking(portal, levels.all)
+        self.waiting = _blocking(portal, levels.waiting)
 
 
 class BlockingExports:

@@ -1,19 +1,27 @@
-"""Messages that wait for a time of their own: how many in which topic, what is due when, cancelling one."""
+"""Messages that wait: for a time of their own, which can be cancelled, and in delay levels.
+
+How many in which topic or level, and what is due when.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from pyromq.client.admin.messages.delay_levels import DelayLevel
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage
 from pyromq.console.search.query import moment
 from pyromq.console.security.accounts import Role
 from pyromq.console.view.columns import columns
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address
-from pyromq.errors import UsageError
+from pyromq.console.view.texts import duration
+from pyromq.console.view.visit import Visit, address, or_error
+from pyromq.errors import MQError, UsageError
 
 PAGE = 50
 MOST_DRAWN = 2000  # messages in the chart, next ones first: four answers of a broker
@@ -21,7 +29,10 @@ MOST_DRAWN = 2000  # messages in the chart, next ones first: four answers of a b
 
 async def delayed(visit: Visit) -> Response:
     clients = await visit.clients()
-    counts = await (await clients.delayed()).counts()
+    client, admin = await clients.delayed(), await clients.admin()
+    counted, levels = await asyncio.gather(or_error(client.counts()), or_error(admin.delay_levels.all()))
+    counts = {} if isinstance(counted, MQError) else counted
+    lines = [] if isinstance(levels, MQError) else _added_up(levels)
     table = Table[tuple[str, int]](
         list(counts.items()),
         visit.query,
@@ -29,7 +40,36 @@ async def delayed(visit: Visit) -> Response:
         sort="topic",
         text=lambda each: each[0],
     )
-    return visit.show("delayed.html", table=table, total=sum(counts.values()), snapshot=await clients.snapshot())
+    return visit.show(
+        "delayed.html",
+        table=table,
+        total=sum(counts.values()),
+        error=counted if isinstance(counted, MQError) else None,
+        lines=[each for each in lines if each.waiting],
+        empty=sum(not each.waiting for each in lines),
+        level_error=levels if isinstance(levels, MQError) else None,
+        now_ms=visit.console.clock.now_ms(),
+        snapshot=await clients.snapshot(),
+    )
+
+
+async def of_level(visit: Visit) -> Response:
+    """What is due next in one level."""
+    text = visit.path["level"]
+    if not text.isdecimal() or len(text) > 4:
+        raise UsageError(f"delay level {text[:20]!r} is no whole number")
+    clients = await visit.clients()
+    levels = (await clients.admin()).delay_levels
+    lines = _added_up([each for each in await levels.all() if each.level == int(text)])
+    if not lines:
+        raise UsageError(f"no broker has delay level {text}")
+    return visit.show(
+        "delay_level.html",
+        line=lines[0],
+        rows=await levels.waiting(int(text), PAGE),
+        now_ms=visit.console.clock.now_ms(),
+        snapshot=await clients.snapshot(),
+    )
 
 
 async def of_topic(visit: Visit) -> Response:
@@ -71,6 +111,27 @@ async def cancel(visit: Visit) -> Response:
     return visit.done(f"Message {message_id} is cancelled: it is not delivered.", visit.back("/delayed"))
 
 
+@dataclass(frozen=True, slots=True)
+class _LevelLine:
+    """A level of all brokers; `delay` is a text, of several where brokers differ."""
+
+    level: int
+    delay: str
+    waiting: int
+    next_due_ms: int | None
+
+
+def _added_up(levels: Sequence[DelayLevel]) -> list[_LevelLine]:
+    lines = []
+    for level in sorted({each.level for each in levels}):
+        of_brokers = [each for each in levels if each.level == level]
+        delays = sorted({each.delay_ms for each in of_brokers})
+        dues = [each.next_due_ms for each in of_brokers if each.next_due_ms is not None]
+        delay = " or ".join(duration(each / 1000) for each in delays)
+        lines.append(_LevelLine(level, delay, sum(each.waiting for each in of_brokers), min(dues, default=None)))
+    return lines
+
+
 async def _waiting(client: AsyncDelayedMessages, topic: str, begin_ms: int, *, most: int) -> list[DelayedMessage]:
     found: list[DelayedMessage] = []
     async with aclosing(client.waiting(topic, begin_ms=begin_ms)) as waiting:
@@ -84,5 +145,6 @@ async def _waiting(client: AsyncDelayedMessages, topic: str, begin_ms: int, *, m
 ROUTES = [
     view("/delayed", delayed),
     view("/delayed/{topic}", of_topic),
+    view("/delayed-levels/{level}", of_level),
     change("/delayed/{topic}/cancel", cancel, needs=Role.OPERATOR, what="cancel delayed message"),
 ]

@@ -316,6 +316,16 @@ async def test_what_is_undecided_is_listed(batches, clock):
     (batch,) = found.batches
     assert (batch.transaction, batch.silent_ms, found.count) == ("t", 7000, 1)
     assert [(attempt.token, attempt.messages) for attempt in batch.attempts] == [("a", 2), ("b", 1)]
+    assert batch.ledger is None
+
+
+async def test_one_that_is_undecided_is_told_with_the_broker_that_decides(batches):
+    await batches.run(["1"])
+    await batches.run(["2"], name="u", ledger="broker-z")
+    for name, told in (("u", [("u", "broker-z")]), ("t", [("t", None)]), ("v", [])):
+        answer = await batches.caller.ask(ListBatches(transaction=name))
+        found = decode_body(ListBatches.reply_body, answer.body)
+        assert ([(each.transaction, each.ledger) for each in found.batches], found.count) == (told, 2)
 
 
 # -- time

@@ -60,10 +60,9 @@ class BatchTransacting:
         message = StoredMessage(
             topic.name, call.body, queue_id=queue_id, born_ms=header.born_ms, born_address=call.peer.packed_address
         )
-        elsewhere = header.ledger not in (None, self._config.name)
-        run = Run(0, 0, header.transaction, header.token, header.number, count, elsewhere)
-        ledger = header.ledger if elsewhere else None
-        self._batches.take(message, run, group=header.producer_group, ledger=ledger)
+        ledger = None if header.ledger == self._config.name else header.ledger
+        run = Run(0, 0, header.transaction, header.token, header.number, count, ledger)
+        self._batches.take(message, run, group=header.producer_group)
         reply = self._confirmation.when_safe(Reply(HalfRunStored(queue_id=queue_id, messages=count)))
         return self._admission.when_saved(topic.name, reply)
 
@@ -109,8 +108,8 @@ class BatchTransacting:
 
     @answers(ListBatches)
     def list(self, header: ListBatches, call: Call) -> Reply:
-        """The transactions that nobody has decided on, oldest first."""
-        return Reply(body=encode_body(self._batches.undecided(MOST_LISTED)))
+        """The transactions that nobody has decided on, oldest first; with a name that one."""
+        return Reply(body=encode_body(self._batches.undecided(MOST_LISTED, header.transaction)))
 
 
 def _attempts(call: Call) -> list[BatchAttempt]:

@@ -133,7 +133,7 @@ class BatchTransactions:
 
     # -- what clients ask
 
-    def take(self, message: StoredMessage, run: Run, *, group: str, ledger: str | None) -> None:
+    def take(self, message: StoredMessage, run: Run, *, group: str) -> None:
         """Store a run, `message` being its batch for topic and queue; nothing happens for one that is here already.
 
         Raises `BatchDecided` for a transaction that has its decision, and what refuses an append.
@@ -143,7 +143,7 @@ class BatchTransactions:
         if self._runs.has(run.transaction, run.token, run.number):
             return
         self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # with settings, so that tools can read it
-        message.property_text = encode_properties(run_properties(run, message, group=group, ledger=ledger))
+        message.property_text = encode_properties(run_properties(run, message, group=group))
         message.topic, message.queue_id = HALF_RUN_TOPIC, 0
         self._put_message.put_record(message)  # counted when its messages are seen
         self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset))
@@ -170,9 +170,9 @@ class BatchTransactions:
             self._put_message.put_record(note)
             self._notes.append((note.queue_offset, end))
 
-    def undecided(self, most: int) -> UndecidedBatches:
-        """Return the oldest ones that nobody has decided on, and how many there are."""
-        return UndecidedBatches(self._runs.listed(most), len(self._runs))
+    def undecided(self, most: int, transaction: str | None = None) -> UndecidedBatches:
+        """Return the oldest ones that nobody has decided on, or the one of a name, and how many there are in all."""
+        return UndecidedBatches(self._runs.listed(most, transaction), len(self._runs))
 
     # -- work
 

@@ -38,7 +38,7 @@ class Run(NamedTuple):
     token: str
     number: int
     messages: int
-    decided_elsewhere: bool
+    ledger: str | None  # the broker that decides, where it is another one
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Undecided:
     """The attempts at one transaction: token -> number -> run."""
 
     touched: float  # monotonic seconds of the last run
-    elsewhere: bool
+    ledger: str | None  # where another broker is
     attempts: dict[str, dict[int, Run]] = field(default_factory=dict)
 
 
@@ -67,9 +67,9 @@ class HalfRuns:
     def add(self, run: Run, *, age_seconds: float = 0.0) -> None:
         """Take up a run that is in the log; `age_seconds` is how long it has been there."""
         touched = self._clock.monotonic() - age_seconds
-        undecided = self._open.setdefault(run.transaction, _Undecided(touched, run.decided_elsewhere))
+        undecided = self._open.setdefault(run.transaction, _Undecided(touched, run.ledger))
         undecided.touched = max(undecided.touched, touched)
-        undecided.elsewhere |= run.decided_elsewhere
+        undecided.ledger = undecided.ledger or run.ledger
         undecided.attempts.setdefault(run.token, {}).setdefault(run.number, run)
 
     def check_complete(self, transaction: str, attempts: list[BatchAttempt]) -> None:
@@ -109,19 +109,22 @@ class HalfRuns:
         return [
             (transaction, list(undecided.attempts))
             for transaction, undecided in self._open.items()
-            if (now - undecided.touched) * 1000 > (ELSEWHERE_MS if undecided.elsewhere else timeout_ms)
+            if (now - undecided.touched) * 1000 > (timeout_ms if undecided.ledger is None else ELSEWHERE_MS)
         ]
 
-    def listed(self, most: int) -> list[UndecidedBatch]:
-        """Return the oldest undecided transactions as administrators are told of them."""
+    def listed(self, most: int, transaction: str | None = None) -> list[UndecidedBatch]:
+        """Return the oldest undecided transactions, or the one of a name, as administrators are told of them."""
         now = self._clock.monotonic()
+        found = [(transaction, self._open.get(transaction))] if transaction is not None else self._open.items()
         return [
             UndecidedBatch(
-                transaction,
+                name,
                 [BatchAttempt(token, _count(runs.values())) for token, runs in undecided.attempts.items()],
                 round((now - undecided.touched) * 1000),
+                undecided.ledger,
             )
-            for transaction, undecided in islice(self._open.items(), most)
+            for name, undecided in islice(found, most)
+            if undecided is not None
         ]
 
     def first_needed(self, end: int) -> int:
@@ -152,11 +155,11 @@ def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Ru
         properties[TOKEN],
         int(numbers[0]),
         int(numbers[1]),
-        DECIDER in properties,
+        properties.get(DECIDER),
     )
 
 
-def run_properties(run: Run, message: StoredMessage, *, group: str, ledger: str | None) -> dict[str, str]:
+def run_properties(run: Run, message: StoredMessage, *, group: str) -> dict[str, str]:
     """Return the properties that `run_of` reads."""
     properties = {
         NAME: run.transaction,
@@ -167,4 +170,4 @@ def run_properties(run: Run, message: StoredMessage, *, group: str, ledger: str 
         Property.REAL_QUEUE_ID: str(message.queue_id),
         Property.PRODUCER_GROUP: group,
     }
-    return properties | ({DECIDER: ledger} if ledger is not None else {})
+    return properties | ({DECIDER: run.ledger} if run.ledger is not None else {})

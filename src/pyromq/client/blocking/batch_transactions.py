@@ -156,6 +156,6 @@ class BatchTransactions(Lifespan):
         """Let brokers forget these attempts, unless the transaction is decided."""
         self._portal.run(self._async.rollback, transaction, attempts)
 
-    def undecided(self) -> list[UndecidedAttempts]:
-        """Return what nobody has decided on: of each broker at most 200 transactions, oldest first."""
-        return self._portal.run(self._async.undecided)
+    def undecided(self, transaction: str | None = None) -> list[UndecidedAttempts]:
+        """Return what nobody has decided on: of each broker at most 200 transactions, oldest first, or only one."""
+        return self._portal.run(self._async.undecided, transaction)

@@ -65,12 +65,16 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedAttempts:
-    """Attempts at one transaction that a broker holds: messages by token, and since when (seconds) nothing came."""
+    """Attempts at one transaction that a broker holds: messages by token, and since when (seconds) nothing came.
+
+    `ledger` is the broker that decides.
+    """
 
     broker_name: str
     transaction: str
     messages: dict[str, int]
     silent_seconds: float
+    ledger: str
 
 
 class AsyncAttempt:
@@ -247,14 +251,16 @@ class AsyncBatchTransactions(AsyncLifespan):
         for broker in sorted({name for attempt in attempts for name in attempt.messages}):
             await self._ask_until(broker, RollBackBatch(transaction=transaction), body)
 
-    async def undecided(self) -> list[UndecidedAttempts]:
-        """Return what nobody has decided on: of each broker at most 200 transactions, oldest first."""
+    async def undecided(self, transaction: str | None = None) -> list[UndecidedAttempts]:
+        """Return what nobody has decided on: of each broker at most 200 transactions, oldest first, or only one."""
+        question = ListBatches(transaction=transaction)
         found = []
         for broker in await self.runs.cluster.masters():
-            answer = decode_body(UndecidedBatches, (await self._ask_until(broker, ListBatches(), b"")).body)
+            answer = decode_body(UndecidedBatches, (await self._ask_until(broker, question, b"")).body)
             for batch in answer.batches:
                 tokens = {attempt.token: attempt.messages for attempt in batch.attempts}
-                found.append(UndecidedAttempts(broker, batch.transaction, tokens, batch.silent_ms / 1000))
+                ledger = batch.ledger or broker
+                found.append(UndecidedAttempts(broker, batch.transaction, tokens, batch.silent_ms / 1000, ledger))
         return found
 
     async def _commit_at(self, broker: str, transaction: str, attempts: list[BatchAttempt]) -> BatchDecision:

@@ -14,6 +14,7 @@ from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
 from pyromq.client.config import ProducerConfig
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
+from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.console.cluster.snapshot import BrokerView, Snapshot, take
@@ -69,6 +70,17 @@ class Clients:
 
     async def half_messages(self) -> AsyncHalfMessages:
         return await self._client(AsyncHalfMessages)
+
+    async def batches(self) -> AsyncBatchTransactions:
+        """Lists batch transactions of all ledgers."""
+        return await self._client(AsyncBatchTransactions, make=lambda *_, **__: self.ledger(None))
+
+    def ledger(self, broker: str | None) -> AsyncBatchTransactions:
+        """Return a client, not started yet, for the batch transactions that one broker decides on."""
+        config = ProducerConfig(connections=self._connections)
+        return AsyncBatchTransactions(
+            INNER_PRODUCER_GROUP, self._config.namesrv, ledger=broker, timeout=TIMEOUT, config=config
+        )
 
     async def snapshot(self, *, fresh: bool = False) -> Snapshot:
         """Return what the cluster is like, asked a second or two ago at most; with `fresh`, after this call."""

@@ -22,6 +22,7 @@ from types import ModuleType
 from pyromq.console.pages import (
     accounts,
     audit,
+    batches,
     broker,
     brokers,
     dead_letters,
@@ -41,7 +42,7 @@ from pyromq.console.pages import (
 
 PAGES: tuple[ModuleType, ...] = (
     *(overview, topics, topic, messages, message, sending, groups, group),
-    *(dead_letters, redriving, delayed, transactions),
+    *(dead_letters, redriving, delayed, transactions, batches),
     *(brokers, broker),
     *(accounts, audit, sign_in),
 )

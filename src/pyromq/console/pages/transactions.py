@@ -1,4 +1,4 @@
-"""Half messages that nobody has decided on: which there are, what is in one, committing it or rolling it back."""
+"""What nobody has decided on: half messages and batches; what is in a half message, committing it, rolling it back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from starlette.responses import Response
 
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
 from pyromq.client.decision import Decision
+from pyromq.console.pages.batches import undecided_batches
 from pyromq.console.search.bodies import BodyView
 from pyromq.console.security.accounts import Role
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit
+from pyromq.console.view.visit import Visit, or_error
 from pyromq.errors import MQError, UsageError
 
 MOST_LISTED = 2000  # of one question; more are counted as more
@@ -23,9 +24,13 @@ DONE = {Decision.COMMIT: "committed: consumers see it", Decision.ROLLBACK: "roll
 async def transactions(visit: Visit) -> Response:
     clients = await visit.clients()
     group, topic = visit.query.get("group", "").strip(), visit.query.get("topic", "").strip()
-    found, is_cut = await _undecided(await clients.half_messages(), group or None, topic or None)
+    halves = await clients.half_messages()
+    found, batches = await asyncio.gather(
+        or_error(_undecided(halves, group or None, topic or None)), or_error(undecided_batches(clients))
+    )
+    half_messages, is_cut = ([], False) if isinstance(found, MQError) else found
     table = Table[HalfMessage](
-        found,
+        half_messages,
         visit.query,
         columns={
             "sent": lambda each: each.born_ms,
@@ -40,6 +45,9 @@ async def transactions(visit: Visit) -> Response:
         "transactions.html",
         table=table,
         is_cut=is_cut,
+        error=found if isinstance(found, MQError) else None,
+        batches=[] if isinstance(batches, MQError) else batches,
+        batch_error=batches if isinstance(batches, MQError) else None,
         group=group,
         topic=topic,
         now_ms=visit.console.clock.now_ms(),

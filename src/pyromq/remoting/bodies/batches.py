@@ -32,11 +32,15 @@ class BatchDecision(Body):
 
 
 class UndecidedBatch(Body):
-    """A transaction that nobody has decided on; `silent_ms` since the last run of an attempt."""
+    """A transaction that nobody has decided on; `silent_ms` since the last run of an attempt.
+
+    `ledger` is the broker that decides, where it is not the one that answers.
+    """
 
     transaction: str
     attempts: list[BatchAttempt]
     silent_ms: int
+    ledger: str | None = None
 
 
 class UndecidedBatches(Body):

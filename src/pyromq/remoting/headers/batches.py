@@ -62,7 +62,8 @@ class FindBatch(Header):
 
 
 class ListBatches(Header):
-    """The transactions that nobody has decided on, at most 200."""
+    """The transactions that nobody has decided on, at most 200; or one, if it is among them."""
 
     code = RequestCode.LIST_BATCHES
     reply_body = bodies.UndecidedBatches
+    transaction: str | None = None

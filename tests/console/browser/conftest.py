@@ -1,21 +1,27 @@
-"""A real browser, Debian's chromium, and real servers as processes: a broker, a name server and a console."""
+"""A real browser, Debian's chromium, and real servers as processes: a broker, a name server and a console.
 
-import json
+Every page that is checked leaves a picture in `build/console-pictures`, or the folder that `PYROMQ_PICTURES` names.
+"""
+
+import base64
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-
-from pyromq import Admin, Message, Producer
+from tests.console.browser.shop import open_shop
 
 pytest.importorskip("starlette", reason="the console needs its extra: pip install 'pyromq[console]'")
 webdriver = pytest.importorskip("selenium.webdriver")
 axe_selenium = pytest.importorskip("axe_selenium_python")
 
+PICTURES = Path(os.environ.get("PYROMQ_PICTURES") or Path(__file__).parents[3] / "build" / "console-pictures")
+MOST_PIXELS = 3000  # of a picture's height
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
@@ -67,9 +73,26 @@ class Page:
     def press(self, text):
         self.driver.find_element("xpath", f"//main//button[normalize-space()='{text}']").click()
 
+    def confirm(self):
+        """Say yes to the question that a change asks."""
+        self.driver.switch_to.alert.accept()
+
+    def picture(self, name, *, most=MOST_PIXELS, scale=1):
+        """Keep what is shown, all of the page, as a PNG file."""
+        size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], most), "scale": scale}
+        options = {"clip": clip, "captureBeyondViewport": True}
+        data = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"]
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        (PICTURES / f"{name}.png").write_bytes(base64.b64decode(data))
+
     @property
     def text(self):
         return self.driver.execute_script("return document.body ? document.body.innerText : ''")
+
+    def run_scripts(self, wanted):
+        """Let pages opened from now on run their script, or not."""
+        self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not wanted})
 
     @property
     def is_too_wide(self):
@@ -89,6 +112,12 @@ class Page:
     def complaints(self):
         """What the browser itself complains about: blocked scripts, missing files, errors of the script."""
         return [each["message"] for each in self.driver.get_log("browser") if each["level"] == "SEVERE"]
+
+
+def name_of(path, *, width=1360, dark=False):
+    """Return the name of a page's picture."""
+    words = re.sub(r"[^\w-]+", "-", path).strip("-") or "overview"
+    return words + ("-dark" if dark else "") + ("-narrow" if width < 600 else "")
 
 
 @contextmanager
@@ -114,14 +143,7 @@ def serving(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("servers")) as (_, base, namesrv):
-        with Admin(namesrv) as admin, Producer("seller", namesrv) as producer:
-            admin.create_topic("orders", 4)
-            for number in range(40):
-                body = json.dumps({"order": number, "items": [{"sku": f"A{number}", "count": 2}], "note": None})
-                producer.send(Message("orders", body.encode(), tags=f"t{number % 3}", keys=f"k{number}"))
-            for status in admin.topic_status("orders"):
-                admin.commit_offset("billing", status.queue, status.max_offset // 2)
+    with serving(tmp_path_factory.mktemp("servers")) as (_, base, namesrv), open_shop(namesrv):
         yield base, namesrv
 
 

@@ -1,10 +1,10 @@
 """Every page in a real browser: nothing serious for axe, no complaint of the browser's, nothing too wide; changes."""
 
 import signal
-import time
 
 import pytest
-from tests.console.browser.conftest import Page, serving
+from tests.console.browser.conftest import Page, name_of, serving
+from tests.waiting import wait_until
 
 from pyromq import Admin
 
@@ -13,19 +13,11 @@ PAGES = (
     *("/messages", "/messages?topic=orders", "/messages?q=k7", "/send?topic=orders", "/message/orders/broker-a/1/0"),
     *("/groups", "/groups/billing", "/groups/billing/reset?topic=orders&to=begin", "/new-group"),
     *("/dead-letters", "/dead-letters/billing", "/dead-letters/billing/redrive", "/delayed", "/delayed/reminders"),
+    *("/dead-letters/accounting", "/dead-letters/accounting/redrive", "/delayed-levels/16", "/delayed-levels/1"),
     *("/brokers", "/brokers/broker-a", "/brokers/broker-a/settings"),
     "/brokers/broker-a/change?setting=transactionCheckMax&value=7",
-    *("/transactions", "/accounts", "/audit", "/topics/nothing"),
+    *("/transactions", "/transactions-batch?name=etl%3A2026-11-21", "/accounts", "/audit", "/topics/nothing"),
 )
-PATIENCE = 60  # seconds
-
-
-def wait_for(true):
-    """Wait until something is so, with the patience of a slow machine."""
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until, "it never was so"
-        time.sleep(0.1)
 
 
 def check(page, path, **how):
@@ -34,6 +26,7 @@ def check(page, path, **how):
     assert page.serious() == [], path
     assert not page.is_too_wide, path
     expected = ["404"] if "nothing" in path else []
+    page.picture(name_of(path, **how))
     complaints = page.complaints()
     assert len(complaints) == len(expected), complaints
 
@@ -57,30 +50,30 @@ def test_a_topic_is_created_filled_changed_and_deleted(page, servers):
     page.driver.find_element("link text", "New topic").click()
     page.fill(name="shipments", queues="2")
     page.press("Create topic")
-    wait_for(lambda: "Topic shipments is created." in page.text)
+    wait_until(lambda: "Topic shipments is created." in page.text)
     page.driver.find_element("link text", "Send").click()
     page.fill(body='{"parcel": 1}', keys="p1")
     page.press("Send")
-    wait_for(lambda: "is stored in queue" in page.text)
+    wait_until(lambda: "is stored in queue" in page.text)
     page.driver.find_element("link text", "Show it").click()
-    wait_for(lambda: "What became of it" in page.text)
+    wait_until(lambda: "What became of it" in page.text)
     assert "parcel" in page.text
     page.driver.find_element("link text", "Edit and send again").click()
     page.fill(topic="orders", tag="copied")
     page.press("Send")
-    wait_for(lambda: "is stored in queue" in page.text and "of orders" in page.text)
+    wait_until(lambda: "is stored in queue" in page.text and "of orders" in page.text)
     page.open("/topics/shipments")
     page.driver.find_element("xpath", "//summary[.='Change settings']").click()
     page.fill(read_queues="3", write_queues="3")
     page.press("Save settings")
-    wait_for(lambda: "Settings of topic shipments are changed." in page.text)
+    wait_until(lambda: "Settings of topic shipments are changed." in page.text)
     page.driver.find_element("xpath", "//summary[.='Delete this topic']").click()
     button = page.driver.find_element("xpath", "//button[.='Delete topic']")
     assert not button.is_enabled()
     page.find("#delete-name").send_keys("shipments")
-    wait_for(button.is_enabled)
+    wait_until(button.is_enabled)
     button.click()
-    wait_for(lambda: "Topic shipments is deleted." in page.text)
+    wait_until(lambda: "Topic shipments is deleted." in page.text)
     with Admin(servers[1]) as admin:
         assert "shipments" not in admin.topics()
 
@@ -91,23 +84,23 @@ def test_a_reset_is_previewed_and_done(page):
     page.driver.find_element("link text", "Reset offsets").click()
     page.driver.find_element("xpath", "//select[@name='to']/option[@value='end']").click()
     page.press("Show what would happen")
-    wait_for(lambda: "are passed over" in page.text)
+    wait_until(lambda: "are passed over" in page.text)
     page.press("Reset 4 queues")
-    wait_for(lambda: "goes on elsewhere in 4 queues of orders" in page.text)
+    wait_until(lambda: "goes on elsewhere in 4 queues of orders" in page.text)
 
 
 @pytest.mark.soak
 def test_new_messages_appear_while_one_follows(page, servers):
     page.open("/messages?topic=orders")
     page.press("Follow")
-    wait_for(lambda: "Following" in page.text)
+    wait_until(lambda: "Following" in page.text)
     with page_of_another(page, "/send?topic=orders"):
         page.fill(body="something new", keys="fresh-one")
         page.press("Send")
-        wait_for(lambda: "is stored in queue" in page.text)
-    wait_for(lambda: "fresh-one" in page.text)
+        wait_until(lambda: "is stored in queue" in page.text)
+    wait_until(lambda: "fresh-one" in page.text)
     page.press("Stop")
-    wait_for(lambda: "Stopped after" in page.text)
+    wait_until(lambda: "Stopped after" in page.text)
 
 
 class page_of_another:
@@ -132,9 +125,9 @@ def test_keys_and_the_switch_of_colours_work(page):
     page.find("body").send_keys("/")
     assert page.driver.switch_to.active_element.get_attribute("id") == "find"
     page.driver.switch_to.active_element.send_keys("orders\n")
-    wait_for(lambda: page.driver.title.startswith("orders"))
+    wait_until(lambda: page.driver.title.startswith("orders"))
     page.find("main").send_keys("gt")
-    wait_for(lambda: page.driver.title.startswith("Topics"))
+    wait_until(lambda: page.driver.title.startswith("Topics"))
     switch = page.find("[data-theme-switch]")
     switch.click()
     switch.click()
@@ -155,20 +148,20 @@ def test_accounts_roles_and_wrong_passwords(chromium, tmp_path):
             page.fill(name=name, password="correct horse", password_again="correct horse")
             page.press("Save account")
             if role == "admin":
-                wait_for(lambda: chromium.title.startswith("Sign in"))
+                wait_until(lambda: chromium.title.startswith("Sign in"))
                 assert page.serious() == []
                 page.fill(name="anna", password="wrong horse")
                 page.press("Sign in")
-                wait_for(lambda: "Wrong name or password." in page.text)
+                wait_until(lambda: "Wrong name or password." in page.text)
                 page.fill(name="anna", password="correct horse")
                 page.press("Sign in")
-                wait_for(lambda: chromium.title.startswith("Overview"))
+                wait_until(lambda: chromium.title.startswith("Overview"))
         for name, can_send, can_create in (("olaf", True, False), ("vera", False, False)):
             chromium.delete_all_cookies()
             page.open("/topics")
             page.fill(name=name, password="correct horse")
             page.press("Sign in")
-            wait_for(lambda: chromium.title.startswith("Topics"))
+            wait_until(lambda: chromium.title.startswith("Topics"))
             assert ("New topic" in page.text) is can_create
             page.open("/messages")
             assert ("Send a message" in page.text) is can_send
@@ -196,10 +189,10 @@ def test_a_broker_that_dies_while_one_looks_is_shown_as_such(chromium, tmp_path)
             assert "answers" in page.text
             process.send_signal(signal.SIGKILL)
             process.wait()
-            wait_for(lambda: page.find("#offline").is_displayed())
+            wait_until(lambda: page.find("#offline").is_displayed())
             assert "what is shown is as of" in page.find("#offline").text
             page.open("/topics")
-            wait_for(lambda: "No name server answers" in page.text or "No answer" in page.text)
+            wait_until(lambda: "No name server answers" in page.text or "No answer" in page.text)
             assert namesrv in page.text
         finally:
             console.terminate()

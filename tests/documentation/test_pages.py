@@ -1,14 +1,21 @@
 """The pages' examples run as they stand there: a page's blocks one after the other, against a cluster of its own."""
 
 import re
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.certificates import Authority
+from tests.waiting import wait_until
 
+from pyromq import ConnectionConfig, Message, TlsConfig
 from pyromq.clock import SystemClock
+from pyromq.net.tls.server import ServerTlsConfig, TlsMode
 from pyromq.testing import BlockingCluster
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 # What each page prints; what differs from run to run is left out.
 PRINTED = {
     "first-steps.md": ["SendStatus.OK", "b'hello from Python'"],
@@ -21,24 +28,47 @@ PRINTED = {
     "how-to/test.md": [],
     "how-to/idempotent-consumers.md": [],
     "delays.md": [],
+    "transactions.md": ["True"],
 }
-ELSEWHERE = {"how-to/web-frameworks.md", "hooks.md", "json.md", "metrics.md", "spark-recipes.md"}  # have tests of their own
-# Lines that show a form, beside text that explains it: they use names that no block makes.
-FORMS = {"clients.md", "filters.md", "security.md", "transactions.md", "spark.md", "spark-jobs.md"}
+HERE = {"clients.md", "filters.md", "security.md"}  # a test below runs what they begin, and ends it
+# Pages that have a test of their own, and where.
+ELSEWHERE = {
+    "hooks.md": "tests/test_hooks_page.py",
+    "json.md": "tests/test_json_page.py",
+    "metrics.md": "tests/metrics/test_page_examples.py",
+    "spark.md": "tests/spark/test_page_examples.py",
+    "spark-jobs.md": "tests/spark/test_page_examples.py",
+    "spark-recipes.md": "tests/spark/test_recipes.py",
+    "how-to/web-frameworks.md": "tests/documentation/test_web_frameworks.py",
+}
 
 
 def blocks(name):
     return re.findall(r"^```python\n(.*?)^```", (DOCS / name).read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture
+def cluster(monkeypatch, tmp_path):
+    """A cluster by people's clocks, where clients look when they are told nothing; files go to the test's folder."""
+    monkeypatch.chdir(tmp_path)
+    with BlockingCluster(clock=SystemClock()) as cluster:
+        monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv)
+        yield cluster
+
+
+def run(cluster, examples, names=None):
+    """Run examples one after the other, and return what they define."""
+    names = {"__name__": "example"} if names is None else names
+    for example in examples:
+        exec(example.replace("127.0.0.1:9876", cluster.namesrv), names)
+    return names
+
+
 @pytest.mark.parametrize("name", PRINTED)
-def test_a_pages_examples_print_what_it_says(name, capsys):
-    names = {"__name__": "example"}
-    with BlockingCluster(clock=SystemClock()) as cluster:  # people's clocks
-        for block in blocks(name):
-            exec(block.replace("127.0.0.1:9876", cluster.namesrv), names)
-        if name == "how-to/test.md":
-            names["test_order_is_found"](cluster)
+def test_a_pages_examples_print_what_it_says(name, cluster, capsys):
+    names = run(cluster, blocks(name))
+    if name == "how-to/test.md":
+        names["test_order_is_found"](cluster)
     if name == "how-to/idempotent-consumers.md":
         twice = names["Message"]("moves", b"5", keys="order-1")
         names["add"](twice), names["add"](twice)
@@ -46,16 +76,76 @@ def test_a_pages_examples_print_what_it_says(name, capsys):
         names["database"].close()
     if name == "tutorial.md":
         names["database"].close()
+    if name == "transactions.md":
+        assert len(names["paid"]) == 2
+        admin = cluster.admin()
+        for topic, count in {"orders": 2, "flights": 1000}.items():
+            wait_until(lambda: sum(status.max_offset for status in admin.topic_status(topic)) == count)  # noqa: B023
     printed = re.sub(r"[0-9A-F]{32}", "ID", capsys.readouterr().out)
     assert re.sub(r"^\d \d ", "N N ", printed).splitlines() == PRINTED[name]
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
-def test_what_is_not_run_compiles(name):
-    for block in blocks(name):
-        compile(block, name, "exec")
+def test_clients_have_namespaces_and_offsets_in_a_store_of_ones_own(cluster, capsys):
+    namespaces, own_offsets = blocks("clients.md")
+    names = run(cluster, [namespaces])
+    with names["producer"] as producer:
+        producer.send(Message("orders", b"of a namespace"))
+    assert "shop%orders" in cluster.admin().topics()
+    cluster.producer().send(Message("orders", b"a book"))
+
+    printed = []
+
+    def end():
+        try:
+            wait_until(lambda: printed.append(capsys.readouterr().out) or "a book\n" in printed)
+        finally:
+            names["consumer"].stop()
+
+    with ThreadPoolExecutor() as threads:
+        ending = threads.submit(end)
+        run(cluster, [own_offsets], names)  # until it is stopped
+        ending.result()
+    with sqlite3.connect("billing.db") as database:
+        offsets = "SELECT sum(next_offset) FROM offsets WHERE topic = 'orders'"
+        assert database.execute(offsets).fetchone() == (1,)
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("group", "chosen"),
+    {
+        "audit": ["new 7 EU", "paid 3 EU", "paid 9 CH", "refunded 9 US"],
+        "till": ["paid 3 EU", "paid 9 CH", "refunded 9 US"],
+        "customs": ["new 7 EU", "refunded 9 US"],
+    }.items(),
+)
+def test_filters_choose_by_tag_and_by_properties(cluster, capsys, group, chosen):
+    names = run(cluster, blocks("filters.md"))
+    for tags, price, region in (("new", 7, "EU"), ("paid", 3, "EU"), ("refunded", 9, "US"), ("paid", 9, "CH")):
+        properties = {"price": str(price), "region": region}
+        cluster.producer().send(Message("orders", b"an order", tags=tags, properties=properties))
+    lines = []
+    with names[group]:
+        wait_until(lambda: lines.extend(capsys.readouterr().out.splitlines()) or len(lines) >= len(chosen))
+    assert sorted(lines) == chosen
+
+
+def test_security_connects_by_tls(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    certificate, key = Authority(tmp_path).issue("server")
+    (example,) = blocks("security.md")
+    server = ServerTlsConfig(certificate=certificate, key=key, mode=TlsMode.ENFORCING)
+    trusting = ConnectionConfig(tls=TlsConfig(authority="authority.pem"))
+    with BlockingCluster(clock=SystemClock(), tls=server, connections=trusting) as cluster:
+        run(cluster, [example.replace("10.0.0.7:9876", cluster.namesrv)])
+        assert sum(status.max_offset for status in cluster.admin().topic_status("orders")) == 1
+
+
+@pytest.mark.parametrize(("name", "test"), ELSEWHERE.items())
+def test_a_page_that_is_run_elsewhere_is_named_there(name, test):
+    assert f"docs/{name}" in (ROOT / test).read_text()
 
 
 def test_every_page_with_examples_is_known():
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-    assert {page for page in pages if blocks(page)} == {*PRINTED, *ELSEWHERE, *FORMS}
+    assert {page for page in pages if blocks(page)} == {*PRINTED, *HERE, *ELSEWHERE}

@@ -108,7 +108,7 @@ class Metrics:
     to_topic: str = setting("Write windows to this topic, exactly once, as JSON.", "")
     to: str = setting("Write windows to this folder, as Parquet.", "")
     to_prometheus: str = setting("Write the latest window of each topic and tag to this file, as Prometheus text.", "")
-    delivery: str = setting("PendingSend to the topic.", "exactlyOnce")
+    delivery: str = setting("How the topic is written to; `atLeastOnce`, `idempotent` or `exactlyOnce`.", "exactlyOnce")
     stream: Stream = field(default_factory=Stream)
     session: Session = field(default_factory=Session)
 

@@ -1,4 +1,4 @@
-"""Blocking clients of one instance: one loop and one connection to each broker, whoever comes and goes."""
+"""Blocking clients of one instance, or of none: one loop and one connection to each broker, whoever comes and goes."""
 
 import asyncio
 import itertools
@@ -58,15 +58,44 @@ def test_two_groups_are_one_connection_at_the_broker(served, keepers, producer):
         assert len(keepers()) == 1
 
 
-def test_without_an_instance_each_has_its_own(served):
-    heard = threading.Event()
+def test_clients_without_an_instance_share_a_connection(served, keepers):
+    heard = threading.Event(), threading.Event()
     clients = [Consumer(group, served.namesrv) for group in ("one", "two")]
-    for each in clients:
-        each.subscribe("shared", lambda messages: heard.set())
-    with clients[0] as one, clients[1] as two, Admin(served.namesrv) as admin:
-        assert one.client_id != two.client_id
+    for each, told in zip(clients, heard, strict=True):
+        each.subscribe("shared", lambda messages, told=told: told.set())
+    with (
+        Producer("shop", served.namesrv) as producer,
+        clients[0] as one,
+        clients[1] as two,
+        Producer("other", served.namesrv, config=PRODUCING) as named,
+        Admin(served.namesrv) as admin,
+    ):
+        producer.send(Message("shared", b"0"))
+        named.send(Message("shared", b"1"))
+        assert all(each.wait(30) for each in heard)
+        assert one.client_id == two.client_id
         addresses = {admin.consumer_connection(group).connections[0].client_address for group in ("one", "two")}
-        assert len(addresses) == 2
+        addresses.add(admin.producer_connection("shop", "shared").connections[0].client_address)
+        assert len(addresses) == 1
+        [apart] = admin.producer_connection("other", "shared").connections
+        assert apart.client_address not in addresses
+        assert len(keepers()) == 2
+
+
+def test_clients_of_one_group_without_an_instance_are_two_to_brokers(served, keepers):
+    clients = [Consumer("workers", served.namesrv) for _ in range(3)]
+    for each in clients:
+        each.subscribe("shared", lambda messages: None)
+    with clients[0] as one, clients[1] as two, Admin(served.namesrv) as admin:
+        ids = {one.client_id, two.client_id}
+        assert {each.client_id for each in admin.consumer_connection("workers").connections} == ids
+        assert len(ids) == 2
+        with clients[2] as three:
+            assert three.client_id not in ids
+        one.close()
+        with Consumer("workers", served.namesrv) as again:
+            assert again.client_id in ids - {two.client_id}  # which is free now, and has its connection still
+        assert len(keepers()) == 1
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -1,7 +1,7 @@
 """The way from blocking code to the async client behind it: each client has a portal.
 
-A portal has an event loop of its own, or shares that of its instance: its clients share connections then, as async
-ones do. Who turns the loop is said in `turned_loop`. Knows nothing of messages.
+Portals of one instance share an event loop, and so do all that have none: their clients share connections. Who turns
+the loop is said in `turned_loop`. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from pyromq.client.blocking.sigint import shield
 from pyromq.client.blocking.turned_loop import TurnedLoop, as_future, forget_all, give_back, take
+from pyromq.client.cluster.shared_connections import share_on
 from pyromq.errors import NotRunning, UsageError
 
 P = ParamSpec("P")
@@ -56,7 +57,7 @@ class Outcome(concurrent.futures.Future[T]):
 class Portal:
     """Runs async work for blocking callers, from any number of threads. `owner_close` is called at program exit.
 
-    Portals of one `instance` share a loop, others have one each.
+    Portals of one `instance` share a loop, those of none another.
     """
 
     def __init__(self, owner_close: Callable[[], None], instance: str | None = None) -> None:
@@ -64,7 +65,7 @@ class Portal:
         self._instance = instance
         self._turned: TurnedLoop
         self._lock = threading.Lock()  # guards who starts and who closes
-        self._calls: set[asyncio.Future[Any]] | None = None if instance is None else set()  # that are not done
+        self._calls: set[asyncio.Future[Any]] = set()  # that are not done
         self._refusal: str | None = "the client is not running: start it with `with` or start()"
 
     def start(self, start: Callable[[], Awaitable[None]]) -> None:
@@ -73,6 +74,8 @@ class Portal:
             if self._refusal is None:
                 raise UsageError("the client is running already")
             self._turned = take(self._instance, self)
+            if self._instance is None:
+                share_on(self._turned.loop)
             self._refusal = None
             _portals.add(self)
         try:
@@ -82,7 +85,7 @@ class Portal:
             raise
 
     def close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Run the client's own close, and end a loop that was its alone; later calls raise `NotRunning`. Idempotent."""
+        """Run the client's own close, and end a loop that nobody else needs; later calls raise `NotRunning`. Idempotent."""
         with self._lock:
             first = self in _portals
             _portals.discard(self)
@@ -99,8 +102,6 @@ class Portal:
         Raises `UsageError` inside a running event loop, `NotRunning` after `close` and in a forked child.
         """
         self._check()
-        if self._calls is None:
-            return self._turned.run(partial(start, *args, **kwargs))
         return self._turned.run(partial(self._noted, partial(start, *args, **kwargs)))
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -162,8 +163,7 @@ class Portal:
             )
 
     def _noted(self, start: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
-        """Begin a call on a shared loop, which does not end with this client: it is ended by `_shut`."""
-        assert self._calls is not None
+        """Begin a call on the loop, which does not end with this client: it is ended by `_shut`."""
         future = as_future(start(), self._turned.loop)
         self._calls.add(future)
         future.add_done_callback(self._calls.discard)
@@ -177,7 +177,7 @@ class Portal:
         give_back(self._turned, self)
 
     async def _cancel_calls(self) -> None:
-        calls = list(self._calls or ())
+        calls = list(self._calls)
         for each in calls:
             each.cancel()
         await asyncio.gather(*calls, return_exceptions=True)

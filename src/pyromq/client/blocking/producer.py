@@ -1,6 +1,6 @@
 """The blocking producer: the async one behind a `Portal`, with no behaviour of its own.
 
-Its event loop, which the calling threads turn, is its own or that of its instance; threads may share a producer.
+Its event loop, which the calling threads turn, is that of its instance, or of all without one; threads may share it.
 """
 
 from __future__ import annotations

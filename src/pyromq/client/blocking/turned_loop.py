@@ -9,7 +9,7 @@ the whole exchange with a broker. Who turned the loop last keeps it until somebo
                  are read, and leaves it as soon as a caller comes
 
 One thread turns the loop at any time (`_turning` is held by it); all state of the async clients is touched by that
-thread only. Clients of one instance share one such loop. Knows nothing of clients and messages.
+thread only. Clients of one instance share one such loop, as do those of none. Knows nothing of clients and messages.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ TURN_SECONDS = 0.0005  # or when the last turn is so long ago
 
 
 def take(shared_as: str | None, user: object) -> TurnedLoop:
-    """Return a running loop for one more client, which it keeps: the one of this name, or one of its own (None)."""
+    """Return the running loop of this name, or of those without one, for one more client, which it keeps."""
     with _sharing:
-        turned = _shared.get(shared_as) if shared_as is not None else None
+        turned = _shared.get(shared_as)
         if turned is None:
-            turned = TurnedLoop(shared_as)
-            if shared_as is not None:
-                _shared[shared_as] = turned
+            turned = _shared[shared_as] = TurnedLoop(shared_as)
         turned.users.add(user)
         return turned
 
@@ -53,8 +51,7 @@ def give_back(turned: TurnedLoop, user: object) -> None:
         turned.users.discard(user)
         if turned.users:
             return
-        if turned.shared_as is not None:
-            _shared.pop(turned.shared_as, None)
+        _shared.pop(turned.shared_as, None)
     turned.end()
 
 
@@ -352,5 +349,5 @@ def as_future(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop) -> async
     return loop.create_task(awaitable)  # type: ignore[arg-type]  # all others are coroutines
 
 
-_shared: dict[str, TurnedLoop] = {}
+_shared: dict[str | None, TurnedLoop] = {}
 _sharing = threading.Lock()  # guards it, and `users`

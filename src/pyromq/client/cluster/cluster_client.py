@@ -6,8 +6,6 @@ Producers, consumers and admins each have one and ask brokers through it. Sends 
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,7 +14,7 @@ from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
 from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, route_for_new_topic
-from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave
+from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave, new_instance
 from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
@@ -44,8 +42,8 @@ class ClusterClient:
     """Between `start` and `close` a client can ask for routes and connections here.
 
     `announce` gives what heartbeats say, or None for a client that needs none; `answerers` have the answers to
-    what brokers ask. `instance` is part of the client id, and clients of the same one share connections; None gives an
-    id that no other client has. `vip_channel`: what is sent goes to the brokers' ports - 2. `connections` None: as the
+    what brokers ask. `instance` is part of the client id, and clients of the same one share connections; None: see
+    `shared_connections`. `vip_channel`: what is sent goes to the brokers' ports - 2. `connections` None: as the
     environment says. Topics are called as `names` unwraps them.
     """
 
@@ -91,8 +89,9 @@ class ClusterClient:
 
     async def start(self) -> None:
         """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
-        if self._instance is not None:
-            self._shared = join((tuple(self._addresses), self._instance), self._member, self._clock, self._connections)
+        addresses = tuple(self._addresses)
+        self._shared = join(addresses, self._instance, self._member, self._clock, self._connections)
+        if self._shared is not None:
             self._pool = self._shared.pool
             self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
         try:
@@ -101,8 +100,7 @@ class ClusterClient:
             await self._close_pool()
             raise
         self.ip = channel.local_address[0]
-        # Without a name, different for each client of a process, as Java's own instance names are.
-        self.client_id = f"{self.ip}@{self._instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
+        self.client_id = f"{self.ip}@{self._shared.key.instance if self._shared is not None else new_instance()}"
         self.running = True
         self.tasks.start(every(self._heartbeat_seconds, self.heartbeat, self._clock), name="heartbeat")
         if self.name_servers.address_server is not None:

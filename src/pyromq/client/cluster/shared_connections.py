@@ -1,7 +1,8 @@
 """Clients of this process that share a client id: they share connections too, as brokers expect of one client.
 
-Only clients that were given the same `instance` do; every other client is one of its own. Clients on different event
-loops share the id but not the connections; blocking ones of an instance are on one loop.
+Clients that were given the same `instance` do. So do blocking clients that were given none, as long as no two consume,
+or produce, for one group: who finds its group taken begins another nameless instance. Every other client is one of its
+own. Clients on different event loops share the id but not the connections; blocking ones of an instance are on one loop.
 Source: RocketMQ 4.9.8, MQClientManager.
 """
 
@@ -9,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakSet
 
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
@@ -48,23 +52,32 @@ class Member:
     def groups(self) -> set[str]:
         return self.consumer_groups | self.producer_groups
 
-    def check_beside(self, other: Member, instance: str) -> None:
-        """Raise `UsageError` where both consume, or both produce, for one group: brokers could not tell them apart."""
+    def taken_by(self, other: Member) -> tuple[str, str] | None:
+        """Return ("consumer" | "producer", group) where both are such of one group: brokers could not tell them apart."""
         for kind, mine, taken in (
             ("consumer", self.consumer_groups, other.consumer_groups),
             ("producer", self.producer_groups, other.producer_groups),
         ):
             if both := mine & taken:
-                raise UsageError(
-                    f"this process has a {kind} of group {min(both)} with instance {instance!r} already; "
-                    f"give one of the two another {kind.capitalize()}Config.instance"
-                )
+                return kind, min(both)
+        return None
+
+
+class Key(NamedTuple):
+    """What clients have in common that share connections."""
+
+    process: int
+    addresses: tuple[str, ...]  # of the name servers
+    instance: str
+    named: bool  # by the application
+    loop: int
+    kind: tuple[object, ...]  # of connections
 
 
 class SharedConnections:
     """The connections of clients with one id on one event loop; what brokers ask goes to the client it is for."""
 
-    def __init__(self, key: tuple[object, ...], clock: Clock, connections: ConnectionConfig) -> None:
+    def __init__(self, key: Key, clock: Clock, connections: ConnectionConfig) -> None:
         self.key = key
         self.members: list[Member] = []
         self.keeps_fields = False
@@ -88,23 +101,43 @@ class SharedConnections:
         return next((member for member in self.members if group in member.groups), self.members[0])
 
 
+def share_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Let clients on this event loop that were given no instance share connections, too."""
+    _sharing_loops.add(loop)
+
+
 def join(
-    named: tuple[tuple[str, ...], str], member: Member, clock: Clock, connections: ConnectionConfig = PLAIN
-) -> SharedConnections:
+    addresses: tuple[str, ...],
+    instance: str | None,
+    member: Member,
+    clock: Clock,
+    connections: ConnectionConfig = PLAIN,
+) -> SharedConnections | None:
     """Return the shared connections on this event loop, with the client among their members.
 
-    `named` is what is shared by: the name servers, and the name of the instance.
-
+    Clients share that have the same name servers and instance. Without an instance the client joins the first nameless
+    one in which its group is free, on loops where that is so (`share_on`); elsewhere it shares nothing, None.
     Members whose connections are made differently share the id only.
 
     Raises `UsageError` when the process has a client of that instance in the same group already: a second consumer, or
     a second producer. Source: MQClientInstance.registerConsumer, registerProducer.
     """
-    process = (os.getpid(), *named)
-    for shared in _instances.values():
-        for other in shared.members if shared.key[:3] == process else ():
-            member.check_beside(other, named[1])
-    key = (*process, id(asyncio.get_running_loop()), *_kind(connections))
+    loop = asyncio.get_running_loop()
+    if instance is not None:
+        if taken := _taken(member, addresses, instance):
+            kind, group = taken
+            raise UsageError(
+                f"this process has a {kind} of group {group} with instance {instance!r} already; "
+                f"give one of the two another {kind.capitalize()}Config.instance"
+            )
+        named = True
+    elif loop in _sharing_loops:
+        nameless = (key.instance for key in _instances if not key.named and key[0] == os.getpid())
+        free = (name for name in nameless if not _taken(member, addresses, name))
+        instance, named = next(free, None) or new_instance(), False
+    else:
+        return None
+    key = Key(os.getpid(), addresses, instance, named, id(loop), _kind(connections))
     shared = _instances.setdefault(key, SharedConnections(key, clock, connections))
     shared.members.append(member)
     return shared
@@ -116,6 +149,18 @@ async def leave(shared: SharedConnections, member: Member) -> None:
     if not shared.members:
         del _instances[shared.key]
         await shared.pool.close()
+
+
+def new_instance() -> str:
+    """Return a name that no other instance has. Source: RocketMQ 4.9.8, ClientConfig.changeInstanceNameToPID."""
+    return f"{os.getpid()}#{time.monotonic_ns()}"
+
+
+def _taken(member: Member, addresses: tuple[str, ...], instance: str) -> tuple[str, str] | None:
+    """Return what the client is already in an instance of this process, as `Member.taken_by`."""
+    of_instance = (os.getpid(), addresses, instance)
+    others = (other for key, shared in _instances.items() if key[:3] == of_instance for other in shared.members)
+    return next(filter(None, map(member.taken_by, others)), None)
 
 
 def _kind(connections: ConnectionConfig) -> tuple[object, ...]:
@@ -132,4 +177,5 @@ def _group(call: Call) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_instances: dict[tuple[object, ...], SharedConnections] = {}  # of this process: that is what an instance is
+_instances: dict[Key, SharedConnections] = {}  # of this process: that is what an instance is
+_sharing_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()

@@ -65,8 +65,8 @@ class ProducerConfig:
     batch_bytes: int = 32 << 10  # then such a batch goes without waiting longer. Source: RocketMQ 5, ProduceAccumulator
     heartbeat_seconds: float = 30.0  # how often brokers hear that it is there; they forget it after 120 s
     route_refresh_seconds: float = 30.0  # how often it asks name servers for changed routes
-    # Part of the client id; clients of one share connections, and it has one producer of a group. None: blocking clients
-    # of a process share, async ones do not.
+    # Part of the client id; clients of one share connections, and it has one producer of a group. None: blocking
+    # clients of a process share, async ones do not.
     instance: str | None = None
     vip_channel: bool = False  # send to the brokers' ports - 2, which brokers have open that are told to, Java's always
     # TLS, account, hooks around calls; None: as the environment says, see docs/security.md.

@@ -2,15 +2,22 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from pyromq import ConnectionConfig
+from pyromq.client.cluster.shared_connections import Key, Member, SharedConnections
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.producer import AsyncProducer
-from pyromq.errors import NoNameServer, UsageError
+from pyromq.errors import NoNameServer, ResponseCode, UsageError
 from pyromq.message import Message
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import Dispatcher, answers
+from pyromq.remoting.headers import CheckTransaction, ConsumerIdsChanged, PushReplyMessage
+from pyromq.testing import FakeClock
 
 SHARED = ConsumerConfig(instance="shop")
 
@@ -106,3 +113,54 @@ async def test_a_group_has_one_producer_of_an_instance(cluster):
             pass
     async with AsyncProducer("p", cluster.namesrv, config=config) as again:
         await again.send(Message("orders", b"1"))
+
+
+class Answering:
+    """Says who it is to a question about a group, or to one without a group."""
+
+    def __init__(self, code):
+        self.code = code
+
+    @answers(ConsumerIdsChanged)
+    def changed(self, header, call):
+        return Reply(code=self.code)
+
+
+class AnsweringChecks:
+    @answers(CheckTransaction)
+    def check(self, header, call):
+        raise AssertionError("nobody asked")
+
+
+class AnsweringAll(Answering):
+    @answers(PushReplyMessage)
+    def take(self, header, call):
+        return Reply(code=self.code)
+
+
+def consuming(group, *answerers):
+    return Member(lambda: HeartbeatBody("id", consumers=[ConsumerEntry(group)]), Dispatcher(*answerers))
+
+
+def producing(group, *answerers):
+    return Member(lambda: HeartbeatBody("id", producers=[ProducerEntry(group)]), Dispatcher(*answerers))
+
+
+async def test_what_is_asked_of_a_group_goes_to_its_client_that_can_answer_and_to_nobody_else():
+    shared = SharedConnections(Key(1, ("a:1",), "shop", True, 1, ()), FakeClock(), ConnectionConfig())
+    shared.members += [
+        producing("shop", AnsweringChecks()),
+        consuming("other", AnsweringAll(70)),
+        consuming("shop", Answering(71)),
+    ]
+
+    def answer(header):
+        return shared.dispatch(Call(int(header.code), header=header, peer=SimpleNamespace(address="b:2"))).code
+
+    assert answer(ConsumerIdsChanged(consumer_group="shop")) == 71
+    assert answer(ConsumerIdsChanged(consumer_group="other")) == 70
+    assert answer(ConsumerIdsChanged(consumer_group="gone")) == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    reply = {name: "" for name in ("producer_group", "topic", "default_topic", "born_host", "store_host")}
+    numbers = {name: 0 for name in PushReplyMessage.__struct_fields__ if name not in reply and name != "properties"}
+    assert answer(PushReplyMessage(**reply, **numbers)) == 70
+    await shared.pool.close()

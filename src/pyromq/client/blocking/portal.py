@@ -85,7 +85,7 @@ class Portal:
             raise
 
     def close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Run the client's own close, and end a loop that nobody else needs; later calls raise `NotRunning`. Idempotent."""
+        """Run the client's own close, and end a loop nobody else needs; later calls raise `NotRunning`. Idempotent."""
         with self._lock:
             first = self in _portals
             _portals.discard(self)

@@ -2,7 +2,7 @@
 
 Clients that were given the same `instance` do. So do blocking clients that were given none, as long as no two consume,
 or produce, for one group: who finds its group taken begins another nameless instance. Every other client is one of its
-own. Clients on different event loops share the id but not the connections; blocking ones of an instance are on one loop.
+own. Clients on different event loops share the id but not the connections; blocking ones of an instance have one loop.
 Source: RocketMQ 4.9.8, MQClientManager.
 """
 
@@ -53,7 +53,7 @@ class Member:
         return self.consumer_groups | self.producer_groups
 
     def taken_by(self, other: Member) -> tuple[str, str] | None:
-        """Return ("consumer" | "producer", group) where both are such of one group: brokers could not tell them apart."""
+        """Return ("consumer" | "producer", group) where both are that of one group: brokers cannot tell them apart."""
         for kind, mine, taken in (
             ("consumer", self.consumer_groups, other.consumer_groups),
             ("producer", self.producer_groups, other.producer_groups),
@@ -82,23 +82,28 @@ class SharedConnections:
         self.members: list[Member] = []
         self.keeps_fields = False
         self.refusals = Refusals(clock)
+        self._nobody = Dispatcher(refusals=self.refusals)
         self.pool = Pool(self, clock, connections)
 
     def dispatch(self, call: Call) -> Answered | Future[Answered] | Later:
-        return self._member(call).dispatcher.dispatch(call)
+        return self._dispatcher(call).dispatch(call)
 
     def refused(self, error: MQError, call: Call) -> Reply:
-        return self._member(call).dispatcher.refused(error, call)
+        return self._dispatcher(call).refused(error, call)
 
     def failure(self, error: BaseException, call: Call) -> Reply:
-        return self._member(call).dispatcher.failure(error, call)
+        return self._dispatcher(call).failure(error, call)
 
     def dispatch_run(self, calls: list[Call]) -> None:
         """Answer nothing at once: each request is for a member."""
 
-    def _member(self, call: Call) -> Member:
+    def _dispatcher(self, call: Call) -> Dispatcher:
+        """Return that of the client whose group is meant: nobody else may decide a transaction, for one."""
         group = _group(call)
-        return next((member for member in self.members if group in member.groups), self.members[0])
+        for member in self.members:
+            if call.code in member.dispatcher.codes and (group is None or group in member.groups):
+                return member.dispatcher
+        return self._nobody
 
 
 def share_on(loop: asyncio.AbstractEventLoop) -> None:
@@ -144,7 +149,9 @@ def join(
 
 
 async def leave(shared: SharedConnections, member: Member) -> None:
-    """Take the client out; the last one closes the connections."""
+    """Take the client out; the last one closes the connections. Idempotent."""
+    if member not in shared.members:
+        return
     shared.members.remove(member)
     if not shared.members:
         del _instances[shared.key]

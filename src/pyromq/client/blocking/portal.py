@@ -102,7 +102,11 @@ class Portal:
         Raises `UsageError` inside a running event loop, `NotRunning` after `close` and in a forked child.
         """
         self._check()
-        return self._turned.run(partial(self._noted, partial(start, *args, **kwargs)))
+        try:
+            return self._turned.run(partial(self._noted, partial(start, *args, **kwargs)))
+        except asyncio.CancelledError:
+            self._check()  # another thread has closed the client
+            raise
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a plain function gives when it is called on the loop."""

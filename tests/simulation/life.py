@@ -324,7 +324,8 @@ class Life:
             due, key = int(properties["TIMER_OUT_MS"]), properties["UNIQ_KEY"]
             handle = RecallHandle(properties["REAL_TOPIC"], "broker", due, key)
             try:
-                self.parts.timers.cancel(handle, born_address=ADDRESS)
+                for _ in self.parts.timers.cancel(handle, born_address=ADDRESS):
+                    pass
             except StoreNotWritable:
                 raise
             except MQError:

@@ -13,6 +13,7 @@ from tests.seed import seed_of_the_day
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.delays import delivered_timers
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
 from pyromq.broker.delays.timer_delivery import TimerDelivery
@@ -21,10 +22,11 @@ from pyromq.broker.statistics import Statistics
 from pyromq.errors import RecallRefused, StoreCorrupt
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.remoting.recall_handle import RecallHandle
+from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.json_file import JsonFile
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timers import timer_files
+from pyromq.store.timers import timer_bucket, timer_files
 from pyromq.store.timers.growing_file import GrowingFile
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.testing import FakeClock
@@ -35,10 +37,10 @@ DAY = 86_400_000
 class Run:
     """One life of a store with its timers, on a clock that stands still."""
 
-    def __init__(self, config, now_ms=1_700_000_000_000):
+    def __init__(self, config, now_ms=1_700_000_000_000, *, disk=LOCAL_DISK):
         self.config = config
         self.clock = FakeClock(now_ms)
-        self.store = MessageStore(config.store_config, self.clock, store_address=bytes(8))
+        self.store = MessageStore(config.store_config, self.clock, store_address=bytes(8), disk=disk)
         self.store.open()
         self.timers = TimerDelivery(
             self.store,
@@ -59,7 +61,16 @@ class Run:
         return message
 
     def cancel(self, due_ms, key):
-        self.timers.cancel(RecallHandle("orders", "broker-a", due_ms, key), born_address=bytes(8))
+        for _ in self.cancelling(due_ms, key):
+            pass
+
+    def cancelling(self, due_ms, key):
+        """The steps of a cancel."""
+        return self.timers.cancel(RecallHandle("orders", "broker-a", due_ms, key), born_address=bytes(8))
+
+    def catch_up(self):
+        for _ in self.timers.filed.catch_up():
+            pass
 
     def work(self):
         while self.timers.step() == 0:
@@ -122,7 +133,7 @@ def test_what_waits_waits_on_after_a_restart(config, saved, crashed):
     else:
         run.stop()
     again = Run(config, now + DAY)
-    again.timers.filed.catch_up()
+    again.catch_up()
     assert again.timers.filed.pending == {"orders": 50 - 1 - len(before)}
     again.work()
     assert again.keys() == [f"K{number:02}" for number in range(50) if number != 7]
@@ -271,7 +282,7 @@ def test_a_stop_in_the_middle_of_recovery_does_no_harm(config, monkeypatch):
     run.work()
     copy = killed(config)
     run.crash()
-    monkeypatch.setattr(filed_timers, "CHECKED_RECORDS", 2)
+    monkeypatch.setattr(delivered_timers, "CHECKED_RECORDS", 2)
     for _ in range(3):
         again = Run(copy, now + 1010)
         again.timers.step()
@@ -446,7 +457,10 @@ class Schedule:
         key = self.random.choice(open_keys)
         self.doubtful.add(key)
         try:
-            self.run.cancel(self.confirmed[key], key)
+            for _ in self.run.cancelling(self.confirmed[key], key):
+                self.moment()
+                if self.random.random() < 0.5:
+                    self.run.timers.step()
         except RecallRefused:
             pass
         else:
@@ -520,6 +534,7 @@ def check(wreck):
 def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_cut):
     """500 sends and cancels, cut short at some 40 moments around writes; in small slices, so all is often half done."""
     monkeypatch.setattr(filed_timers, "FOLLOWED_RECORDS", 7)
+    monkeypatch.setattr(timer_bucket, "_AT_ONCE", 9)
     monkeypatch.setattr(filed_timers, "WRITTEN_RECORDS", 5)
     monkeypatch.setattr(filed_timers, "QUIET", 5)
     monkeypatch.setattr(filed_timers, "COPY_BYTES", 8_000)

@@ -12,7 +12,6 @@ from itertools import chain
 from zlib import crc32
 
 from pyromq.broker.delays.timer_delivery import TimerDelivery
-from pyromq.broker.delays.timer_table import TimerTable
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
@@ -55,9 +54,8 @@ class Recalling:
 
     def _cancelled(self, header: RecallMessage, call: Call) -> LongAnswer:
         handle = self._handle(header)
-        yield from _caught_up(self._timers.filed)
         self._confirmation.refuse_if_overloaded()
-        self._timers.cancel(handle, born_address=call.peer.packed_address)
+        yield from self._timers.cancel(handle, born_address=call.peer.packed_address)
         reply = Reply(RecallMessageResponse(message_id=handle.unique_key))
         safe = self._confirmation.when_safe(reply)
         if isinstance(safe, Future):
@@ -100,7 +98,7 @@ class ListingTimers:
         return self._long_answers.give(self._counted(), call)
 
     def _counted(self) -> LongAnswer:
-        yield from _caught_up(self._filed)
+        yield from self._filed.catch_up()
         now = self._clock.now_ms()
         counts = {}
         for number, (topic, count) in enumerate(self._filed.pending.items()):
@@ -115,8 +113,8 @@ class ListingTimers:
         return self._long_answers.give(self._listed(header), call)
 
     def _listed(self, header: ListTimers) -> LongAnswer:
-        yield from _caught_up(self._filed)
         filed = self._filed
+        yield from filed.catch_up()
         wanted = min(max(header.count, 1), MOST_LISTED)
         place = (header.begin_ms, header.after)
         found: list[TimerEntry] = []
@@ -128,18 +126,20 @@ class ListingTimers:
             if looked_through >= LOOKED_THROUGH:
                 return _page(found, (hour * HOUR_MS, -1))
             looked_through += bucket.count
-            places = yield from self._places(bucket, header.topic, place, most=wanted + 1)
-            for count, (due_ms, number) in enumerate(places, 1):
-                if len(found) == wanted:
-                    return _page(found, place)
-                if not self._is_filed(bucket):
-                    break
-                place = (due_ms, number)
-                if (entry := self._entry(bucket, number, header.topic)) is not None:
-                    found.append(entry)
-                if not count % MESSAGES_AT_ONCE:
-                    yield None
-            filed.rest(bucket)
+            try:
+                places = yield from self._places(bucket, header.topic, place, most=wanted + 1)
+                for count, (due_ms, number) in enumerate(places, 1):
+                    if len(found) == wanted:
+                        return _page(found, place)
+                    if not filed.holds(bucket):
+                        break
+                    place = (due_ms, number)
+                    if (entry := self._entry(bucket, number, header.topic)) is not None:
+                        found.append(entry)
+                    if not count % MESSAGES_AT_ONCE:
+                        yield None
+            finally:
+                filed.rest(bucket)
         return _page(found, None)
 
     def _places(
@@ -150,13 +150,9 @@ class ListingTimers:
         for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
             first = nsmallest(most, chain(first, (each for each in places if each > after)))
             yield None
-            if not self._is_filed(bucket):
+            if not self._filed.holds(bucket):
                 return []
         return first
-
-    def _is_filed(self, bucket: TimerBucket) -> bool:
-        """Whether the bucket is still there: one of which all have left is dropped, and its files are."""
-        return self._filed.buckets.get(bucket.hour) is bucket
 
     def _entry(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
         """Return what is told of a message; None for one of another topic, or a damaged one."""
@@ -180,12 +176,6 @@ class ListingTimers:
             properties.get(Property.KEYS),
             properties.get(Property.TAGS),
         )
-
-
-def _caught_up(filed: TimerTable) -> Generator[None]:
-    """File what is not filed yet, as the broker does anyway, with others between. Usually there is nothing."""
-    while not filed.follow():
-        yield None
 
 
 def _page(timers: list[TimerEntry], after: tuple[int, int] | None) -> Reply:

@@ -7,7 +7,7 @@ the due times near now. `step` says when it wants to run next; `alarm` rings whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -116,19 +116,24 @@ class TimerDelivery:
         self.intake.urgent_ms = min(due_ms, now_ms + LIST_MS)
         self.alarm.ring_within((self.intake.urgent_ms - now_ms) / 1000)
 
-    def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
-        """Cancel what waits for the handle's time under its key; the record that says so is stored then.
+    def cancel(self, handle: RecallHandle, *, born_address: bytes) -> Iterator[None]:
+        """Cancel what waits for the handle's time under its key; the record that says so is stored by the end.
 
-        Raises `RecallRefused` where nothing waits there, `StoreNotWritable`.
+        Yields where others may have a turn. Raises `RecallRefused` where nothing waits there, `StoreNotWritable`.
         """
-        self.filed.catch_up()
-        if not self.filed.waiting(handle.topic, handle.due_ms, handle.unique_key.encode()):
+        yield from self.filed.catch_up()
+        for found in self.filed.waiting(handle.topic, handle.due_ms, handle.unique_key.encode()):
+            if found is not None:
+                break
+            yield
+        else:
             raise RecallRefused(
                 f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was delivered,"
                 " or cancelled before"
             )
+        # No turn of others is between: it waits, and `step` delivers nothing before it has followed.
         self._put_message.put_record(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
-        self.filed.catch_up()
+        yield from self.filed.catch_up()
 
     def unsaved(self) -> Callable[[], None] | None:
         """Return what writes progress that may be written by now, in any thread; None if there is nothing new."""
@@ -183,6 +188,8 @@ class TimerDelivery:
 
     def _list(self, bucket: TimerBucket) -> bool:
         """Read due times of one bucket; True if none is left."""
+        if not bucket.learn_finished():
+            return False
         for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES):
             if due_ms // HOUR_MS != bucket.hour:  # only damage says so
                 due_ms = self.filed.due_of_damaged(bucket, number)

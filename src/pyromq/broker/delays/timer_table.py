@@ -8,21 +8,21 @@ Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
+from pyromq.broker.delays.delivered_timers import Delivered, delivered_timers
 from pyromq.broker.delays.timer_intake import TimerIntake
-from pyromq.broker.delays.timer_records import Ticket, delivered_from, read_parked
+from pyromq.broker.delays.timer_records import Ticket, read_parked
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Buffer, decode
+from pyromq.record import Buffer
 from pyromq.store.message_store import MessageStore
+from pyromq.store.timers.kept_hours import KeptHours
 from pyromq.store.timers.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
 from pyromq.store.timers.timer_files import Snapshot, TimerFiles
 from pyromq.store.timers.timer_proof import MISFIT, fits, sound
@@ -31,8 +31,9 @@ logger = logger_of(__name__)
 
 # Each of these takes about 3 ms, after which others get their turn.
 FOLLOWED_RECORDS = 1_000
-CHECKED_RECORDS = 4_000
 WRITTEN_RECORDS = 4_000
+
+CANCEL_EFFORT = 20  # of following: a message that is cancelled takes as long as so many that are filed
 
 FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
@@ -53,9 +54,9 @@ class TimerTable:
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # by hour, counted from 1970
         self.moved = 0  # queue offset, in the timer topic, of the next message to file
-        self._unchecked: Iterator[tuple[int, memoryview]] | None = (
-            None  # after a crash: what was stored since the checkpoint
-        )
+        self._cancelling: Iterator[int] | None = None  # at `moved`, in the middle of a cancel: what is left of it
+        self._unchecked: Iterator[Delivered | None] | None = None  # after a crash: what left since the checkpoint
+        self._kept = KeptHours()
         self._loaded = False
         self._news = False  # since the last snapshot
         self._snapshot: Snapshot | None = None
@@ -82,15 +83,9 @@ class TimerTable:
             logger.error("timers are filed up to %d; the log has those from %d to %d", saved.moved, first, end)
         start = max(saved.log_end, store.min_log_offset)
         if (self.buckets or self.moved < end) and start < store.max_log_offset:
-            self._unchecked = self._stored_before(start, store.max_log_offset)
+            self._unchecked = delivered_timers(store.records_from(start), store.max_log_offset, self.buckets)
         self._moved_before = self.moved
         self._loaded = True
-
-    def _stored_before(self, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        for log_offset, record in self._store.records_from(start):
-            yield log_offset, record
-            if log_offset + len(record) >= end:
-                return
 
     def parked(self, message: StoredMessage, ticket: Ticket) -> None:
         """Take a message that is in the timer topic now. Called for every one, so many are filed in one go."""
@@ -118,21 +113,28 @@ class TimerTable:
         """Do some of what is left to do after a crash; True if nothing is."""
         return self._move(FOLLOWED_RECORDS) and self._check()
 
-    def catch_up(self) -> None:
-        """Do all that is left to do. For questions, which are rare; usually there is nothing."""
+    def catch_up(self) -> Iterator[None]:
+        """Do all that is left to do, with others between. For questions; usually there is nothing."""
         while not self.follow():
-            pass
+            yield
 
-    def _move(self, count: int) -> bool:
-        """File up to so many messages from the timer topic; True if none is left."""
+    def _move(self, effort: int) -> bool:
+        """File messages from the timer topic, with the effort that so many take; True if none is left."""
         self.file_recent()
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.moved < end:
-            records = self._store.records(TIMER_TOPIC, 0, self.moved, count)
-            for queue_offset, (_, record) in enumerate(records, self.moved):
-                self._take(record, queue_offset)
+            records = self._store.records(TIMER_TOPIC, 0, self.moved, effort)
+            for _, record in records:
+                if self._cancelling is None:
+                    self._take(record, self.moved)
+                effort = self._cancel_some(effort - 1)
+                if self._cancelling is not None:
+                    break
+                self.moved += 1
+                if effort <= 0:
+                    break
             self._file(self._followed)
-            self.moved = self.moved + len(records) if records else end
+            self.moved = self.moved if records else end
             self._news = True
         return self.moved >= end
 
@@ -147,55 +149,70 @@ class TimerTable:
             return
         if is_cancel:
             self._file(self._followed)
-            for bucket, number in self.waiting(topic_name, due_ms, unique_key):
-                self._files.finish(bucket, number, topic_name)
+            self._cancelling = self._cancel(topic_name, due_ms, unique_key)
             return
         ticket = b"", due_ms, crc32(unique_key), topic_name
         if not self._followed.add(queue_offset, log_offset, len(record), ticket):
             self._file(self._followed)
 
-    def _check(self) -> bool:
-        """Note what the log shows delivered since the checkpoint."""
-        if self._unchecked is None:
-            return True
-        records = list(islice(self._unchecked, CHECKED_RECORDS))
-        for at, record in records:
-            try:
-                if (log_offset := delivered_from(record)) is not None:
-                    self._note_delivered(record, log_offset)
-            except (StoreCorrupt, struct.error) as error:
-                logger.warning("the record at log offset %d is damaged: %s", at, error)
-        if not records:
-            self._unchecked = None
-        return not records
+    def _cancel(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[int]:
+        """Let the messages that a cancel means wait no more; yield the effort of each step."""
+        for found in self.waiting(topic, due_ms, unique_key):
+            if found is not None:
+                self._files.finish(*found, topic)
+            yield FOLLOWED_RECORDS if found is None else CANCEL_EFFORT
 
-    def _note_delivered(self, record: memoryview, log_offset: int) -> None:
-        message = decode(record)
-        due = message.properties.get(Property.TIMER_OUT_MS, "")
-        bucket = self.buckets.get(int(due) // HOUR_MS) if due.isdecimal() else None
-        number = bucket.number_at(log_offset) if bucket is not None else None
-        if bucket is not None and number is not None:
-            self.finish(bucket, number, message.topic)
+    def _cancel_some(self, effort: int) -> int:
+        """Go on with what is being cancelled, if anything is; return the effort that is left."""
+        cancelling, self._cancelling = self._cancelling, None
+        for spent in cancelling or ():
+            effort -= spent
+            if effort <= 0:
+                self._cancelling = cancelling
+                break
+        return effort
+
+    def _check(self) -> bool:
+        """Note some of what the log shows delivered since the checkpoint; True if that is all."""
+        for found in self._unchecked or ():
+            if found is None:
+                return False
+            self.finish(*found)
+            self.rest(found[0])
+        self._unchecked = None
+        return True
 
     # -- what is filed
 
-    def waiting(self, topic: str, due_ms: int, unique_key: bytes) -> list[tuple[TimerBucket, int]]:
-        """Return the messages that wait for that time under that key: several, if sending one was repeated."""
+    def waiting(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[tuple[TimerBucket, int] | None]:
+        """Yield the messages that wait for that time under that key: several, if sending one was repeated.
+
+        Yields None where others may have a turn.
+        """
         bucket = self.buckets.get(due_ms // HOUR_MS)
         if bucket is None:
-            return []
-        meant = []
-        for number in bucket.waiting(due_ms, crc32(unique_key)):
-            try:
-                properties = self.message(bucket, number).properties
-            except StoreCorrupt as error:
-                logger.warning("timer %d of those due at %d cannot be cancelled: %s", number, due_ms, error)
-                continue
-            key = properties.get(Property.UNIQUE_KEY, "")
-            if key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic:
-                meant.append((bucket, number))
-        self.rest(bucket)
-        return meant
+            return
+        try:
+            for number in bucket.waiting(due_ms, crc32(unique_key)):
+                is_meant = number is not None and self._is_meant(bucket, number, topic, unique_key)
+                yield (bucket, number) if number is not None and is_meant else None
+                if not self.holds(bucket):
+                    return
+        finally:
+            self.rest(bucket)
+
+    def _is_meant(self, bucket: TimerBucket, number: int, topic: str, unique_key: bytes) -> bool:
+        try:
+            properties = self.message(bucket, number).properties
+        except StoreCorrupt as error:
+            logger.warning("timer %d of those due in hour %d cannot be cancelled: %s", number, bucket.hour, error)
+            return False
+        key = properties.get(Property.UNIQUE_KEY, "")
+        return key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic
+
+    def holds(self, bucket: TimerBucket) -> bool:
+        """Whether the bucket is still there: one of which all have left is dropped, and its files are."""
+        return self.buckets.get(bucket.hour) is bucket
 
     def open(self, due_ms: int, number: int) -> tuple[TimerBucket, StoredMessage] | None:
         """Return bucket and message of what waits for that time; None for one that does not wait any more.
@@ -259,9 +276,11 @@ class TimerTable:
         self._news = True
 
     def rest(self, bucket: TimerBucket) -> None:
-        """Keep nothing in memory, and no file open, of a bucket whose time is far."""
-        if bucket.hour > self.near:
+        """Let go of a bucket that was asked about, if its time is far. Of a few it is remembered what was read."""
+        if not self.holds(bucket):
             bucket.release()
+        elif bucket.hour > self.near:
+            self._kept.keep(bucket, near=self.near)
 
     # -- on disk
 

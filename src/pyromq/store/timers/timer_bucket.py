@@ -24,6 +24,7 @@ from __future__ import annotations
 import struct
 from binascii import crc_hqx
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
 from pyromq.store.timers.bucket_tail import BucketTail
 from pyromq.store.timers.growing_file import GrowingFile
+from pyromq.store.timers.key_hashes import KeyHashes
 
 logger = logger_of(__name__)
 
@@ -44,9 +46,10 @@ UNKNOWN_MS = -1  # due time of a damaged entry
 _ENTRY = struct.Struct(">qIIqHHIi")
 _CHECKSUM_AT, _REST_AT = 24, 26
 _DUE_AND_KEY = struct.Struct(">qI")
+_KEY = struct.Struct(">8xI24x")
 _ALL_BITS = 0xFFFFFFFF
-_READ_ENTRIES = 16_384  # at a time when all are looked through
-_LISTED_ENTRIES = 4_096  # ... and others get their turn in between: two milliseconds
+_LOOKED_AT = 512  # entries, one by one, before others get their turn
+_AT_ONCE = 4_096  # entries, or marks of what is finished, before others get their turn: two milliseconds
 
 
 class TimerEntry(NamedTuple):
@@ -80,14 +83,24 @@ class BucketSizes(NamedTuple):
     done: int = 0
 
 
+@dataclass(slots=True)
+class _Learning:
+    """Who is known not to wait any more, by the marks before `position`; as many of these say nothing new."""
+
+    flags: bytearray = field(default_factory=bytearray)
+    spoiled: int = 0
+    position: int = 0
+
+
 class TimerBucket(BucketTail):
     """One hour, counted from 1970. `count` messages came into it, `pending` of them wait.
 
-    The records of the first `copied` are in its file.
+    The records of the first `copied` are in its file. What is in files only is read when somebody asks, in steps that
+    all who ask share; what is known then stays in memory until `release`.
     """
 
     __slots__ = (
-        *("_disk", "_done", "_entries", "_marks", "_records", "_spoiled"),
+        *("_disk", "_done", "_entries", "_keys", "_learning", "_marks", "_records", "_spoiled"),
         *("copied", "hour", "listed", "name"),
     )
 
@@ -115,6 +128,8 @@ class TimerBucket(BucketTail):
         self.copied = self.count
         self.needed_from = None
         self.finished = None  # else by number: 1 for one that does not wait any more
+        self._learning: _Learning | None = None
+        self._keys: KeyHashes | None = None
 
     def resume(self, copied: int) -> None:
         """Go on where only the records of so many messages were copied. Raises `StoreCorrupt`, `OSError`."""
@@ -188,11 +203,11 @@ class TimerBucket(BucketTail):
 
         They come in order of arrival, as many as are among some thousand entries: often none. More may come meanwhile.
         """
-        for first in range(0, self.count, _LISTED_ENTRIES):
-            for _ in self.learn_finished():
+        for first in range(0, self.count, _AT_ONCE):
+            while not self.learn_finished():
                 yield []
             flags = self._flags()
-            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _LISTED_ENTRIES)), first)
+            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _AT_ONCE)), first)
             yield [
                 (due_ms, number)
                 for number, (due_ms, _, topic, *_) in fields
@@ -207,19 +222,24 @@ class TimerBucket(BucketTail):
                 entry = content[start : start + ENTRY_BYTES]
                 yield _DUE_AND_KEY.unpack_from(entry)[0] if _is_whole(entry) else UNKNOWN_MS, number
 
-    def waiting(self, due_ms: int, key_hash: int) -> list[int]:
-        """Return the numbers of those that wait for that time with a unique key of that hash."""
+    def waiting(self, due_ms: int, key_hash: int) -> Iterator[int | None]:
+        """Yield the number of each that waits for that time with a unique key of that hash.
+
+        Yields None after some milliseconds without one. Others may come, leave and be released meanwhile.
+        """
         wanted = _DUE_AND_KEY.pack(due_ms, key_hash)
-        found = []
-        for first in range(0, self.count, _READ_ENTRIES):
-            content = self._content(first, _READ_ENTRIES)
-            place = content.find(wanted)
-            while place >= 0:
-                number, beside = divmod(place, ENTRY_BYTES)
-                if not beside and not self._flags()[first + number]:
-                    found.append(first + number)
-                place = content.find(wanted, place + 1)
-        return found
+        while not (self.learn_finished() and self.learn_keys()):
+            yield None
+        assert self._keys is not None
+        for looked_at, number in enumerate(self._keys.numbers(key_hash), 1):
+            if not self._flags()[number] and self._content(number, 1).startswith(wanted):
+                yield number
+            elif not looked_at % _LOOKED_AT:
+                yield None
+            else:
+                continue
+            while not self.learn_finished():
+                yield None
 
     def number_at(self, log_offset: int) -> int | None:
         """Return the number of the message whose record begins there in the log; None if it is not here."""
@@ -237,11 +257,15 @@ class TimerBucket(BucketTail):
         for file in self.files:
             file.write()
 
-    def release(self) -> None:
-        """Give up all that can be had again from the files."""
-        self.finished = None
+    def close(self) -> None:
+        """Keep no file open."""
         for file in self.files:
             file.release()
+
+    def release(self) -> None:
+        """Give up all that can be had again from the files."""
+        self.finished = self._learning = self._keys = None
+        self.close()
 
     def delete(self) -> None:
         for file in self.files:
@@ -251,32 +275,37 @@ class TimerBucket(BucketTail):
         return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES)
 
     def _flags(self) -> bytearray:
-        for _ in self.learn_finished():
+        while not self.learn_finished():
             pass
         assert self.finished is not None
         return self.finished
 
-    def learn_finished(self) -> Iterator[None]:
-        """Read who does not wait any more, some thousand of them at a time; nothing where that is known.
+    def learn_finished(self) -> bool:
+        """Read of some thousand who does not wait any more; True once that is known of all."""
+        if self.finished is not None:
+            return True
+        known = self._learning = self._learning or _Learning()
+        known.flags += bytes(self.count - len(known.flags))
+        content = self._done.read(known.position, min(self._done.size - known.position, _AT_ONCE * self._marks.size))
+        for place, number, fault in read_finished(content, self.count, is_old=self._marks is _OLD_FINISHED):
+            if fault:
+                logger.warning("%s byte %d is damaged: %s", self._done.path, known.position + place, fault)
+                known.spoiled += 1
+            else:
+                known.spoiled += known.flags[number]
+                known.flags[number] = 1
+        known.position += len(content)
+        if known.position < self._done.size:
+            return False
+        self.finished, self._spoiled, self._learning = known.flags, known.spoiled, None
+        return True
 
-        Others may ask, finish, add and release meanwhile.
-        """
-        flags, spoiled, position = bytearray(), 0, 0
-        while self.finished is None:
-            flags += bytes(self.count - len(flags))
-            if position >= self._done.size:
-                self.finished, self._spoiled = flags, spoiled
-                break
-            content = self._done.read(position, min(self._done.size - position, _LISTED_ENTRIES * self._marks.size))
-            for place, number, fault in read_finished(content, self.count, is_old=self._marks is _OLD_FINISHED):
-                if fault:
-                    logger.warning("%s byte %d is damaged: %s", self._done.path, position + place, fault)
-                    spoiled += 1
-                else:
-                    spoiled += flags[number]
-                    flags[number] = 1
-            position += len(content)
-            yield
+    def learn_keys(self) -> bool:
+        """Read the keys' hashes of some thousand messages; True once all are known."""
+        keys = self._keys = KeyHashes() if self._keys is None else self._keys
+        if len(keys) < self.count:
+            keys.add(key_hash for (key_hash,) in _KEY.iter_unpack(self._content(len(keys), _AT_ONCE)))
+        return len(keys) == self.count
 
 
 def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple[int, int, str]]:

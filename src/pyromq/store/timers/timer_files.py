@@ -201,7 +201,7 @@ class TimerFiles:
                     if bucket.copied == bucket.count:
                         del self.changed[bucket]
                 if bucket.hour > keep:
-                    bucket.release()
+                    bucket.close()
         except OSError as error:
             raise self._not_writable(error) from error
         return not self._round

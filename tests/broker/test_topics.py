@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.broker.peers import a_peer
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.limits import BrokerLimits
@@ -23,8 +24,9 @@ def topics(config, clock, tmp_path):
     return Topics(config, JsonFile(tmp_path / "topics.json"), clock)
 
 
-def send_to(topics, name, *, default_topic="TBW102", asked_queues=4):
-    return topics.for_send(name, default_topic=default_topic, asked_queues=asked_queues, peer_address="127.0.0.1:1")
+def send_to(topics, name, *, default_topic="TBW102", asked_queues=4, peer=None):
+    peer = a_peer() if peer is None else peer
+    return topics.for_send(name, default_topic=default_topic, asked_queues=asked_queues, peer=peer)
 
 
 def test_built_in_topics_are_those_of_rocketmq(topics):
@@ -149,3 +151,45 @@ def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_it
     with pytest.raises(LimitReached):
         topics.for_group_retry("%RETRY%h", 1)
     topics.for_group_retry("rmq_sys_half_runs", 1)
+
+
+def test_a_connection_has_its_share_of_topics_created(topics, config):
+    config.limits = BrokerLimits(topics=len(topics) + 100)
+    greedy, other = a_peer(), a_peer()
+    for number in range(9):
+        send_to(topics, f"greedy-{number}", peer=greedy)
+    topics.for_group_retry("%RETRY%greedy", 1, sender=greedy)
+    share = r"10 new topics of this connection are its share; create fewer, or have maxTopics raised, which is 108"
+    with pytest.raises(LimitReached, match=share):
+        send_to(topics, "greedy-9", peer=greedy)
+    with pytest.raises(LimitReached, match=share):
+        topics.for_group_retry("%RETRY%more", 1, sender=greedy)
+    assert topics.find("greedy-9") is None
+    assert send_to(topics, "greedy-1", peer=greedy) is topics.find("greedy-1")
+    topics.for_group_retry("%RETRY%more", 1)  # nobody's share: there is a group of that name
+    topics.put(TopicConfig(name="greedy-9"))  # an administrator's
+    for number in range(8):
+        send_to(topics, f"other-{number}", peer=other)
+    with pytest.raises(LimitReached):
+        send_to(topics, "other-8", peer=other)
+
+
+def test_everybody_may_have_one_topic_created_and_what_ended_is_forgotten(topics, config):
+    config.limits = BrokerLimits(topics=len(topics) + 5)
+    for number in range(5):
+        peer = a_peer()
+        assert send_to(topics, f"t-{number}", peer=peer) is not None
+        with pytest.raises(LimitReached):
+            send_to(topics, "more", peer=peer)
+        peer.close("the test ends")
+    assert len(topics._creations) == 0
+
+
+def test_what_is_refused_for_another_reason_counts_against_nobody(topics, config):
+    config.limits = BrokerLimits(topics=len(topics) + 20)
+    peer = a_peer()
+    for number in range(20):
+        with pytest.raises(TopicNotFound):
+            send_to(topics, f"t-{number}", default_topic="none", peer=peer)
+    send_to(topics, "one", peer=peer)
+    send_to(topics, "two", peer=peer)

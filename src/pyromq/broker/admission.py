@@ -76,10 +76,10 @@ class Admission:
                 header.topic,
                 default_topic=header.default_topic,
                 asked_queues=header.default_topic_queue_count,
-                peer_address=call.peer.address,
+                peer=call.peer,
                 sys_flag=sys_flag,
             )
         except TopicNotFound:
             if not is_retry:
                 raise
-            return self._topics.for_group_retry(header.topic, 1, sys_flag=sys_flag)
+            return self._topics.for_group_retry(header.topic, 1, sys_flag=sys_flag, sender=call.peer)

@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.creations import Creations
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, LimitReached, TopicNotFound
 from pyromq.logs import logger_of
@@ -35,6 +36,7 @@ from pyromq.names import (
 )
 from pyromq.remoting.bodies import FILE, DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
+from pyromq.remoting.exchange import Exchange
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 
@@ -75,6 +77,7 @@ class Topics:
         self._saving = TableFile(file, _encoded, run_soon)
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
+        self._creations = Creations("topics", "maxTopics")  # by senders
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
         self.leaving: set[str] = set()  # whoever deletes takes the name out when all of the topic is gone
@@ -150,11 +153,12 @@ class Topics:
         return self._save(name, after=after)
 
     def for_send(
-        self, name: str, *, default_topic: str, asked_queues: int, peer_address: str, sys_flag: int = 0
+        self, name: str, *, default_topic: str, asked_queues: int, peer: Exchange, sys_flag: int = 0
     ) -> TopicConfig:
         """Return the topic's settings; creates it after the pattern of `default_topic` where that is allowed.
 
-        Raises `TopicNotFound`. Source: TopicConfigManager.createTopicInSendMessageMethod.
+        Raises `TopicNotFound`, and `LimitReached` where there are too many, or the peer has had its share of them
+        created. Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
         if (topic := self._table.get(name)) is not None:
             return topic
@@ -172,9 +176,16 @@ class Topics:
             filter_type=pattern.filter_type,
             sys_flag=sys_flag,
         )
-        self.put(topic, Change.AUTOMATIC)
-        logger.info("topic %s created with %d queues for %s", name, queues, peer_address)
+        self._create(topic, peer)
+        logger.info("topic %s created with %d queues for %s", name, queues, peer.address)
         return topic
+
+    def _create(self, topic: TopicConfig, peer: Exchange | None) -> None:
+        """Create a topic because it was named, by a sender if there is a `peer`."""
+        self._check_room(topic)
+        if peer is not None:
+            self._creations.note(peer, len(self._table), self._config.limits.topics)
+        self.put(topic, Change.AUTOMATIC)
 
     def _refuse_leaving(self, name: str) -> None:
         if name in self.leaving:
@@ -192,8 +203,13 @@ class Topics:
             return queue_id
         return queue_id % (min(topic.read_queues, topic.write_queues) or topic.read_queues or queue_id + 1)
 
-    def for_group_retry(self, name: str, queue_count: int, *, sys_flag: int = 0) -> TopicConfig:
-        """Return a group's retry or dead-letter topic; creates it with that many queues when absent."""
+    def for_group_retry(
+        self, name: str, queue_count: int, *, sys_flag: int = 0, sender: Exchange | None = None
+    ) -> TopicConfig:
+        """Return a group's retry or dead-letter topic; creates it with that many queues when absent.
+
+        If a sender named it, and nobody else, it counts against the share of that one. Raises `LimitReached`.
+        """
         if (topic := self._table.get(name)) is not None:
             return topic
         self._refuse_leaving(name)
@@ -204,7 +220,7 @@ class Topics:
             permission=int(_READ_WRITE),
             sys_flag=sys_flag,
         )
-        self.put(topic, Change.AUTOMATIC)
+        self._create(topic, sender)
         return topic
 
     def order(self, names: frozenset[str]) -> None:

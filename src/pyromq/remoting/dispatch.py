@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from pyromq.clock import SystemClock
-from pyromq.errors import LimitReached, MQError, ProtocolError, ResponseCode
+from pyromq.errors import MQError, ProtocolError, ResponseCode
 from pyromq.excerpt import bounded
 from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.guard import Guard
@@ -125,9 +125,7 @@ class Dispatcher:
 
     def refused(self, error: MQError, call: Call) -> Reply:
         """Return the answer that tells a peer about an error; a limit that is reached is counted and logged."""
-        if isinstance(error, LimitReached):
-            address = call.peer.address
-            self.refusals.note(error.setting, address, "request %d of %s is refused: %s", call.code, address, error)
+        self.refusals.note_limit(error, call.code, call.peer.address)
         return refusal(error)
 
     def failure(self, error: BaseException, call: Call, count: int = 1) -> Reply:

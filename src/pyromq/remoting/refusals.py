@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 
 from pyromq.clock import Clock
+from pyromq.errors import LimitReached, MQError
 from pyromq.logs import logger_of
 
 logger = logger_of(__name__)
@@ -57,6 +58,11 @@ class Refusals:
             arguments = (*arguments, self._left_out)
             self._left_out = 0
         logger.log(level, text, *arguments, exc_info=error)
+
+    def note_limit(self, error: MQError, code: int, address: str) -> None:
+        """Count and log the refusal of a request, if it meets a limit."""
+        if isinstance(error, LimitReached):
+            self.note(error.setting, address, "request %d of %s is refused: %s", code, address, error)
 
     def _may_tell(self, address: str) -> bool:
         now = self._clock.monotonic()

@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+from tests.broker.peers import a_peer
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
@@ -10,8 +11,6 @@ from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS, MORE_SYSTEM_GROUPS, ConsumerGroups
 from pyromq.errors import IllegalName, LimitReached
 from pyromq.remoting.bodies import GroupConfig, GroupConfigTable, decode_body, encode_body
-from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import DeleteGroup, SaveGroup
 from pyromq.store.json_file import JsonFile
 from pyromq.testing import FakeClock, SimulatedDisk
@@ -20,10 +19,6 @@ from pyromq.testing import FakeClock, SimulatedDisk
 @pytest.fixture
 def peer():
     return a_peer()
-
-
-def a_peer():
-    return Exchange(Dispatcher(), FakeClock(), address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda *_: None)
 
 
 @pytest.fixture

@@ -567,6 +567,24 @@ async def test_a_new_topic_that_the_disk_does_not_take_is_no_success(creating):
     await caller.ask(header(topic="new"), b"x")
 
 
+async def test_a_connection_has_its_share_of_topics_and_the_next_one_finds_room(config, clock, caller_to):
+    async with Broker(replace(config, limits=BrokerLimits(topics=38)), clock) as broker:
+        caller, other = await caller_to(broker), await caller_to(broker)
+        for number in range(3):
+            await caller.send(f"t{number}")
+        response = await caller.ask(header(topic="more"), b"x", code=2)
+        assert "3 new topics of this connection are its share" in response.remark
+        assert "maxTopics raised, which is 38" in response.remark
+        assert broker.topics.find("more") is None
+        await caller.send("t0")  # what is there already goes on
+        await other.send("more")
+        assert (await caller.body(BrokerState())).table["pyromqRefused.maxTopics"] == "1"
+        await caller.ask(header(SendBatchMessage, topic="batch"), batch((b"a", "")), code=2)
+        burst = [caller.channel.call_soon(header(topic="burst"), b"x", timeout=30) for _ in range(5)]
+        assert [(await each).code for each in burst] == [2] * 5
+        assert (await caller.body(BrokerState())).table["pyromqRefused.maxTopics"] == "7"
+
+
 # -- overload
 
 

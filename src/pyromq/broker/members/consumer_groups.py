@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.members.creations import Creations
+from pyromq.broker.creations import Creations
 from pyromq.clock import Clock
 from pyromq.errors import IllegalName, LimitReached
 from pyromq.names import TOOLS_GROUP, check_group, is_system_group
@@ -53,7 +53,7 @@ class ConsumerGroups:
         self._changes = TableFile(file, _encoded, run_soon)
         self._clock = clock
         self._is_saved = True
-        self._creations = Creations()
+        self._creations = Creations("groups", "maxGroups")
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
 
     def __iter__(self) -> Iterator[GroupConfig]:

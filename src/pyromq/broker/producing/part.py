@@ -18,6 +18,7 @@ def producing(state: SharedState) -> Part:
         topics=state.topics,
         groups=state.groups,
         config=state.config,
+        refusals=state.refusals,
     )
     replying = Replying(
         state.put_message,

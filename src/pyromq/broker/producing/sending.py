@@ -30,6 +30,7 @@ from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
 from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers, answers_runs, refusal
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
+from pyromq.remoting.refusals import Refusals
 from pyromq.store.batch_appends import Shape, members_of
 from pyromq.store.message_store import MessageStore
 
@@ -55,8 +56,10 @@ class Sending:
         topics: Topics,
         groups: ConsumerGroups,
         config: BrokerConfig,
+        refusals: Refusals,
     ) -> None:
         self._put_message = put_message
+        self._refusals = refusals
         self._admission = admission
         self._confirmation = confirmation
         self._store = store
@@ -80,7 +83,7 @@ class Sending:
             message, wait, queue_id, ticket = self._message(header, call)
             self._put(message)
         except MQError as error:
-            return self._refused(error)
+            return self._refused(error, call)
         reply = self._stored(message, wait, queue_id, ticket)
         return self._admission.when_saved(header.topic, reply) if self._unsaved_topics else reply
 
@@ -95,10 +98,10 @@ class Sending:
             try:
                 outcomes.append(self._message(header, call))
             except MQError as error:
-                outcomes.append(self._refused(error))
+                outcomes.append(self._refused(error, call))
         errors = self._put_message.put_each([outcome[0] for outcome in outcomes if type(outcome) is tuple])
         if any(errors):
-            outcomes = self._with_refusals(outcomes, errors)
+            outcomes = self._with_refusals(calls, outcomes, errors)
         replies = [outcome if isinstance(outcome, Reply) else self._stored(*outcome) for outcome in outcomes]
         if self._unsaved_topics:
             when_saved = self._admission.when_saved
@@ -106,17 +109,20 @@ class Sending:
         return replies
 
     def _with_refusals(
-        self, outcomes: list[_Prepared | Reply], errors: Sequence[MQError | None]
+        self, calls: list[Call], outcomes: list[_Prepared | Reply], errors: Sequence[MQError | None]
     ) -> list[_Prepared | Reply]:
         """Put refusals in the place of messages that are not stored."""
         of_messages = iter(errors)
         return [
-            outcome if isinstance(outcome, Reply) or (error := next(of_messages)) is None else self._refused(error)
-            for outcome in outcomes
+            outcome
+            if isinstance(outcome, Reply) or (error := next(of_messages)) is None
+            else self._refused(error, call)
+            for call, outcome in zip(calls, outcomes, strict=True)
         ]
 
-    def _refused(self, error: MQError) -> Reply:
+    def _refused(self, error: MQError, call: Call) -> Reply:
         """Say no; as upstream, with the fields that clients look for in every answer to a send."""
+        self._refusals.note_limit(error, call.code, call.peer.address)
         reply = refusal(error)
         reply.header = SendRefusal(region=self._config.region, trace_on="true")
         return reply
@@ -184,7 +190,7 @@ class Sending:
             shape = self._shape(header, call)
             stored = self._put_members(shape, call.body) or self._put_messages(shape, call.body)
         except MQError as error:
-            return self._refused(error)
+            return self._refused(error, call)
         ids, queue_offset, first_text = stored
         reply = Reply(
             SendMessageResponse(

@@ -1,4 +1,4 @@
-"""How many groups each connection has had created, just by naming them: it gets a share of what is free.
+"""How many topics, or groups, each connection has had created, just by naming them: it gets a share of what is free.
 
 What was created stays when its connection ends; what counts against the share is forgotten then.
 """
@@ -11,9 +11,11 @@ from pyromq.remoting.exchange import Exchange
 
 
 class Creations:
-    """Counts them by connection."""
+    """Counts them by connection: `what`, in the plural, of which `setting` limits the number."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str, setting: str) -> None:
+        self._what = what
+        self._setting = setting
         self._made: dict[Exchange, int] = {}
 
     def __len__(self) -> int:
@@ -27,7 +29,8 @@ class Creations:
         """
         made = self._made.get(peer, 0)
         if made and made >= share(most, in_all - made):
-            raise LimitReached("maxGroups", most, f"{made} new groups of this connection are its share; create fewer")
+            text = f"{made} new {self._what} of this connection are its share; create fewer"
+            raise LimitReached(self._setting, most, text)
         if not made:
             peer.on_close += (self._forget,)
         self._made[peer] = made + 1

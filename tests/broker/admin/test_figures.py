@@ -1,7 +1,13 @@
 """What every topic and group of a broker comes to, in one answer."""
 
+import threading
+
+import pytest
+
+from pyromq.broker.broker import Broker
 from pyromq.remoting.bodies import GroupConfig, encode_body
 from pyromq.remoting.headers import BrokerFigures, SaveGroup, UpdateConsumerOffset
+from pyromq.store.disk import LocalDisk
 
 
 async def figures(caller):
@@ -34,3 +40,39 @@ async def test_a_groups_lag_is_counted_in_messages_and_in_time(caller, clock):
     (at,) = readers.topics
     assert (at.topic, at.consumed, at.lag, at.delay_ms) == ("orders", 1, 2, 5000)
     assert (readers.members, readers.enabled, readers.differs) == ([], False, False)
+
+
+class ThreadedDisk(LocalDisk):
+    """Notes the threads that load what is not in memory, and how much each time."""
+
+    def __init__(self):
+        self.loads = []
+
+    def load(self, views):
+        self.loads.append((threading.current_thread() is threading.main_thread(), len(views)))
+        super().load(views)
+
+
+@pytest.fixture
+async def cold(config, clock, caller_to, monkeypatch):
+    """A caller of a broker that takes all its messages for ones far back, and its disk."""
+    disk = ThreadedDisk()
+    async with Broker(config, clock, disk=disk) as broker:
+        monkeypatch.setattr(broker.store, "is_cold", lambda log_offset: True)
+        yield await caller_to(broker), disk
+
+
+async def test_records_far_back_are_read_by_a_thread_once(cold, clock):
+    caller, disk = cold
+    await caller.create_topic("orders", queues=2)
+    for queue_id in (0, 1, 1):
+        await caller.send("orders", queue_id=queue_id)
+        await clock.advance(2)
+    await caller.ask(UpdateConsumerOffset(consumer_group="readers", topic="orders", queue_id=1, commit_offset=1))
+    for _ in range(2):
+        topics, groups = await figures(caller)
+        (at,) = groups["readers"].topics
+        assert (at.lag, at.delay_ms) == (2, 6000)
+        assert topics["orders"].last_store_ms == clock.now_ms() - 2000
+    # The last of both queues for the topic; for the group these are known.
+    assert disk.loads == [(False, 2)]

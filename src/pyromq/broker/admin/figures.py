@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
+from typing import TypeVar
 
 from pyromq.broker.admin.consume_stats import subscribes
+from pyromq.broker.consuming.cold_pulls import ColdPulls
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.lags import Lag, Lags
+from pyromq.broker.consuming.store_times import StoreTimes, Unread
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.topics import Topics
@@ -19,10 +23,13 @@ from pyromq.remoting.bodies import (
     TopicConfig,
     TopicFigures,
 )
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerFigures
 from pyromq.store.message_store import MessageStore
+
+T = TypeVar("T")
+Working = Generator[Future[Answered] | None, None, T]  # part of a long answer
 
 
 class Summing:
@@ -36,6 +43,7 @@ class Summing:
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
         connections: Connections,
+        cold_reads: ColdPulls,
         long_answers: LongAnswers,
         clock: Clock,
     ) -> None:
@@ -44,6 +52,9 @@ class Summing:
         self._groups = groups
         self._offsets = offsets
         self._connections = connections
+        self._cold_reads = cold_reads
+        self._times = StoreTimes(store)
+        self._lags = Lags(store, offsets, self._times)
         self._long_answers = long_answers
         self._clock = clock
 
@@ -53,9 +64,10 @@ class Summing:
         return self._long_answers.give(self._figures(), call)
 
     def _figures(self) -> LongAnswer:
+        self._times.begin_round()
         topics = []
         for topic in sorted(self._topics, key=lambda each: each.name):
-            topics.append(self._topic(topic))
+            topics.append((yield from self._topic(topic)))
             yield None
         groups = []
         enabled = {group.name: group.consume_enabled for group in self._groups}
@@ -65,25 +77,29 @@ class Summing:
             groups.append(self._group(name, progress, enabled=enabled.get(name, True)))
         return (yield from in_pieces(FiguresTable(topics=topics, groups=groups)))
 
-    def _topic(self, topic: TopicConfig) -> TopicFigures:
+    def _topic(self, topic: TopicConfig) -> Working[TopicFigures]:
         """Queues that are read no more count as well: what is in them is still there."""
-        name, messages, sent, last_ms = topic.name, 0, 0, 0
+        name, messages, sent = topic.name, 0, 0
+        last: dict[int, int] = {}
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
             end = self._store.max_offset(name, queue_id)
             if end:
                 sent += end
                 messages += end - self._store.min_offset(name, queue_id)
-                last_ms = max(last_ms, self._store.store_time_at(name, queue_id, end - 1) or 0)
+                last[queue_id] = end - 1
+        stored_ms: dict[int, int] = {}
+        yield from self._loaded(self._times.look(name, last, stored_ms))
+        last_ms = max(stored_ms.values(), default=0)
         return TopicFigures(
             name, topic.read_queues, topic.write_queues, topic.permission, topic.order, messages, sent, last_ms
         )
 
-    def _in_topics(self, group: str, names: set[str]) -> Generator[None, None, list[ConsumedTopicFigures]]:
+    def _in_topics(self, group: str, names: set[str]) -> Working[list[ConsumedTopicFigures]]:
         found = []
         for name in sorted(names):
             topic = self._topics.find(name)
             if topic is not None and subscribes(self._connections, group, name):
-                found.append(self._progress(group, topic))
+                found.append((yield from self._progress(group, topic)))
             yield None
         return found
 
@@ -97,17 +113,12 @@ class Summing:
             topics=progress,
         )
 
-    def _progress(self, group: str, topic: TopicConfig) -> ConsumedTopicFigures:
-        consumed, lag, oldest_ms = 0, 0, 0
-        stored = self._offsets.of_topic(group, topic.name)
-        for queue_id in range(topic.read_queues):
-            offset, end = stored.get(queue_id, 0), self._store.max_offset(topic.name, queue_id)
-            consumed += offset
-            if offset < end:
-                first = max(offset, self._store.min_offset(topic.name, queue_id))
-                lag += end - offset
-                next_ms = self._store.store_time_at(topic.name, queue_id, first) or 0
-                if next_ms and (not oldest_ms or next_ms < oldest_ms):
-                    oldest_ms = next_ms
-        delay_ms = max(0, self._clock.now_ms() - oldest_ms) if oldest_ms else 0
-        return ConsumedTopicFigures(topic.name, consumed, lag, delay_ms)
+    def _progress(self, group: str, topic: TopicConfig) -> Working[ConsumedTopicFigures]:
+        lag, stored = Lag(group, topic.name), self._offsets.of_topic(group, topic.name)
+        yield from self._loaded(self._lags.look(lag, topic.read_queues))
+        consumed = sum(stored.get(queue_id, 0) for queue_id in range(topic.read_queues))
+        return ConsumedTopicFigures(topic.name, consumed, lag.count, lag.age_ms(self._clock.now_ms()))
+
+    def _loaded(self, looking: Iterator[Unread]) -> Working[None]:
+        for unread in looking:
+            yield self._cold_reads.when_loaded(unread, Reply) if unread else None

@@ -95,6 +95,7 @@ def _summing(state: SharedState) -> Summing:
         groups=state.groups,
         offsets=state.offsets,
         connections=state.connections,
+        cold_reads=state.cold_reads,
         long_answers=state.long_answers,
         clock=state.clock,
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sized
 
 from pyromq.broker.metrics import families
-from pyromq.broker.metrics.lags import Lags
+from pyromq.broker.metrics.lag_samples import LagSamples
 from pyromq.broker.metrics.reading_labels import reading_labels, truth
 from pyromq.broker.shared_state import SharedState
 from pyromq.metrics.exposition import Exposition, Telling, label_text
@@ -31,7 +31,7 @@ class BrokerMetrics:
         self._exchanges = exchanges
         config = state.config
         self._common = label_text(cluster=config.cluster, node_type="broker", node_id=config.name)
-        self._lags = Lags(
+        self._lags = LagSamples(
             state.store, state.offsets, topics=state.topics, connections=state.connections, clock=state.clock
         )
         self._oldest: tuple[int, int] | None = None  # log offset and store time of the first message kept

@@ -15,6 +15,7 @@ from operator import add, sub
 import msgspec
 
 from pyromq.filter.filter import Filter
+from pyromq.record import FIXED_SIZE
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
@@ -149,6 +150,10 @@ class Reading:
     def is_cold(self, log_offset: int) -> bool:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
         return log_offset < self._log.end - self._resident_bytes
+
+    def head_at(self, log_offset: int) -> list[memoryview]:
+        """Return the bytes of a record's fixed fields, as the log has them, untouched; [] where it has none."""
+        return self._log.stretch(log_offset, log_offset + FIXED_SIZE)
 
     def begin_from(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return where in the log the first message of a queue from that offset on begins; None where there is none."""

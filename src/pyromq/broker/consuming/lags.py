@@ -1,0 +1,49 @@
+"""How far groups are behind, in messages and in time: what Prometheus and consoles are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.store_times import StoreTimes, Unread
+from pyromq.store.message_store import MessageStore
+
+
+@dataclass(slots=True)
+class Lag:
+    """A group in a topic, by queue: how many messages it has not consumed, and since when (ms) the first waits."""
+
+    group: str
+    topic: str
+    counts: dict[int, int] = field(default_factory=dict)
+    stored_ms: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
+
+    def age_ms(self, now_ms: int) -> int:
+        """Return how long the oldest message waits; 0 where none does, or that cannot be told."""
+        return max(0, now_ms - min(self.stored_ms.values(), default=now_ms))
+
+
+class Lags:
+    """Looks at the groups of one broker, for one who asks again and again."""
+
+    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, times: StoreTimes) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._times = times
+
+    def look(self, lag: Lag, queues: int) -> Iterator[Unread]:
+        """Fill in so many queues of a lag; a queue without a stored offset is consumed from its begin."""
+        behind = {}
+        consumed = self._offsets.of_topic(lag.group, lag.topic)
+        for queue_id in range(queues):
+            yield []
+            offset = consumed.get(queue_id, 0)
+            count = lag.counts[queue_id] = max(0, self._store.max_offset(lag.topic, queue_id) - offset)
+            if count:
+                behind[queue_id] = offset
+        yield from self._times.look(lag.topic, behind, lag.stored_ms)

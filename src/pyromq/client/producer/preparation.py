@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import ParamSpec, TypeVar
 
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ProducerConfig
@@ -28,6 +29,9 @@ from pyromq.errors import MQError, UsageError
 from pyromq.message import Message
 from pyromq.message_id import UniqueIds
 from pyromq.record import BatchMember
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Preparation:
@@ -90,12 +94,7 @@ class Preparation:
         if self._names.name:
             more = {**self._names.properties, **(more or {})}
         half_of = self._wire_group if kind is SendKind.HALF else None
-        try:
-            body, sys_flag, text = prepare(message, self._config, self._ids, half_of=half_of, more=more)
-        except MQError as error:
-            if ended is not None:
-                ended(None, error)
-            raise
+        body, sys_flag, text = _telling(ended, prepare, message, self._config, self._ids, half_of=half_of, more=more)
         assert message.message_id is not None
         return PendingSend(
             topic,
@@ -120,13 +119,8 @@ class Preparation:
         if self.hooks is not None:
             send = self._before(SendKind.BATCH, members)
             more, ended = send.added, partial(self.hooks.after, send)
-        try:
-            own = self._names.properties
-            body, ids, text = prepare_batch(members, self._config, self._ids, more=more, own=own)
-        except MQError as error:
-            if ended is not None:
-                ended(None, error)
-            raise
+        own = self._names.properties
+        body, ids, text = _telling(ended, prepare_batch, members, self._config, self._ids, more=more, own=own)
         codes = self._config.retry_codes if choose is None else frozenset()
         pending = PendingSend(topic, ids, 0, body, 0, text, deadline, codes, self._loop.create_future())
         pending.is_batch, pending.choose, pending.ended = True, choose, ended
@@ -138,12 +132,7 @@ class Preparation:
         if self.hooks is not None:
             send = self._before(SendKind.SINGLE, [message])
             more, ended = send.added[0], partial(self.hooks.after, send)
-        try:
-            return prepare_member(message, self._config, self._ids, more), ended
-        except MQError as error:
-            if ended is not None:
-                ended(None, error)
-            raise
+        return _telling(ended, prepare_member, message, self._config, self._ids, more), ended
 
     def batch_properties(self, *, wait_stored: bool) -> bytes:
         """Return the property text of a batch itself."""
@@ -157,3 +146,13 @@ class Preparation:
             if message.message_id is None:
                 message.message_id = self._ids.next()
         return self.hooks.before(kind, messages)
+
+
+def _telling(ended: SendEnded | None, prepare: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
+    """Return what `prepare` makes of these; if it refuses, `ended` is told."""
+    try:
+        return prepare(*arguments, **more)
+    except MQError as error:
+        if ended is not None:
+            ended(None, error)
+        raise

@@ -19,9 +19,18 @@ def test_messages_are_found_by_key_newest_first(cli, served):
     rows = json.loads(cli("message", "find", "message-keys", "--key", "k", "--count", "2", "-o", "json").out)
     assert [row["body"] for row in rows] == ["3", "2"]
     assert cli("message", "find", "message-keys", "--key", "k").lines[0].startswith("message_id ")
-    assert (
-        cli("message", "find", "message-keys", "--key", "other").err == "no message of message-keys has key 'other'\n"
-    )
+
+
+def test_a_key_that_no_message_has_is_an_exit_code_as_an_unknown_id_is(cli, served):
+    offset_id = json.loads(cli("send", "message-none", "hello", "--keys", "k", "-o", "json").out)["offset_message_id"]
+    unknown_id = offset_id[:-8] + "00FFFFFF"
+    assert cli("message", "find", "message-none", "--key", "k").code == 0
+    assert cli("message", "show", unknown_id).code == 1
+
+    none = cli("message", "find", "message-none", "--key", "other")
+    assert (none.code, none.out, none.err) == (1, "", "no message of message-none has key 'other'\n")
+    none = cli("message", "find", "message-none", "--key", "other", "-o", "json")
+    assert (none.code, json.loads(none.out), none.err) == (1, [], "")
 
 
 def test_messages_are_found_by_time_of_storing(cli, served):

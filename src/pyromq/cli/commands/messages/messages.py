@@ -58,8 +58,11 @@ def tracks(message_id: str, topic: str | None, namesrv: str, output: str) -> Non
 @click.option("--end", type=read_time, metavar="TIME", help="Stored up to this time.")
 @namesrv_option
 @output_option
-def find(topic: str, key: str, count: int, begin: int | None, end: int | None, namesrv: str, output: str) -> None:
-    """Find messages of TOPIC by key. Those whose body is damaged are marked."""
+def find(topic: str, key: str, count: int, begin: int | None, end: int | None, namesrv: str, output: str) -> int:
+    """Find messages of TOPIC by key. Those whose body is damaged are marked.
+
+    The exit code is 1 when there is none, as with `message show`; JSON is an empty array then.
+    """
     with Admin(namesrv, connections=connections()) as admin:
         found = admin.query_by_key(topic, key, count, begin_ms=begin or 0, end_ms=end)
     rows = [_record(each) for each in found]
@@ -67,6 +70,7 @@ def find(topic: str, key: str, count: int, begin: int | None, end: int | None, n
         names = ("message_id", "store_time", "broker", "queue", "queue_offset", "tags", "keys", "damaged")
         rows = [{name: row[name] for name in names} for row in rows]
     show_rows(rows, output, empty=f"no message of {topic} has key {key!r}")
+    return 0 if found else 1
 
 
 @message.command()

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from tests.console.conftest import browsing
 
 from pyromq.message import Message

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Pulls that find messages, from the frame to the answer: entries are looked at, records copied once, to be sent.
 
-What is found nowhere, has to wait, lies in an older file of its queue, may come from the disk, or was there before the
-last start: all that is left to the plain path, which also decides, once, whether a consumer may pull and what it wants.
+What is found nowhere, has to wait, or may come from the disk: all that is left to the plain path, which also decides, once,
+whether a consumer may pull and what it wants. Entries that an earlier process wrote are compared with their records here,
+too, as `pyromq.store.queue.entry_proof` does; where one is wrong, or is filtered by, that is done there.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -15,7 +16,7 @@ from libc.string cimport memcpy
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter
 from pyromq.speedups.express cimport Express, Judge, Passed
 from pyromq.speedups.kernels cimport get_u32, get_u64
-from pyromq.speedups.records cimport ENTRY_BYTES, Counter, LogTail, QueueTail
+from pyromq.speedups.records cimport ENTRY_BYTES, Counter, LogTail, QueueTail, is_own_record
 
 DEF ONE_WAY = 2
 DEF COMMIT_OFFSET = 1
@@ -158,8 +159,9 @@ cdef class Pulls(Express):
         cdef LogTail log = self._log
         cdef const char* entries
         cdef int64_t offset, count, limit, max_bytes, max_count, scanned, taken, total, start, size, run_start, run_end, first
-        cdef int64_t base, end
+        cdef int64_t base, end, doubted
         cdef const char* at
+        cdef Py_buffer view
         cdef int64_t values[3]
         cdef char* target
         if not self._reader.read(frame, header) or header.flag & ONE_WAY:
@@ -172,9 +174,10 @@ cdef class Pulls(Express):
         queue = plan.queue
         offset = header.fields[QUEUE_OFFSET].number
         count = header.fields[MAX_COUNT].number
-        if not queue.min_offset <= offset < queue.max_offset or offset < queue.base or offset < queue.doubted_to:
+        if not queue.min_offset <= offset < queue.max_offset or log.at == NULL or count <= 0:
             return False
-        if queue.at == NULL or log.at == NULL or count <= 0:
+        doubted = queue.doubted_to - offset
+        if doubted > 0 and plan.code_count >= 0:
             return False
         limit = min(max(self._scanned, count), queue.max_offset - offset)
         max_bytes, max_count = self._max_bytes, self._max_count
@@ -183,7 +186,17 @@ cdef class Pulls(Express):
             if max_bytes > self._max_bytes:  # a bulk read, which has limits of its own
                 max_bytes, max_count = min(max_bytes, self._bulk_bytes), self._bulk_count
         count = min(count, max_count)
-        entries = queue.at + (offset - queue.base) * ENTRY_BYTES
+        content = None
+        if queue.at != NULL and offset >= queue.base:
+            entries = queue.at + (offset - queue.base) * ENTRY_BYTES
+        else:  # an older file of the queue, or one that nothing was appended to since the start
+            content = queue.content(offset, limit)
+            if content is None:
+                return False
+            PyObject_GetBuffer(content, &view, PyBUF_SIMPLE)
+            entries = <const char*> view.buf
+            limit = view.len // ENTRY_BYTES
+            PyBuffer_Release(&view)  # `content` keeps it
         first = <int64_t> get_u64(entries)
         if first < log.end - self._warm or (first < log.base and not self._has_older(first)):
             return False
@@ -209,6 +222,11 @@ cdef class Pulls(Express):
         size = <int32_t> get_u32(entries + (scanned - 1) * ENTRY_BYTES + 8)
         if first < log.end - self._recent and not self._is_loaded(first, start + size):
             return False
+        for limit in range(min(scanned, doubted)):
+            start = <int64_t> get_u64(entries + limit * ENTRY_BYTES)
+            size = <int32_t> get_u32(entries + limit * ENTRY_BYTES + 8)
+            if not is_own_record(at + (start - base), start, size, header.fields[QUEUE_ID].number, offset + limit):
+                return False
         if header.fields[SYS_FLAG].number & COMMIT_OFFSET:
             self._commit(plan.group, plan.topic, plan.queue_id, header.fields[COMMITTED].number)
         values[0] = offset + scanned

@@ -53,5 +53,8 @@ cdef struct Record:  # with IPv4 addresses; its properties are `properties` and,
     int64_t queue_offset
     int64_t size
 
+cdef bint is_own_record(
+    const char* p, int64_t log_offset, int64_t size, int64_t queue_id, int64_t queue_offset
+) noexcept nogil
 cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_ms) noexcept nogil
 cdef bint tags_code_of(const char* text, const char* tags, const char* end, int64_t* code) noexcept nogil

@@ -12,7 +12,7 @@ from libc.errno cimport EFAULT, EINTR, EINVAL, ENOSPC, ENOSYS, ESPIPE, errno as 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memchr, memcpy
 
-from pyromq.speedups.kernels cimport crc32_of, crc32_setup, java_hash_on, put_u16, put_u32, put_u64
+from pyromq.speedups.kernels cimport crc32_of, crc32_setup, get_u32, get_u64, java_hash_on, put_u16, put_u32, put_u64
 
 cdef extern from "<fcntl.h>" nogil:
     int posix_fallocate(int descriptor, int64_t position, int64_t size)
@@ -94,6 +94,51 @@ cdef class Counter:
         self.times += times
         self.count += count
         self.size += size
+
+
+cdef bint is_own_record(
+    const char* p, int64_t log_offset, int64_t size, int64_t queue_id, int64_t queue_offset
+) noexcept nogil:
+    """Whether the `size` bytes at `p` are the record that an entry speaks of, as far as its head says."""
+    return (
+        size >= FIXED_BYTES
+        and get_u32(p) == <uint32_t> size
+        and get_u32(p + 4) == <uint32_t> MAGIC
+        and <int32_t> get_u32(p + 12) == queue_id
+        and <int64_t> get_u64(p + 20) == queue_offset
+        and <int64_t> get_u64(p + 28) == log_offset
+    )
+
+
+def own_records(entries, memory, int64_t base, int64_t end, int64_t queue_id, int64_t queue_offset):
+    """Return how many of the first entries lead to their own record, all in the log file `memory`, which begins at `base`.
+
+    `queue_offset` is the first one's; the log has its `end`.
+    """
+    cdef Py_buffer view, file
+    cdef const char* entry
+    cdef int64_t start, size
+    cdef Py_ssize_t number = 0, count
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(memory, &file, PyBUF_SIMPLE)
+    except BaseException:
+        PyBuffer_Release(&view)
+        raise
+    count = view.len // ENTRY_BYTES
+    end = min(end, base + file.len)
+    while number < count:
+        entry = <const char*> view.buf + number * ENTRY_BYTES
+        start = <int64_t> get_u64(entry)
+        size = <int32_t> get_u32(entry + 8)
+        if size <= 0 or start < base or start > end - size:
+            break
+        if not is_own_record(<const char*> file.buf + (start - base), start, size, queue_id, queue_offset + number):
+            break
+        number += 1
+    PyBuffer_Release(&file)
+    PyBuffer_Release(&view)
+    return number
 
 
 cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_ms) noexcept nogil:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.filter.wanting import Wanted
 from tests.store.making import TOPIC, fill, opened
 
+from pyromq import speedups
 from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
 from pyromq.record import decode_all
 from pyromq.store import recovery
 from pyromq.store.message_store import MessageStore
-from pyromq.store.queue.consume_queue import ENTRY_BYTES
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry
 
 COUNT = 200  # messages in two queues
 QUEUE = "consumequeue/orders/0/00000000000000000000"
@@ -127,3 +131,44 @@ def test_what_was_compared_once_is_not_compared_again(tmp_path: Path, sent: list
         assert proof.is_due(queue, 0, 32, tags=True)
         fill(store, 2, first=COUNT)
         assert not proof.is_due(queue, COUNT // 2, COUNT, tags=True)
+
+
+@pytest.fixture(scope="module")
+def store_of_many_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
+    with opened(tmp_path_factory.mktemp("store")) as store:
+        fill(store, COUNT)
+        yield store
+
+
+numbers = st.sampled_from([0, 1, -1, 4096, -4096, 1 << 31, -(1 << 40), 1 << 62]) | st.integers(-5000, 50_000)
+
+
+@pytest.mark.skipif(not speedups.is_active, reason="the compiled parts are not active")
+@settings(max_examples=200)
+@given(st.data())
+def test_what_is_compared_quickly_is_compared_as_thoroughly(
+    store_of_many_files: MessageStore, data: st.DataObject
+) -> None:
+    """Entries that are changed in any way, in files of eight of them, with records in files of a dozen."""
+    queue, proof = store_of_many_files._queues.find(TOPIC, 0), store_of_many_files._proof
+    assert queue is not None
+    count = queue.max_offset
+    changes = data.draw(st.dictionaries(st.integers(0, count - 1), st.tuples(numbers, numbers), max_size=3))
+    before = {offset: queue.find(offset) for offset in changes}
+    for offset, (moved, grown) in changes.items():
+        entry = before[offset]
+        assert entry is not None
+        size = data.draw(st.sampled_from([FILLER_SIZE, 90, 91, (entry.size + grown) % (1 << 31), entry.size]))
+        log_offset = (entry.log_offset + moved) % (1 << 63)
+        queue.put(offset, QueueEntry(data.draw(st.sampled_from([entry.log_offset, log_offset])), size, 0))
+    try:
+        first = data.draw(st.integers(0, count - 1))
+        found = proof._plainly_right(queue, first, count)
+        assert 0 <= found <= count - first
+        assert all(proof._is_right(queue, offset) for offset in range(first, first + found))
+        wrong = [offset for offset in range(first, count) if not proof._is_right(queue, offset)]
+        assert list(proof._wrong(queue, first, count, tags=False)) == wrong
+    finally:
+        for offset, entry in before.items():
+            assert entry is not None
+            queue.put(offset, entry)

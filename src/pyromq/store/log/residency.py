@@ -13,6 +13,7 @@ from pyromq.store.log.commit_log import CommitLog
 RECENT_BYTES = 64 << 20  # of the log's end: still in memory, since they were written a moment ago
 _BLOCK_BYTES = 1 << 20
 _TRUSTED_SECONDS = 1.0
+_MOST_ASKED = 64  # blocks for one read: a large one of one queue lies scattered among others' records
 _MOST_BLOCKS = 65_536  # remembered: 64 GiB
 
 
@@ -26,12 +27,15 @@ class Residency:
         self._trusted_until: dict[int, float] = {}  # by number of the block in the log
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether the log from one offset to another is surely in memory; only short stretches are. For every read."""
+        """Whether the log from one offset to another is surely in memory; long stretches never are. For every read."""
         if start >= self._log.end - RECENT_BYTES:
             return True
         first, last = start // _BLOCK_BYTES, (end - 1) // _BLOCK_BYTES
         now = self._monotonic()
-        return self._is_whole(first, now) and (first == last or (last - first == 1 and self._is_whole(last, now)))
+        if first == last:
+            return self._is_whole(first, now)
+        is_short = 0 < last - first < _MOST_ASKED
+        return is_short and all(self._is_whole(block, now) for block in range(first, last + 1))
 
     def _is_whole(self, block: int, now: float) -> bool:
         if self._trusted_until.get(block, 0.0) > now:

@@ -7,14 +7,18 @@ more is passed over from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from pyromq import speedups
 from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import decode, place_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
+
+if speedups.is_active:
+    from pyromq.speedups.records import own_records
 
 logger = logger_of(__name__)
 
@@ -50,14 +54,31 @@ class EntryProof:
         if not self.is_due(queue, first, end, tags=tags):
             return True
         end = min(end, queue.doubted_to)
-        wrong = [
-            offset for offset in range(max(first, queue.min_offset), end) if not self._is_right(queue, offset, tags)
-        ]
+        wrong = list(self._wrong(queue, max(first, queue.min_offset), end, tags=tags))
         for offset in wrong:
             self._mend(queue, offset)
         low, high = self._proven.get((queue, tags), (0, 0))
         self._proven[queue, tags] = (low, end) if low <= first <= high < end else (first, end)
         return not wrong
+
+    def _wrong(self, queue: ConsumeQueue, first: int, end: int, *, tags: bool) -> Iterator[int]:
+        """Yield the queue offsets of the wrong entries among these."""
+        while first < end:
+            if not tags:
+                first += self._plainly_right(queue, first, end)
+            if first < end and not self._is_right(queue, first, tags):
+                yield first
+            first += 1
+
+    def _plainly_right(self, queue: ConsumeQueue, first: int, end: int) -> int:
+        """Return how many of these entries, from the first on, are right, as far as that can be told quickly."""
+        entry = queue.find(first) if speedups.is_active else None
+        segment = None if entry is None else self._log.segment_of(entry.log_offset)
+        content = None if segment is None else queue.content(first, end - first)
+        if segment is None or content is None:
+            return 0
+        base, memory = segment
+        return own_records(content, memory, base, self._log.end, queue.queue_id, first)
 
     def _is_right(self, queue: ConsumeQueue, queue_offset: int, tags: bool = False) -> bool:
         entry = queue.find(queue_offset)

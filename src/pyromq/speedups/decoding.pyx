@@ -9,6 +9,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
 from pyromq.speedups.kernels cimport crc32_of, crc32_setup, get_u16, get_u32, get_u64
@@ -19,7 +20,12 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
     uint32_t PyUnicode_READ(int kind, const void* data, Py_ssize_t index)
 
+cdef extern from "<string.h>" nogil:
+    void* memmem(const void* text, size_t size, const void* wanted, size_t wanted_size)
+
 cdef uint32_t MAGIC = <uint32_t> 0xDAA320A7
+DEF COMPRESSED = 0x1
+DEF MOST_WORDS = 4
 DEF BORN_HOST_IPV6 = 0x10
 DEF STORE_HOST_IPV6 = 0x20
 DEF IPV4_BYTES = 8
@@ -27,6 +33,11 @@ DEF IPV6_BYTES = 20
 DEF LEAST_BYTES = 91  # of a record
 
 crc32_setup()
+
+cdef struct Words:
+    int count
+    const char* at[MOST_WORDS]
+    Py_ssize_t size[MOST_WORDS]
 
 
 cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* record) noexcept nogil:
@@ -115,6 +126,45 @@ cdef class RecordDecoder:
         finally:
             PyBuffer_Release(&view)
 
+    def decode_holding(self, buffer, tuple words, str broker_name):
+        """Return of the records that lie back to back those that hold one of these words, or whose bodies are compressed.
+
+        None where that is left to the plain path: also for more than four words, or an empty one.
+        """
+        cdef Py_buffer view
+        cdef Record record
+        cdef Words wanted
+        cdef Py_ssize_t count = 0, number
+        cdef Py_ssize_t* places
+        cdef list messages = []
+        if not 0 < len(words) <= MOST_WORDS:
+            return None
+        wanted.count = <int> len(words)
+        for number in range(wanted.count):
+            word = <bytes?> words[number]
+            wanted.at[number] = PyBytes_AS_STRING(word)
+            wanted.size[number] = PyBytes_GET_SIZE(word)
+            if wanted.size[number] == 0:
+                return None
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        places = <Py_ssize_t*> malloc((view.len // LEAST_BYTES + 1) * sizeof(Py_ssize_t))
+        try:
+            if places == NULL:
+                raise MemoryError
+            with nogil:
+                count = find_holding(<const char*> view.buf, view.len, &wanted, places)
+            if count < 0:
+                return None
+            for number in range(count):
+                find_record(<const char*> view.buf + places[number], view.len - places[number], False, &record)
+                messages.append(self._message(&record, broker_name))
+            return messages
+        except UnicodeDecodeError:
+            return None
+        finally:
+            free(places)
+            PyBuffer_Release(&view)
+
     cdef object _message(self, const Record* record, str broker_name):
         if not _is(self._topic_bytes, record.topic, record.topic_size):
             self._topic = PyUnicode_DecodeUTF8(record.topic, record.topic_size, NULL)
@@ -142,6 +192,35 @@ cdef class RecordDecoder:
             broker_name,
             get_u32(record.at + 8),
         )
+
+
+cdef Py_ssize_t find_holding(const char* begin, Py_ssize_t size, const Words* words, Py_ssize_t* places) noexcept nogil:
+    """Note where records begin that hold a word or are compressed; return how many, -1 where one of all is not sound."""
+    cdef const char* p = begin
+    cdef const char* end = begin + size
+    cdef const char* next_at[MOST_WORDS]  # where each word comes next; `end`: nowhere
+    cdef Record record
+    cdef Py_ssize_t count = 0
+    cdef int number
+    cdef bint holds
+    for number in range(words.count):
+        next_at[number] = NULL
+    while p < end:
+        if not find_record(p, end - p, False, &record):
+            return -1
+        holds = get_u32(p + 36) & COMPRESSED
+        for number in range(words.count):
+            if next_at[number] < p:
+                next_at[number] = <const char*> memmem(p, end - p, words.at[number], words.size[number])
+                if next_at[number] == NULL:
+                    next_at[number] = end
+            # One that begins here and ends behind the record is none, and none comes before it.
+            holds = holds or p + record.size - next_at[number] >= words.size[number]
+        if holds:
+            places[count] = p - begin
+            count += 1
+        p += record.size
+    return count
 
 
 cdef inline bint _is(bytes known, const char* p, Py_ssize_t size):

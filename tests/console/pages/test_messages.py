@@ -37,6 +37,15 @@ async def test_a_topics_latest_messages_come_first_and_older_ones_behind_a_link(
     assert keys(await browser.get(older)) == [f"k{number}" for number in range(9, -1, -1)]
 
 
+async def test_the_latest_are_those_of_all_queues(browser, cluster):
+    await (await cluster.admin()).create_topic("wide", 8)
+    producer = await cluster.producer()
+    for number in range(40):
+        await producer.send(Message("wide", b"1", keys=f"k{number}"))
+        await cluster.clock.advance(1)
+    assert keys(await browser.get("/messages?topic=wide&limit=20")) == [f"k{number}" for number in range(39, 19, -1)]
+
+
 @pytest.mark.parametrize(
     "query",
     [

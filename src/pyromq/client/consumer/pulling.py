@@ -10,6 +10,7 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.damage import DamagedMessage, are_in_place, examine
+from pyromq.client.consumer.record_search import decode_holding
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import ResponseCode, StoreCorrupt
 from pyromq.filter.subscribed import Wanted
@@ -131,8 +132,22 @@ class PullResult:
             self._messages = self._decoded()
         return self._damaged
 
+    def holding(self, words: tuple[bytes, ...]) -> list[StoredMessage]:
+        """Return the wanted messages, perhaps without those that hold none of these words as they are stored.
+
+        Nothing else is decoded where checksums are not to be verified. Compressed bodies are not looked into: these
+        messages are all there. Safe to call from any thread, once.
+        """
+        if self._messages is None and not self._request.verify and words:
+            try:
+                found = decode_holding(self.raw, words, broker_name=self.queue.broker_name)
+            except StoreCorrupt:
+                return self.messages
+            return self._as_asked(found)
+        return self.messages
+
     def _decoded(self) -> list[StoredMessage]:
-        verify, wanted = self._request.verify, self._request.wanted
+        verify = self._request.verify
         try:
             messages = decode_all(self.raw, check_crc=verify, broker_name=self.queue.broker_name)
             sound = not verify or are_in_place(messages, self.offset, self.next_offset)
@@ -144,6 +159,11 @@ class PullResult:
             self._damaged = [replace(each, queue=self.queue) for each in self._damaged]
             for message in messages:
                 message.broker_name = self.queue.broker_name
+        return self._as_asked(messages)
+
+    def _as_asked(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return those that are wanted, with the limit of bodies, and topics as they are called in the namespace."""
+        wanted = self._request.wanted
         if self._request.max_body_bytes != MAX_BODY_BYTES:
             for message in messages:
                 message.max_body_bytes = self._request.max_body_bytes

@@ -1,31 +1,36 @@
 """Reading queues from their ends backwards, newest messages first, until enough is found or the time is up.
 
-A queue is read in windows; within one, records come in bulk as they are stored, and only windows in which something may
-match are decoded.
+A queue is read in windows, which grow; all queues are read equally deep. Some windows are on their way at once, but are
+looked at in their order: what is found, and where the next page begins, does not depend on who answers first. Records
+come in bulk as they are stored, and only those are decoded that may match, in a thread: pages are answered meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
-PULL_BYTES = 1 << 19  # what a broker of ours gives at once when asked so
+PULL_BYTES = 1 << 20  # what a broker of ours gives at once when asked so
 FIRST_WINDOW, LARGEST_WINDOW = 500, 20_000  # messages
-AT_ONCE = 2  # queues that are read side by side: more answers of half a mebibyte only wait for each other
-MOST_MATCHES = 10_000
+AT_ONCE = 4  # windows on their way: so much is kept, and a broker has something to do while answers are looked at
+EQUALLY_DEEP = 64  # queues that are read side by side; of more, these come before the next ones
 
 
 class Match(Protocol):
     """What is looked for."""
 
-    def may_be_in(self, raw: bytes | memoryview) -> bool: ...
+    @property
+    def words(self) -> tuple[bytes, ...]:
+        """Bytes of which one at least is in each record that is accepted, or its body is compressed; (): unknown."""
 
     def accepts(self, message: StoredMessage) -> bool: ...
 
@@ -33,8 +38,7 @@ class Match(Protocol):
 class Everything:
     """Matches every message."""
 
-    def may_be_in(self, raw: bytes | memoryview) -> bool:
-        return True
+    words = ()
 
     def accepts(self, message: StoredMessage) -> bool:
         return True
@@ -54,15 +58,33 @@ class Found:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Place:
-    """One queue: everything from `at` on was read."""
+    """One queue: everything from `at` on was read, and everything from `planned` on is on its way."""
 
+    number: int
     queue: MessageQueue
     least: int
     at: int
-    window: int = FIRST_WINDOW
+    window: int
+    planned: int
+    passed_over: int = 0  # up to here lie matches that were read and are not shown: the next page begins with them
+
+    @property
+    def end_of_next_page(self) -> int:
+        return max(self.at, self.passed_over)
+
+
+@dataclass(slots=True)
+class _Window:
+    """Queue offsets of a place, `end` not included; the last one of a round `ends_round`."""
+
+    place: _Place
+    begin: int
+    end: int
+    ends_round: bool
     matches: list[StoredMessage] = field(default_factory=list)
+    read: int = 0
 
 
 class Scan:
@@ -85,59 +107,96 @@ class Scan:
         self._ends = time.monotonic() + seconds
         self._tag, self._sql = tag, sql
         is_filtered = tag != "*" or sql is not None or not isinstance(match, Everything)
-        window = FIRST_WINDOW if is_filtered else max(limit, 1)
-        self._places = [_Place(queue, least, most, window) for queue, (least, most) in bounds.items() if least < most]
+        size = FIRST_WINDOW if is_filtered else max(limit, 1)
+        self._places = [
+            _Place(number, queue, least, most, size, most)
+            for number, (queue, (least, most)) in enumerate(bounds.items())
+            if least < most
+        ]
+        self._newest: list[tuple[StoredMessage, _Place]] = []  # matches, `limit` at most
         self._read = 0
 
     async def run(self) -> Found:
         began = time.monotonic()
-        while (open_places := [each for each in self._places if each.at > each.least]) and not self._is_over():
-            for start in range(0, len(open_places), AT_ONCE):
-                await asyncio.gather(*(self._step(each) for each in open_places[start : start + AT_ONCE]))
-                if self._is_over():
-                    break
-        matches = [message for place in self._places for message in place.matches]
-        matches.sort(key=lambda each: (each.store_ms, each.queue_offset), reverse=True)
-        shown, rest = matches[: self._limit], matches[self._limit :]
-        found = Found(shown, self._read, seconds=time.monotonic() - began)
-        for message in rest:  # read, but not shown: the next page begins with them
-            place = next(each for each in self._places if each.queue == message.queue)
-            place.at = max(place.at, message.queue_offset + 1)
-        left = [each for each in self._places if each.at > each.least]
+        await self._read_all()
+        found = Found([message for message, _ in self._newest], self._read, seconds=time.monotonic() - began)
+        left = [each for each in self._places if each.end_of_next_page > each.least]
         if left:
             found.before = ",".join(
-                f"{each.queue.topic}:{each.queue.broker_name}:{each.queue.queue_id}:{each.at}" for each in left
+                f"{each.queue.topic}:{each.queue.broker_name}:{each.queue.queue_id}:{each.end_of_next_page}"
+                for each in left
             )
-            found.why = "enough" if len(shown) == self._limit else "time"
+            found.why = "enough" if len(found.messages) == self._limit else "time"
         return found
 
-    def _is_over(self) -> bool:
-        enough = sum(len(each.matches) for each in self._places) >= self._limit
-        return enough or time.monotonic() > self._ends
+    async def _read_all(self) -> None:
+        windows = self._windows()
+        under_way: deque[asyncio.Task[_Window]] = deque()
+        try:
+            while True:
+                while len(under_way) < AT_ONCE and time.monotonic() < self._ends:
+                    if (window := next(windows, None)) is None:
+                        break
+                    under_way.append(asyncio.create_task(self._filled(window)))
+                if not under_way:
+                    return
+                window = await under_way.popleft()
+                self._take(window)
+                if window.ends_round and len(self._newest) >= self._limit:
+                    return
+        finally:
+            for each in under_way:
+                each.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _step(self, place: _Place) -> None:
-        """Read the window before what was read of a queue."""
-        begin = max(place.least, place.at - place.window)
-        offset, found = begin, []
-        while offset < place.at:
+    def _windows(self) -> Iterator[_Window]:
+        """Yield what is to be read, round by round: of each queue the window before what was read of it."""
+        while left := [each for each in self._places if each.planned > each.least]:
+            for first in range(0, len(left), EQUALLY_DEEP):
+                side_by_side = left[first : first + EQUALLY_DEEP]
+                for place in side_by_side:
+                    end, place.planned = place.planned, max(place.least, place.planned - place.window)
+                    place.window = min(place.window * 4, LARGEST_WINDOW)
+                    yield _Window(place, place.planned, end, ends_round=place is side_by_side[-1])
+
+    async def _filled(self, window: _Window) -> _Window:
+        offset = window.begin
+        while offset < window.end:
             result = await self._reader.pull(
-                place.queue,
+                window.place.queue,
                 offset,
-                max_count=min(place.at - offset, LARGEST_WINDOW),
+                max_count=window.end - offset,
                 tags=self._tag,
                 sql=self._sql,
                 max_bytes=PULL_BYTES,
             )
             if result.next_offset <= offset:
                 break  # expired meanwhile, or the end
-            if result.raw and self._match.may_be_in(result.raw):
-                accepts = self._match.accepts
-                found += [each for each in result.messages if offset <= each.queue_offset < place.at and accepts(each)]
-            self._read += min(result.next_offset, place.at) - offset
+            if result.raw:
+                window.matches += await asyncio.to_thread(self._matches, result, range(offset, window.end))
+            window.read += min(result.next_offset, window.end) - offset
             offset = result.next_offset
-        place.matches = found + place.matches if len(place.matches) < MOST_MATCHES else place.matches
-        place.at = begin
-        place.window = min(place.window * 4, LARGEST_WINDOW)
+        return window
+
+    def _matches(self, result: PullResult, offsets: range) -> list[StoredMessage]:
+        accepts = self._match.accepts
+        return [each for each in result.holding(self._match.words) if each.queue_offset in offsets and accepts(each)]
+
+    def _take(self, window: _Window) -> None:
+        """Count a window as read, and keep the newest of what is found until now."""
+        place = window.place
+        place.at = window.begin
+        self._read += window.read
+        self._newest += [(message, place) for message in window.matches]
+        self._newest.sort(key=_order)
+        for message, its_place in self._newest[self._limit :]:
+            its_place.passed_over = max(its_place.passed_over, message.queue_offset + 1)
+        del self._newest[self._limit :]
+
+
+def _order(found: tuple[StoredMessage, _Place]) -> tuple[int, int, int]:
+    message, place = found
+    return -message.store_ms, -message.queue_offset, place.number
 
 
 def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQueue, Bounds]:

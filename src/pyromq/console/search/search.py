@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pyromq.client.admin.side_by_side import each_of
 from pyromq.console.cluster.clients import Clients
-from pyromq.console.search.matching import SqlMatch, TextMatch
+from pyromq.console.search.matching import OF_AN_ID, SqlMatch, TextMatch
 from pyromq.console.search.query import Query
 from pyromq.console.search.scanning import Everything, Found, Match, Scan, bounds_between, narrowed
 from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound
@@ -17,8 +16,6 @@ from pyromq.names import NOT_FOR_CLIENTS
 from pyromq.plural import counted
 
 R = TypeVar("R")
-
-_ID = re.compile(r"[0-9A-Fa-f]{32}([0-9A-Fa-f]{24})?\Z")
 
 
 @dataclass(slots=True)
@@ -45,7 +42,7 @@ class Search:
     async def run(self) -> Result:
         """Return what is found. Raises `UsageError`, `SubscriptionParseFailed` and what the brokers say."""
         query = self._query
-        if query.by in ("any", "id") and _ID.match(query.text):
+        if query.by in ("any", "id") and OF_AN_ID.match(query.text):
             found = await self._by_id(query.text.upper())
             if found or query.by == "id":
                 return Result(Found(found), "by its id")

@@ -29,6 +29,7 @@ class ConsoleConfig:
     snapshot_seconds: float = 1.5  # views within so long share what was asked of the cluster
     sample_seconds: float = 10.0  # how often rates and lag are noted; an hour of it is kept
     session_hours: float = 12.0  # after which one signs in again
+    doctor_seconds: float = 30.0  # how long the doctor's page may ask before it shows what it has
     search_seconds: float = 5.0  # how long one search may read queues before it shows what it has
 
     def __post_init__(self) -> None:
@@ -36,7 +37,7 @@ class ConsoleConfig:
             raise UsageError(f"port {self.port} is not between 0 and 65535")
         if self.tls_key is not None and self.tls_cert is None:
             raise UsageError(f"a key without a certificate: give --tls-cert to go with {self.tls_key}")
-        for name in ("snapshot_seconds", "sample_seconds", "session_hours", "search_seconds"):
+        for name in ("snapshot_seconds", "sample_seconds", "session_hours", "doctor_seconds", "search_seconds"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name}={getattr(self, name)}: must be above 0")
 

@@ -1,9 +1,13 @@
 """Diagnosis tells apart what is wrong, and says what to do."""
 
+import asyncio
+
 import pytest
+from tests.waiting import until
 
 from pyromq import speedups
 from pyromq.client.admin.doctor.diagnosis import diagnose
+from pyromq.client.admin.doctor.finding import Finding
 from pyromq.store.log.disk_use import DiskUse
 from pyromq.testing.cluster import Cluster
 
@@ -46,6 +50,40 @@ async def test_a_brokers_port_is_no_name_server(cluster):
     [finding] = await diagnose(cluster.broker.address)
     assert "not as a name server" in finding.text
     assert "9876" in finding.advice
+
+
+async def until_time_is_up(cluster, diagnosis, is_waiting):
+    """Return what a diagnosis of two seconds finds whose time is up when it waits for an answer."""
+    task = asyncio.create_task(diagnosis)
+    await until(is_waiting)
+    await cluster.clock.advance(2)  # a broker has three seconds to answer
+    return await task
+
+
+async def test_a_name_server_that_does_not_answer_in_time_is_named_with_what_was_found_and_what_is_left(cluster):
+    taken = []
+    async with await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0) as silent:
+        name = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        diagnosis = diagnose(f"{cluster.namesrv};{name};127.0.0.1:1", clock=cluster.clock, seconds=2)
+        findings = await until_time_is_up(cluster, diagnosis, lambda: taken)
+        for each in taken:
+            each.close()
+            await each.wait_closed()
+    assert [finding.ok for finding in findings] == [True, True, False]
+    text = "has not answered when the 2 s for all checks were over"
+    assert findings[-1] == Finding(f"name server {name}", False, text, "not asked any more: name server 127.0.0.1:1")
+
+
+async def test_brokers_and_topics_that_were_not_asked_in_time_are_named():
+    async with Cluster(brokers=2, linked=True) as cluster:
+        link = cluster.links[0]
+        link.answers.pause()
+        before = link.connections
+        diagnosis = diagnose(cluster.namesrv, "orders", clock=cluster.clock, seconds=2)
+        *_, last = await until_time_is_up(cluster, diagnosis, lambda: link.connections > before)
+        link.answers.resume()
+    assert last.name == "broker broker-a (id 0)"
+    assert last.advice == "not asked any more: broker broker-b (id 0), topic orders"
 
 
 async def test_no_broker_registered():

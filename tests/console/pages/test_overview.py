@@ -1,5 +1,10 @@
 """The first page, and what doctor finds."""
 
+import socket
+from dataclasses import replace
+
+from tests.console.conftest import browsing
+
 from pyromq.message import Message
 
 
@@ -34,6 +39,14 @@ async def test_doctor_says_what_it_found(browser, cluster):
     page = await browser.get("/doctor?topic=nothing")
     assert f"answers at {cluster.broker.address}" in page
     assert "does not exist yet; the first message will create it" in page
+
+
+async def test_doctor_says_who_has_not_answered_in_time(config):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        name = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with browsing(replace(config, namesrv=name, doctor_seconds=0.2)) as browser:
+            page = await browser.get("/doctor")
+    assert f"<b>name server {name}</b>: has not answered when the 0.2 s for all checks were over" in page
 
 
 async def test_without_a_name_server_the_page_says_so(browser, cluster):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.responses import Response
 
 from pyromq.client.admin.doctor.diagnosis import diagnose
@@ -47,8 +45,13 @@ async def doctor(visit: Visit) -> Response:
     topic = visit.query.get("topic") or None
     config = visit.console.config
     try:
-        async with asyncio.timeout(30):
-            found = await diagnose(config.namesrv, topic, connections=config.connections)
+        found = await diagnose(
+            config.namesrv,
+            topic,
+            clock=visit.console.clock,
+            connections=config.connections,
+            seconds=config.doctor_seconds,
+        )
     except MQError as error:
         found = [Finding("doctor", False, str(error))]
     return visit.show("doctor.html", findings=found, topic=topic or "")

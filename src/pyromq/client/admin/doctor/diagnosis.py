@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
 
 from pyromq.client.admin.doctor import tls_diagnosis
 from pyromq.client.admin.doctor.finding import Finding
@@ -28,9 +30,11 @@ async def diagnose(
     *,
     clock: Clock | None = None,
     connections: ConnectionConfig | None = None,
+    seconds: float | None = None,
 ) -> list[Finding]:
     """Return what was checked, in order; what comes after a wrong name server is left out.
 
+    After `seconds` (None: never) it ends with what was found until then, whose answer it waited for, and what is left.
     Raises `UsageError` naming a file of TLS that cannot be used.
     """
     connections = connections_of(connections)
@@ -38,25 +42,69 @@ async def diagnose(
         connections.tls.context()
     clock = clock or SystemClock()
     found: list[Finding] = []
-    addresses = addresses_of(namesrv)
-    if is_url(addresses[0]):
-        url = addresses[0]
-        try:
-            addresses = await AddressServer(url).look_up()
-        except NoNameServer as error:
-            return [Finding(f"address server {url}", False, str(error))]
-        found.append(Finding(f"address server {url}", True, f"names {';'.join(addresses)}"))
-    for address in addresses:
-        cluster = ClusterClient(address, clock, connections=connections)
-        try:
-            found += [finding async for finding in _check_all(cluster, address, topic, clock=clock)]
-        finally:
-            await cluster.close()
+    asking = _Asking()
+
+    async def check() -> None:
+        async for finding in _check_name_servers(namesrv, topic, asking, clock=clock, connections=connections):
+            found.append(finding)  # noqa: PERF401  one by one: these count when the time is up
+
+    if seconds is None:
+        await check()
+    elif not await _ends_within(check(), seconds, clock):
+        text = f"has not answered when the {seconds:g} s for all checks were over"
+        left = f"not asked any more: {', '.join(asking.left)}" if asking.left else ""
+        found.append(Finding(asking.whom, False, text, left))
     return found
 
 
+async def _ends_within(work: Coroutine[None, None, None], seconds: float, clock: Clock) -> bool:
+    """Do some work until its end, or that of its time; whether it came to its own. What it raises is raised."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        working.cancel()
+        waiting.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Whose answer is waited for, and who is to be asked then."""
+
+    whom: str = "name servers"
+    left: Sequence[str] = ()
+
+
+async def _check_name_servers(
+    namesrv: str | None, topic: str | None, asking: _Asking, *, clock: Clock, connections: ConnectionConfig
+) -> AsyncIterator[Finding]:
+    addresses = addresses_of(namesrv)
+    if is_url(addresses[0]):
+        url = addresses[0]
+        asking.whom = f"address server {url}"
+        try:
+            addresses = await AddressServer(url).look_up()
+        except NoNameServer as error:
+            yield Finding(asking.whom, False, str(error))
+            return
+        yield Finding(asking.whom, True, f"names {';'.join(addresses)}")
+    for number, address in enumerate(addresses, 1):
+        asking.whom = f"name server {address}"
+        asking.left = [f"name server {each}" for each in addresses[number:]]
+        cluster = ClusterClient(address, clock, connections=connections)
+        try:
+            async for finding in _check_all(cluster, address, topic, asking, clock=clock):
+                yield finding
+        finally:
+            await cluster.close()
+
+
 async def _check_all(
-    cluster: ClusterClient, address: str, topic: str | None, *, clock: Clock
+    cluster: ClusterClient, address: str, topic: str | None, asking: _Asking, *, clock: Clock
 ) -> AsyncIterator[Finding]:
     finding, table = await _check_name_server(cluster, address, clock)
     yield finding
@@ -64,9 +112,13 @@ async def _check_all(
         yield certificate
     if table is None:
         return
-    async for finding in _check_brokers(cluster, address, table, clock=clock):
+    behind = asking.left
+    if topic is not None:
+        asking.left = [f"topic {topic}", *behind]
+    async for finding in _check_brokers(cluster, address, table, asking, clock=clock):
         yield finding
     if topic is not None:
+        asking.whom, asking.left = f"topic {topic}", behind
         async for finding in _check_topic(cluster, topic):
             yield finding
 
@@ -94,17 +146,22 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
 
 
 async def _check_brokers(
-    cluster: ClusterClient, name_server: str, table: ClusterTable, *, clock: Clock
+    cluster: ClusterClient, name_server: str, table: ClusterTable, asking: _Asking, *, clock: Clock
 ) -> AsyncIterator[Finding]:
     if not table.brokers:
         advice = f"start one with `pyromq serve broker --namesrv {name_server}`, or correct its namesrvAddr setting"
         yield Finding("brokers", False, "no broker is registered", advice)
-    for broker_name, broker in sorted(table.brokers.items()):
-        for broker_id, address in sorted(broker.addresses.items()):
-            name = f"broker {broker_name} (id {broker_id})"
-            yield await _check_broker(cluster, name, address, clock=clock)
-            for certificate in tls_diagnosis.certificate(name, cluster.open_channel(address), clock):
-                yield certificate
+    brokers = [
+        (f"broker {broker_name} (id {broker_id})", address)
+        for broker_name, broker in sorted(table.brokers.items())
+        for broker_id, address in sorted(broker.addresses.items())
+    ]
+    behind = asking.left
+    for number, (name, address) in enumerate(brokers, 1):
+        asking.whom, asking.left = name, [*(each for each, _ in brokers[number:]), *behind]
+        yield await _check_broker(cluster, name, address, clock=clock)
+        for certificate in tls_diagnosis.certificate(name, cluster.open_channel(address), clock):
+            yield certificate
 
 
 async def _check_broker(cluster: ClusterClient, name: str, address: str, *, clock: Clock) -> Finding:

@@ -34,7 +34,7 @@ WORDS = {
 }
 MECHANISMS = {"remoting", "store", "filter", "speedups"}
 PERMISSIONS = {"permissions"}  # what brokers and name servers judge by
-METRICS = {"metrics"}  # what they tell Prometheus
+METRICS = {"metrics"}  # what they, and the console, tell Prometheus
 ROLES = {"nameserver", "broker", "client"}
 
 # Layers: what each package of pyromq may use beside itself. A package's one file may stand for a part of it.
@@ -51,7 +51,7 @@ MAY_USE: dict[str, set[str]] = {
     **{role: WORDS | MECHANISMS | {"net"} | PERMISSIONS | METRICS for role in ("nameserver", "broker")},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,
     "spark": WORDS | {"client", "net.connection_config", "filter", "speedups"},
-    "console": WORDS | {"client", "net.connection_config", "filter", "remoting.bodies"},
+    "console": WORDS | METRICS | {"client", "net.connection_config", "filter", "remoting.bodies"},
     "cli": WORDS | MECHANISMS | {"net"} | ROLES | METRICS | {"testing", "spark", "console"},
 }
 # The front doors know everybody: `pyromq` and `python -m pyromq`.

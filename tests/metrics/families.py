@@ -1,12 +1,14 @@
 """Every metric there is, of servers."""
 
 from pyromq.broker.metrics import families as broker
+from pyromq.console import metrics as console
 from pyromq.metrics import process, scraping, server
 from pyromq.nameserver import metrics as nameserver
 
 SECTIONS = {
     "Brokers": broker.FAMILIES,
     "Name servers": nameserver.FAMILIES,
+    "The console": console.FAMILIES,
     "Every server": server.FAMILIES,
     "The process": process.FAMILIES,
     "The scrape": scraping.FAMILIES,

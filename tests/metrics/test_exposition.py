@@ -3,6 +3,7 @@
 import pytest
 
 from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
+from pyromq.metrics.histogram import Histogram
 
 SENT = Family("sent_total", Kind.COUNTER, "Messages sent.", ("topic",))
 QUEUED = Family("queued", Kind.GAUGE, "Messages in a queue.", ("queue_id",), detail=True)
@@ -28,6 +29,21 @@ def test_families_are_told_in_one_piece_with_what_they_mean():
         'sent_total{topic="a"} 1\nsent_total{topic="b"} 2\n'
         "# HELP queued Messages in a queue.\n# TYPE queued gauge\n"
         'queued{queue_id="0"} 0.5\n'
+    )
+
+
+def test_a_histogram_counts_up_to_each_bound_and_sums():
+    seconds = Family("wait_seconds", Kind.HISTOGRAM, "How long.", ("page",))
+    histogram = Histogram((0.1, 1))
+    for value in (0.05, 0.1, 0.5, 7):
+        histogram.observe(value)
+    exposition = Exposition(10)
+    histogram.tell(exposition, seconds, 'page="/"')
+
+    assert text_of(exposition) == (
+        "# HELP wait_seconds How long.\n# TYPE wait_seconds histogram\n"
+        'wait_seconds_bucket{page="/",le="0.1"} 2\nwait_seconds_bucket{page="/",le="1"} 3\n'
+        'wait_seconds_bucket{page="/",le="+Inf"} 4\nwait_seconds_sum{page="/"} 7.65\nwait_seconds_count{page="/"} 4\n'
     )
 
 

@@ -10,6 +10,9 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
+from pyromq.console import metrics as console_metrics
+from pyromq.console.cluster.history import History
+from pyromq.console.metrics import ConsoleMetrics
 from pyromq.message import Message
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.nameserver.config import NameServerConfig
@@ -106,6 +109,16 @@ async def _use(namesrv):
         await consumer.assign(await consumer.queues("orders"))
         assert await consumer.poll(timeout=30)
         await consumer.commit()
+
+
+async def test_promtool_takes_what_the_console_tells():
+    console = ConsoleMetrics(History(sample_seconds=10))
+    console.note_request("/topics/{name}", 200, 0.02)
+    async with MetricsEndpoint([console]) as endpoint:
+        text = (await get(endpoint, "/metrics")).body
+
+    assert {family.name for family in console_metrics.FAMILIES} <= set(re.findall(r"# TYPE (\w+)", text)) <= NAMES
+    assert promtool("check", "metrics", stdin=text) == ""
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pyromq.console.console import Console
+from pyromq.console.metrics import NO_PAGE
 from pyromq.console.pages import PAGES
 from pyromq.console.view.routing import COOKIE, error_page, known
 from pyromq.console.view.visit import Visit
@@ -49,18 +51,52 @@ def make_app(console: Console) -> Starlette:
         async with console:
             yield
 
+    routes = [
+        *(route for page in PAGES for route in page.ROUTES),
+        Mount("/static", StaticFiles(directory=STATIC), name="static"),
+    ]
+    pages = {route.app if isinstance(route, Mount) else route.endpoint: route.path for route in routes}
     app = Starlette(
-        routes=[
-            *(route for page in PAGES for route in page.ROUTES),
-            Mount("/static", StaticFiles(directory=STATIC), name="static"),
-        ],
-        middleware=[Middleware(Guarding, console=console)],
+        routes=routes,
+        middleware=[Middleware(Measuring, console=console, pages=pages), Middleware(Guarding, console=console)],
         exception_handlers={HTTPException: _not_found, UsageError: _unusable},
         lifespan=lifespan,
     )
     app.state.console = console
     console.templates.globals["asset"] = _assets()
     return app
+
+
+class Measuring:
+    """Notes of each request its status, and how long it took until an answer began; `pages`: paths by endpoint."""
+
+    def __init__(self, app: ASGIApp, console: Console, pages: Mapping[object, str]) -> None:
+        self._app = app
+        self._note = console.metrics.note_request
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, is_answered = time.perf_counter(), False
+
+        def note(status: int) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                self._note(self._pages.get(scope.get("endpoint"), NO_PAGE), status, time.perf_counter() - began)
+            is_answered = True
+
+        async def send_noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                note(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noted)
+        except Exception:
+            note(500)
+            raise
 
 
 class Guarding:

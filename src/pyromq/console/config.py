@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from pyromq.errors import UsageError
+from pyromq.metrics.config import MetricsConfig
 from pyromq.net.connection_config import ConnectionConfig
 
 PORT = 8876
@@ -29,6 +30,7 @@ class ConsoleConfig:
     snapshot_seconds: float = 1.5  # views within so long share what was asked of the cluster
     sample_seconds: float = 10.0  # how often rates and lag are noted; an hour of it is kept
     session_hours: float = 12.0  # after which one signs in again
+    metrics: MetricsConfig | None = None  # the port for Prometheus; None: there is none
     doctor_seconds: float = 30.0  # how long the doctor's page may ask before it shows what it has
     search_seconds: float = 5.0  # how long one search may read queues before it shows what it has
 

@@ -16,6 +16,7 @@ from pyromq.console.cluster.clients import Clients
 from pyromq.console.cluster.history import History, keep_sampling
 from pyromq.console.cluster.redrives import Redrives
 from pyromq.console.config import ConsoleConfig
+from pyromq.console.metrics import ConsoleMetrics
 from pyromq.console.search.saved import SavedSearches
 from pyromq.console.security.accounts import Account, Accounts
 from pyromq.console.security.audit_log import AuditLog
@@ -46,6 +47,7 @@ class Console:
         self.sessions = Sessions(self.clock, hours=config.session_hours)
         self.tries = Tries(self.clock)
         self.history = History(sample_seconds=config.sample_seconds)
+        self.metrics = ConsoleMetrics(self.history)
         self.templates = _templates()
         self._clients: dict[Keys, Clients] = {}
         self._sampling: asyncio.Task[None] | None = None

@@ -22,6 +22,7 @@ Telling = Generator[Callable[[], object] | None, None, None]
 class Kind(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +72,8 @@ class Exposition:
         """Whether there is room for details, as far as is known."""
         return self._count + self._details < self.most
 
-    def add(self, family: Family, labels: str, value: float) -> None:
-        """Add a sample; `labels` as `label_text` returns them."""
+    def add(self, family: Family, labels: str, value: float, *, part: str = "") -> None:
+        """Add a sample; `labels` as `label_text` returns them, `part` is that of a histogram."""
         if family.detail:
             if not self.wants_details:
                 self.left_out = True
@@ -86,7 +87,8 @@ class Exposition:
         lines = self._lines.get(family)
         if lines is None:
             lines = self._lines[family] = []
-        lines.append(f"{family.name}{{{labels}}} {value}\n" if labels else f"{family.name} {value}\n")
+        name = family.name + part
+        lines.append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
 
     def text(self) -> Generator[None, None, list[bytes]]:
         """Return the text in pieces; it may be left for a while after each."""

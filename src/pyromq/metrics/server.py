@@ -16,9 +16,14 @@ REFUSED = Family(
 FAMILIES = (INFO, CONNECTIONS, REFUSED)
 
 
+def tell_info(exposition: Exposition, common: str) -> None:
+    """Add which version this is; `common` are the labels that say whose."""
+    exposition.add(INFO, f"{common},{label_text(version=VERSION_NAME, hot_path=speedups.hot_path)}", 1)
+
+
 def tell_server(exposition: Exposition, common: str, *, connections: int, refusals: Refusals) -> None:
     """Add what a server has in common with others; `common` are the labels that say which it is."""
-    exposition.add(INFO, f"{common},{label_text(version=VERSION_NAME, hot_path=speedups.hot_path)}", 1)
+    tell_info(exposition, common)
     exposition.add(CONNECTIONS, common, connections)
     for reason, count in sorted(refusals.counts.items()):
         exposition.add(REFUSED, f"{common},{label_text(reason=reason)}", count)

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -29,9 +30,11 @@ def line_of(process, begin):
 
 @pytest.mark.slow  # three processes start
 def test_a_console_beside_a_server_answers_and_ends_with_it(tmp_path):
-    ports = "--namesrv-port", "0", "--broker-port", "0", "--console-port", "0"
+    ports = "--namesrv-port", "0", "--broker-port", "0", "--console-port", "0", "--console-metrics-port", "0"
     process = started("serve", "--data", str(tmp_path), "--console", *ports)
     try:
+        metrics = line_of(process, "metrics")
+        assert "pyromq_console_searches_running" in urllib.request.urlopen(metrics, timeout=30).read().decode()
         address = line_of(process, "console")
         page = urllib.request.urlopen(address, timeout=30).read().decode()
         assert re.search(r"<title>Overview", page)
@@ -73,6 +76,15 @@ def test_accounts_are_made_listed_and_deleted(tmp_path, capsys):
     assert run(["console", "account", "delete", "anna", *of]) == 1
     assert "last administrator" in capsys.readouterr().err
     assert run(["console", "account", "delete", "ben", *of]) == 0
+
+
+def test_a_port_for_metrics_that_is_taken_or_has_none_is_said(tmp_path, capsys):
+    of = ("--port", "0", "--data", str(tmp_path))
+    assert run(["console", *of, "--metrics-host", "127.0.0.1"]) != 0
+    assert "give --metrics-port, too" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert run(["console", *of, "--metrics-port", str(taken.getsockname()[1])]) == 1
+    assert "choose another with --metrics-port (0: any free port)" in capsys.readouterr().err
 
 
 def test_an_address_that_others_reach_needs_accounts_and_tls(tmp_path, capsys):

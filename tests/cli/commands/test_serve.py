@@ -287,6 +287,9 @@ def test_metrics_that_cannot_be_told_are_refused(serve, call, tmp_path):
     assert f"metrics: port {taken} at 127.0.0.1 is in use" in in_use.err
     assert "give --metrics-port, too" in call("serve", *common, "--metrics-host", "127.0.0.1").err
     assert "metricsPort is 'many'" in call("serve", *common, "--config", file).err
+    assert "give --console, too" in call("serve", *common, "--console-metrics-port", "0").err
+    both = "--console", "--metrics-port", "9557", "--console-metrics-port", "9557"
+    assert "cannot both tell metrics at port 9557" in call("serve", *common, *both).err
 
 
 def test_a_start_without_metrics_does_not_load_them():

@@ -17,6 +17,7 @@ from pyromq.cli.render import output_option, show_rows
 
 if TYPE_CHECKING:
     from pyromq.console.security.accounts import Accounts
+    from pyromq.metrics.config import MetricsConfig
 
 DEFAULT_DATA = Path("pyromq-console")
 
@@ -39,6 +40,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--cert", type=_FILE, metavar="FILE", help="Certificate that browsers are shown (PEM): they speak HTTPS.")
 @click.option("--key", type=_FILE, metavar="FILE", help="Its key, where that is a file of its own.")
 @click.option("--behind-tls", is_flag=True, help="A proxy before it speaks HTTPS to browsers.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where Prometheus finds /metrics, and others /healthz and /readyz. [default: nowhere; 0: any free]",
+)
+@click.option("--metrics-host", metavar="IP", help="Address of that port. [default: 127.0.0.1]")
 @click.option("--ends-with-input", is_flag=True, hidden=True)  # for `serve --console`
 @click.pass_context
 def console(
@@ -52,6 +60,8 @@ def console(
     cert: Path | None,
     key: Path | None,
     behind_tls: bool,
+    metrics_port: int | None,
+    metrics_host: str | None,
     ends_with_input: bool,
 ) -> None:
     """Show the cluster in a browser, on loopback, until Ctrl-C.
@@ -74,6 +84,7 @@ def console(
         tls_key=key,
         behind_tls=behind_tls,
         names=names,
+        metrics=_metrics(metrics_port, metrics_host),
     )
     if port is not None:
         config = replace(config, port=port)
@@ -130,11 +141,22 @@ def _accounts(data: Path) -> Accounts:
     return Accounts(data / "accounts.json")
 
 
+def _metrics(port: int | None, host: str | None) -> MetricsConfig | None:
+    """Return the settings of the port for metrics, None without one."""
+    if port is None:
+        if host is not None:
+            raise click.UsageError("--metrics-host says where the port for metrics is: give --metrics-port, too")
+        return None
+    from pyromq.metrics.config import MetricsConfig
+
+    return MetricsConfig(port) if host is None else MetricsConfig(port, host)
+
+
 def _check_installed() -> None:
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2", "argon2")):
         raise click.UsageError("the console needs its extra: pip install 'pyromq[console]'")
 
 
-def _tell(address: str) -> None:
-    click.echo(f"console      {address}")
+def _tell(what: str, address: str) -> None:
+    click.echo(f"{what:<12} {address}")
     sys.stdout.flush()

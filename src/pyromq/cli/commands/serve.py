@@ -131,6 +131,12 @@ def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
     "--console", is_flag=True, help="Run `pyromq console` beside them, a process of its own that ends with this."
 )
 @click.option("--console-port", type=click.IntRange(0, 65535), metavar="PORT", help="[default: 8876; 0: any free]")
+@click.option(
+    "--console-metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where Prometheus finds the console's own /metrics, at --metrics-host. [default: nowhere; 0: any free]",
+)
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -139,6 +145,7 @@ def serve(
     log_level: str,
     console: bool,
     console_port: int | None,
+    console_metrics_port: int | None,
     **options: Any,
 ) -> None:
     """Run a name server and a broker in this process, on loopback, until Ctrl-C.
@@ -159,7 +166,11 @@ def serve(
     names = _name_server_config(settings, host=config.host, port=namesrv_port, data=config.data, tls=tls)
     if names.port == config.port != 0:
         raise click.UsageError(f"name server and broker cannot both listen on port {names.port}")
-    beside = _console_command(config.data, console_port) if console else None
+    if console_metrics_port is not None and not console:
+        raise click.UsageError("--console-metrics-port is where the console tells its metrics: give --console, too")
+    if metrics is not None and metrics.port == console_metrics_port != 0:
+        raise click.UsageError(f"server and console cannot both tell metrics at port {metrics.port}")
+    beside = _console_command(config.data, console_port, console_metrics_port, metrics) if console else None
     serving.run(serving.serve_both(names, config, metrics, console=beside), log_level)
 
 
@@ -205,12 +216,22 @@ def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
     serving.run(serving.serve_broker(config, metrics), log_level)
 
 
-def _console_command(data: Path, port: int | None) -> list[str]:
-    """Return how the console is started beside a broker: with its files in the broker's folder."""
+def _console_command(
+    data: Path, port: int | None, metrics_port: int | None, metrics: MetricsConfig | None
+) -> list[str]:
+    """Return how the console is started beside a broker: with its files in the broker's folder.
+
+    `metrics` are the broker's: the console's port for them is opened where theirs is.
+    """
     if find_spec("starlette") is None:
         raise click.UsageError("the console needs its extra: pip install 'pyromq[console]'")
     command = [sys.executable, "-m", "pyromq", "console", "--data", str(data / "console"), "--ends-with-input"]
-    return [*command, *(["--port", str(port)] if port is not None else [])]
+    if port is not None:
+        command += ["--port", str(port)]
+    if metrics_port is not None:
+        command += ["--metrics-port", str(metrics_port)]
+        command += ["--metrics-host", metrics.host] if metrics is not None else []
+    return command
 
 
 def _refuse_lost_options(ctx: click.Context) -> None:

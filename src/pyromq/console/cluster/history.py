@@ -36,6 +36,7 @@ class History:
     """What snapshots said, one after the other."""
 
     def __init__(self, *, sample_seconds: float) -> None:
+        self.fault = "it was not asked yet"  # why the last sample could not be taken; "" where it was
         self._rows = max(2, int(KEPT_SECONDS / sample_seconds))
         self._times: deque[tuple[int, frozenset[str]]] = deque(maxlen=self._rows)  # ms, and brokers that were silent
         self._columns: dict[tuple[str, str], array[float]] = {}
@@ -131,8 +132,10 @@ async def keep_sampling(history: History, clients: Clients, clock: Clock, *, sam
     while True:
         try:
             history.add(await clients.snapshot())
+            history.fault = ""
             told = False
         except (MQError, OSError) as error:
+            history.fault = str(error)
             if not told:
                 logger.warning("nothing can be noted of the cluster: %s", error)
             told = True

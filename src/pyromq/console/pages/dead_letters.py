@@ -124,7 +124,8 @@ async def _found(visit: Visit, group: str, wanted: DeadLetterFilter) -> Found:
         limit=int(limit) if limit.isdecimal() and int(limit) in LIMITS else PAGE,
         seconds=visit.console.config.search_seconds,
     )
-    return await scan.run()
+    with visit.console.metrics.searching():
+        return await scan.run()
 
 
 def _group_of(topic: TopicView) -> str:

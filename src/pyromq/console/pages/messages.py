@@ -36,7 +36,8 @@ async def messages(visit: Visit) -> Response:
     try:
         query = Query.of(visit.query)
         if query.topic or query.text:
-            result = await Search(clients, query, seconds=visit.console.config.search_seconds).run()
+            with visit.console.metrics.searching():
+                result = await Search(clients, query, seconds=visit.console.config.search_seconds).run()
     except (UsageError, SubscriptionParseFailed) as wrong:  # of what was typed: it is shown beside the form
         error = wrong
     return visit.show(
@@ -75,7 +76,8 @@ async def export(visit: Visit) -> Response:
     query = replace(Query.of(visit.query), limit=MOST_EXPORTED)
     if not query.topic and not query.text:
         raise UsageError("name a topic, or what to look for")
-    result = await Search(await visit.clients(), query, seconds=10 * visit.console.config.search_seconds).run()
+    with visit.console.metrics.searching():
+        result = await Search(await visit.clients(), query, seconds=10 * visit.console.config.search_seconds).run()
     lines = b"".join((json_lines if form == "jsonl" else csv_lines)(result.messages))
     name = f"{query.topic or 'messages'}.{form}".replace("%", "").replace("|", "")
     kind = "application/x-ndjson" if form == "jsonl" else "text/csv; charset=utf-8"

@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pyromq.console.console import Console
+from pyromq.console.metrics import SignInRefusal
 from pyromq.console.security.accounts import MOST_PASSWORD, Role
 from pyromq.console.security.audit_log import DONE, FAILED
 from pyromq.console.view.routing import change, known, read_form
@@ -35,6 +36,7 @@ async def sign_in(request: Request) -> Response:
     peer = request.client.host if request.client is not None else ""
     tried = f"name {name}", f"address {peer}"
     if (pause := console.tries.pause(*tried)) > 0:
+        console.metrics.refuse_sign_in(SignInRefusal.TOO_MANY)
         text = f"Too many failed tries. The next one is possible in {counted(int(pause) + 1, 'second')}."
         return _shown(console, wanted, name=name, error=text, status=429)
     console.tries.failed(*tried)  # before the hash is made, so that tries side by side count as well
@@ -42,6 +44,7 @@ async def sign_in(request: Request) -> Response:
     async with HASHES_AT_ONCE:
         account = await asyncio.to_thread(console.accounts.signed_in, name, password[:MOST_PASSWORD])
     if account is None:
+        console.metrics.refuse_sign_in(SignInRefusal.WRONG)
         console.audit.ended(noted, FAILED, error="wrong name or password")
         return _shown(console, wanted, name=name, error="Wrong name or password.", status=401)
     console.tries.succeeded(*tried)

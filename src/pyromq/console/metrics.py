@@ -1,0 +1,80 @@
+"""What the console tells Prometheus. Pages are told by their routes: an address that is made up is no series."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from pyromq.console.cluster.history import History
+from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
+from pyromq.metrics.histogram import Histogram
+from pyromq.metrics.server import tell_info
+
+REQUESTS = Family(
+    "pyromq_console_requests_total", Kind.COUNTER, "Requests of browsers, by page and status.", ("page", "status")
+)
+SECONDS = Family(
+    "pyromq_console_request_seconds",
+    Kind.HISTOGRAM,
+    "How long it took until an answer began, by page.",
+    ("page",),
+    unit="seconds",
+)
+REFUSED = Family("pyromq_console_sign_ins_refused_total", Kind.COUNTER, "Sign-ins that were refused.", ("reason",))
+SEARCHES = Family("pyromq_console_searches_running", Kind.GAUGE, "Searches that read messages now.")
+
+FAMILIES = (REQUESTS, SECONDS, REFUSED, SEARCHES)
+
+NO_PAGE = "none"  # what leads nowhere
+
+
+class SignInRefusal(Enum):
+    WRONG = "wrong name or password"
+    TOO_MANY = "too many tries"
+
+
+class ConsoleMetrics:
+    """One console. It is ready while the cluster answers it."""
+
+    def __init__(self, history: History) -> None:
+        self._common = label_text(node_type="console")
+        self._history = history
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._seconds: dict[str, Histogram] = {}
+        self._refused: Counter[SignInRefusal] = Counter()
+        self._searches = 0
+
+    def note_request(self, page: str, status: int, seconds: float) -> None:
+        """Count an answer; `page` is the path of its route, or `NO_PAGE`."""
+        self._requests[page, status] += 1
+        self._seconds.setdefault(page, Histogram()).observe(seconds)
+
+    def refuse_sign_in(self, reason: SignInRefusal) -> None:
+        self._refused[reason] += 1
+
+    @contextmanager
+    def searching(self) -> Iterator[None]:
+        """Count a search as running until this is left."""
+        self._searches += 1
+        try:
+            yield
+        finally:
+            self._searches -= 1
+
+    def tell(self, exposition: Exposition) -> Telling:
+        common = self._common
+        tell_info(exposition, common)
+        exposition.add(SEARCHES, common, self._searches)
+        for reason in SignInRefusal:
+            exposition.add(REFUSED, f"{common},{label_text(reason=reason.value)}", self._refused[reason])
+        for (page, status), count in sorted(self._requests.items()):
+            exposition.add(REQUESTS, f"{common},{label_text(page=page, status=str(status))}", count)
+        yield None
+        for page, histogram in sorted(self._seconds.items()):
+            histogram.tell(exposition, SECONDS, f"{common},{label_text(page=page)}")
+            yield None
+
+    def faults(self) -> dict[str, str]:
+        return {"cluster": self._history.fault}

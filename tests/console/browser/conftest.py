@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items):
 def chromium():
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for each in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+    for each in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(each)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
@@ -96,7 +96,9 @@ class Page:
 
     @property
     def is_too_wide(self):
-        return self.driver.execute_script("return document.documentElement.scrollWidth > innerWidth + 1")
+        return self.driver.execute_script(
+            "const root = document.documentElement; return root.scrollWidth > root.clientWidth + 1"
+        )
 
     def serious(self):
         """What axe finds to be serious or worse."""

@@ -106,7 +106,7 @@ def trade(producer):
     def pay():
         number = 0
         while not is_over.wait(0.05):
-            for _ in range(2 + round(2 * math.sin(time.monotonic() / 9))):
+            for _ in range(3 + round(2 * math.sin(time.monotonic() / 15))):
                 producer.send(Message("payments", order(number), keys=f"payment-{number}"))
                 number += 1
 

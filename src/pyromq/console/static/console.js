@@ -92,6 +92,10 @@ document.addEventListener("submit", (event) => {
   if (question && !confirm(question)) event.preventDefault();
 });
 
+// --- on narrow screens the menu is a row that is longer than the screen
+
+document.querySelector("nav.side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // --- keys: / finds, g and a letter goes
 
 let wentG = false;

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from pyromq.console.cluster.history import Point
 
 WIDTH, HEIGHT = 640, 150
-LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 22
+LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 26
 SPAN_MS = 3_600_000  # at most; a shorter past is drawn as wide, so that something is seen from the first minute on
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TYPED = (
     "README.md",
     "docs/first-steps.md",
+    "docs/tutorial.md",
     "docs/delays.md",
     "docs/how-to/dead-letters.md",
     "docs/console.md",
@@ -28,12 +30,14 @@ TYPED = (
 # What is not typed there, and why.
 NOT_TYPED = {
     r"pip install": "asks a package registry",
+    r"pytest": "is what test_order_service.py runs",
     r"make ": "a program of this repository's developers; it installs, shows and tests",
     r".*\b[A-Z]{4,}(_[A-Z]+)*\b(?!')": "has a placeholder, in capital letters, for what only the reader has",
     r"pyromq console account set": "asks a person for a password",
 }
 PYTHON_IS_RUN = {"docs/first-steps.md", "docs/how-to/dead-letters.md"}  # the lines ask for what it made
-SERVERS = {"pyromq serve": "ready in", "pyromq console": "console"}  # stay, once they have said this
+# Stay, once they have said this.
+SERVERS = {"pyromq serve": "ready in", "pyromq console": "console", "python -m order_service": "charged 19.99 to visa"}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```|((?:^ {4}\S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 _PROGRAMS = ("pyromq", "pip", "make", "cd", "docker", "curl", "python3", "export", "$")
 _COMMAND = re.compile(r"(?:^|\s|/bin/)pyromq\s+([a-z-].*)", re.DOTALL)
@@ -122,12 +126,14 @@ class Terminal:
         self._folder = folder
         self._ports = {port: str(free_port()) for port in ("9876", "10911", "8876", "9557")}
         self._servers = {}
-        program = folder / "bin" / "pyromq"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -u -m pyromq "$@"\n')
-        program.chmod(0o755)
-        path = f"{program.parent}:{os.environ['PATH']}"
+        (folder / "bin").mkdir()
+        for name, arguments in {"python": "-u", "pyromq": "-u -m pyromq"}.items():
+            program = folder / "bin" / name
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+            program.chmod(0o755)
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
         self._environment = {"PATH": path, "HOME": str(folder), "NAMESRV_ADDR": self.namesrv}
+        shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("*.egg-info", "*.db*"))
 
     @property
     def namesrv(self):
@@ -139,6 +145,9 @@ class Terminal:
     def type(self, line):
         """Run a line; return what it prints. A server is there when it is ready, in place of one begun before."""
         server = next((each for each in SERVERS if line.startswith(each) and "account" not in line), None)
+        if line.startswith("cd "):
+            self._folder /= line[3:]
+            return ""
         if server is None:
             done = subprocess.run(
                 ["bash", "-c", self.own(line)],
@@ -152,7 +161,7 @@ class Terminal:
             return done.stdout
         if server in self._servers:
             self._servers.pop(server).stop()
-        arguments = shlex.split(self.own(line), comments=True)
+        arguments = [word for word in shlex.split(self.own(line), comments=True) if word != "&"]
         if server == "pyromq serve":
             arguments += ["--namesrv-port", self._ports["9876"], "--broker-port", self._ports["10911"]]
         if "console" in arguments:

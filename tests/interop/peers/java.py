@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.processes import Program
 
 PROJECT = Path(__file__).parents[1] / "java"
 BUILD_SECONDS = 600
@@ -96,6 +99,10 @@ class Driver:
     def run(self, *arguments: str | int, lines: Sequence[Line] = ()) -> list[Any]:
         """Return the JSON lines that the command printed. Raises `RuntimeError` with the Java stack trace."""
         return _run([*self._command, self._namesrv, *map(str, arguments)], lines)
+
+    def start(self, *arguments: str | int) -> Program:
+        """Begin a command that goes on; it is ready with the first JSON line that it prints."""
+        return Program([*self._command, self._namesrv, *map(str, arguments)], "{", os.environ)
 
 
 class Tools:

@@ -11,6 +11,16 @@ from tests.interop.peers.java import command, furnish
 from tests.processes import Program, free_port
 
 
+def genuine(home: Path, role: str, settings: Path, *, heap: str, options: Sequence[str] = ()) -> Program:
+    """Start RocketMQ's own `namesrv` or `broker` with a file of settings; return it when it is ready."""
+    main = f"org.apache.rocketmq.{role}.{role.capitalize()}Startup"
+    arguments = [*command(home, "servers", heap, main), "-c", str(settings)]
+    arguments[1:1] = options
+    program = Program(arguments, "boot success", {**os.environ, "ROCKETMQ_HOME": str(home)})
+    program.wait_until_ready()
+    return program
+
+
 class GenuineServers:
     """RocketMQ 4.9.7: `broker-a` of `DefaultCluster` with default store settings on the folder `store`.
 
@@ -51,13 +61,7 @@ class GenuineServers:
     def _run(self, role: str, heap: str, settings: str) -> None:
         path = self._home / f"{role}.properties"
         path.write_text(settings)
-        main = f"org.apache.rocketmq.{role}.{role.capitalize()}Startup"
-        arguments = [*command(self._home, "servers", heap, main), "-c", path]
-        arguments[1:1] = self._options
-        environment = {**os.environ, "ROCKETMQ_HOME": str(self._home)}
-        program = Program(arguments, "boot success", environment)
-        self._programs.append(program)
-        program.wait_until_ready()
+        self._programs.append(genuine(self._home, role, path, heap=heap, options=self._options))
 
     def _broker_settings(self) -> str:
         values = {

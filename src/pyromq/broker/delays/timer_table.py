@@ -33,7 +33,8 @@ logger = logger_of(__name__)
 FOLLOWED_RECORDS = 1_000
 WRITTEN_RECORDS = 4_000
 
-CANCEL_EFFORT = 20  # of following: a message that is cancelled takes as long as so many that are filed
+READ_RECORDS = 100  # of the timer topic at once: each is compared with its entry after a crash, and few are read twice
+CANCEL_EFFORT = 50  # of following: a message that is cancelled takes as long as so many that are filed
 
 FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
 UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
@@ -123,20 +124,26 @@ class TimerTable:
         self.file_recent()
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.moved < end:
-            records = self._store.records(TIMER_TOPIC, 0, self.moved, effort)
-            for _, record in records:
-                if self._cancelling is None:
-                    self._take(record, self.moved)
-                effort = self._cancel_some(effort - 1)
-                if self._cancelling is not None:
-                    break
-                self.moved += 1
-                if effort <= 0:
-                    break
+            while self.moved < end and effort > 0:
+                effort = self._move_some(effort, end)
             self._file(self._followed)
-            self.moved = self.moved if records else end
             self._news = True
         return self.moved >= end
+
+    def _move_some(self, effort: int, end: int) -> int:
+        """Do so with the next few records; return the effort that is left."""
+        records = self._store.records(TIMER_TOPIC, 0, self.moved, min(effort, READ_RECORDS))
+        if not records:
+            self.moved = end
+        for _, record in records:
+            if self._cancelling is None:
+                self._take(record, self.moved)
+            effort = self._cancel_some(effort - 1)
+            if self._cancelling is None:
+                self.moved += 1
+            if effort <= 0:
+                break
+        return effort
 
     def _take(self, record: memoryview | None, queue_offset: int) -> None:
         try:

@@ -9,20 +9,25 @@ differs is told with the seed of its piece, and as hex.
 from __future__ import annotations
 
 import argparse
+import base64
 import gzip
+import hmac
 import json
 import struct
 import sys
 import time
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from random import Random
+from types import SimpleNamespace
 
 from tests.seed import seed_of_the_day
 from tests.speedups.drawn_requests import TAGS, Requests
 from tests.speedups.header_forms import CHANGES, any_form, change_bytes
-from tests.speedups.hot_headers import FRAMES, read
+from tests.speedups.hot_headers import FRAMES, HOT, READERS, read
 from tests.speedups.test_reply_writer import TEMPLATES, plainly, writer_of
 
 from pyromq import speedups
@@ -33,10 +38,21 @@ from pyromq.errors import MQError
 from pyromq.java_hash import java_hash, tag_hash
 from pyromq.message import RESERVED_PROPERTIES, Message, StoredMessage
 from pyromq.message_id import UniqueIds
+from pyromq.permissions.account import Account
+from pyromq.permissions.authentication import is_signed_by
 from pyromq.record import BatchMember, decode, decode_all, decode_batch, encode, encode_batch, mark_addresses
-from pyromq.remoting.command import Response, decode_response
+from pyromq.remoting.command import (
+    Call,
+    Response,
+    decode_request,
+    decode_request_with_fields,
+    decode_response,
+    encode_request,
+)
 from pyromq.remoting.frame import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter
-from pyromq.speedups import batches, decoding, records, requests
+from pyromq.remoting.header import wire_layout
+from pyromq.remoting.signer import AccessKeySigner
+from pyromq.speedups import batches, decoding, permits, records, requests
 from pyromq.store.batch_appends import Shape
 
 PIECE = 1000  # rounds by one seed: what is told can be had again quickly
@@ -46,6 +62,8 @@ BODIES = [b"x", b"y" * 63, b"z" * 64, bytes(range(256)), b"0" * 1000]
 CONFIG = ProducerConfig(max_message_bytes=500, compress_from_bytes=300)
 IDS = UniqueIds("127.0.0.1", SystemClock())
 STORE_ADDRESS = bytes(range(8))
+SECRETS = {"a" * size: "s" * size for size in (1, 8, 15, 16, 17, 63, 64, 65, 500)}  # by access key
+WHITE, ANY_ADDRESS = bytes([10, 2, 2, 2]), bytes([10, 1, 1, 1])
 
 _decoder = decoding.RecordDecoder(StoredMessage)
 _answers = requests.AnswerReader(Response, MAX_FRAME_BYTES)
@@ -155,6 +173,44 @@ def members(random: Random) -> None:
     same(bytes(queue.memory[: len(entries)]), entries, raw)
 
 
+def columns(random: Random) -> None:
+    """Columns made into members of a batch; those that do not fit together are refused."""
+    rows = [
+        BatchMember(random.choice(NUMBERS[:5]), random.choice(BODIES), "t" * random.choice([0, 1, 40]))
+        for _ in range(random.choice([0, 1, 5]))
+    ]
+    flags = array("i", [row.flag for row in rows])
+    bodies, texts = _column([row.body for row in rows]), _column([row.property_text.encode() for row in rows])
+    first, last = sorted(random.choices(range(len(rows) + 1), k=2))
+    raw = encode_batch(rows[first:last])
+    same(batches.write_members(flags, bodies, texts, first, last), raw, raw)
+    ends, content = changed = random.choice([bodies, texts])
+    for _ in range(random.choice([1, 2])):
+        at = random.randrange(len(ends))
+        ends[at] = random.choice([*NUMBERS[:5], len(content), len(content) + 1, ends[at - 1]])
+    if random.random() < 0.2:
+        del random.choice([flags, ends])[random.randrange(2) :]
+    first, last = random.choice([(first, last), (0, 1), (-1, 1), (1, 0), (0, len(rows) + 1), (len(rows), 1 << 40)])
+    try:
+        found = batches.write_members(flags, bodies, texts, first, last)
+    except ValueError:
+        return
+    assert all(0 <= ends[number] <= ends[number + 1] <= len(content) for number in range(first, last)), changed
+    parts = [[content[ends[n] : ends[n + 1]] for n in range(first, last)] for ends, content in (bodies, texts)]
+    whole = [
+        BatchMember(flags[n], body, text.decode()) for n, body, text in zip(range(first, last), *parts, strict=True)
+    ]
+    same(found, encode_batch(whole), found)
+
+
+def _column(values: list[bytes]) -> tuple[array[int], bytes]:
+    """Return where the first begins and where each ends, and what all are in."""
+    ends = array("i", [2])
+    for value in values:
+        ends.append(ends[-1] + len(value))
+    return array("i", ends.tobytes()), b"no" + b"".join(values)
+
+
 def _room(log_bytes: int, entries: int) -> tuple[records.LogTail, records.QueueTail]:
     """Return ends of log and queue with just this room."""
     log, queue = records.LogTail(), records.QueueTail()
@@ -194,6 +250,77 @@ def replies(random: Random) -> None:
     same(written, plainly(TEMPLATES[name], values, opaque, serialization=serialization), repr(values).encode())
 
 
+def signed_requests(random: Random) -> None:
+    """Requests signed by somebody, some of them damaged: what is let pass is signed by who may."""
+    permits.sha1_forms(random.randrange(8))
+    account = Account(random.choice([*SECRETS, "a stranger"]), random.choice(list(SECRETS.values())))
+    signer = AccessKeySigner(account.access_key, account.secret_key, random.choice([None, None, "token"]))
+    (drawn,) = FrameSplitter().split(Requests(random).any_hot())
+    call = decode_request(*drawn)
+    if not isinstance(call, Call) or call.header is None or "topic" not in _names(call.code):
+        return
+    asked = {"opaque": call.opaque, "flag": call.flag, "serialization": random.choice([JSON, JSON, BINARY])}
+    frame = encode_request(call.header, call.body, signer=signer, **asked)
+    if asked["serialization"] == JSON:
+        same(_frame_signer(signer).sign(encode_request(call.header, call.body, **asked)), frame, frame)
+    ((serialization, header, body),) = FrameSplitter().split(frame)
+    address = random.choice([WHITE, ANY_ADDRESS, ANY_ADDRESS])
+    judge, values = _permits(call.code).judge, READERS[call.code].values
+    may = SECRETS.get(account.access_key) == account.secret_key and _may(account.access_key, call.header.topic, None)
+    if values(serialization, header) is not None:  # others are not judged here
+        same(judge(serialization, header, body, address), address == WHITE or may, frame)
+    changed = [bytearray(header), bytearray(body)]
+    change_bytes(random, changed[random.random() < 0.2], [*CHANGES, *WORDS])
+    header, body = map(bytes, changed)
+    if values(serialization, header) is not None and judge(serialization, header, body, ANY_ADDRESS):
+        call = decode_request_with_fields(serialization, header, body)
+        account = Account(key := call.fields["AccessKey"], SECRETS[key])
+        assert is_signed_by(account, call.fields, body), (header.hex(), body.hex())
+        assert _may(key, call.header.topic, None), header.hex()
+
+
+@cache
+def _names(code: int) -> list[str]:
+    return [field.attribute for field in wire_layout(HOT[code])]
+
+
+@cache
+def _permits(code: int) -> permits.Permits:
+    names, in_force = _names(code), SimpleNamespace(white_list=True)
+    return permits.Permits(
+        READERS[code],
+        topic=names.index("topic"),
+        group=names.index("consumer_group") if "consumer_group" in names else -1,
+        in_force=lambda: in_force,
+        secret_of=SECRETS.get,
+        may=_may,
+        trusts=lambda address: address == WHITE,
+    )
+
+
+def _may(access_key: str, topic: str, group: str | None) -> bool:
+    return (len(access_key) + len(topic)) % 4 > 0
+
+
+@cache
+def _frame_signer(signer: AccessKeySigner) -> permits.FrameSigner:
+    added = {"AccessKey": signer.access_key}
+    if signer.security_token is not None:
+        added["SecurityToken"] = signer.security_token
+    as_json = json.dumps({**added, "Signature": ""}, separators=(",", ":")).encode()[1:-2]
+    return permits.FrameSigner(signer.secret_key, list(added.items()), as_json)
+
+
+def signatures(random: Random) -> None:
+    """Signatures made together, by whatever the processor has."""
+    permits.sha1_forms(random.randrange(8))
+    size = random.choice([0, 40, 100, 1000])
+    texts = [random.randbytes(size + random.randrange(70)) for _ in range(random.randrange(9))]
+    secrets = [secret.encode() for secret in random.choices(list(SECRETS.values()), k=len(texts))]
+    plain = [base64.b64encode(hmac.digest(secret, text, "sha1")) for secret, text in zip(secrets, texts, strict=True)]
+    same(permits.signatures(secrets, texts), plain, b"".join(texts))
+
+
 def words(random: Random) -> None:
     """Checksums and hashes."""
     data = random.randbytes(random.choice([0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 500]))
@@ -208,7 +335,7 @@ def words(random: Random) -> None:
 
 
 TARGETS: list[Callable[[Random], None]] = [headers] * 8 + [stored_records] * 5 + [answers] * 4
-TARGETS += [members, sent_properties, replies, words]
+TARGETS += [members, columns, signed_requests, signed_requests, signatures, sent_properties, replies, words]
 
 
 def fuzz(count: int, seed: int) -> Counter[str]:

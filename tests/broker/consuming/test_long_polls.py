@@ -3,6 +3,7 @@
 import gc
 import time
 import weakref
+from functools import partial
 
 import pytest
 from tests.filter.wanting import Wanted
@@ -103,6 +104,15 @@ def test_patience_ends_at_the_deadline(polls, clock):
     polls.expire()
     assert short.done()
     assert not long.done()
+
+
+def test_those_whose_patience_ends_together_are_answered_in_the_order_in_which_they_came(polls, clock):
+    answered = []
+    for number in range(20):
+        polls.park(poll(queue_id=number % 3, resume=partial(answered.append, number)), 1.0)
+    clock.seconds = 1.0
+    polls.expire()
+    assert answered == list(range(20))
 
 
 def test_who_asks_for_more_patience_than_a_silent_connection_has_gets_less(polls, clock):

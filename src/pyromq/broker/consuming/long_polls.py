@@ -120,7 +120,7 @@ class LongPolls:
         self._record_at = record_at
         self._most = most
         self.parked: dict[tuple[str, int], _Waiting] = {}
-        self._due: dict[int, set[LongPoll]] = {}
+        self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in the order in which they came
         self._of_peer: dict[Exchange, _Peer] = {}  # all that wait, until the moment they are answered
         self._weight = 0
         self._ready: deque[Iterator[LongPoll]] = deque()  # to be answered, unless they leave before
@@ -150,7 +150,7 @@ class LongPolls:
         if waiting is None:
             waiting = self.parked[key] = _Waiting()
         waiting.add(poll)
-        self._due.setdefault(poll.due, set()).add(poll)
+        self._due.setdefault(poll.due, {})[poll] = None
         peer.polls.add(poll)
         peer.weight += weight
         self._weight += weight
@@ -248,8 +248,8 @@ class LongPolls:
 
     def _leave(self, poll: LongPoll) -> None:
         """Take it out of those tables in which it still is."""
-        due = self._due.get(poll.due, set())
-        due.discard(poll)
+        due = self._due.get(poll.due, {})
+        due.pop(poll, None)
         if not due:
             self._due.pop(poll.due, None)
         key = poll.topic, poll.queue_id

@@ -14,6 +14,7 @@ import asyncio
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,10 +49,10 @@ async def measure(program: str, seconds: float, data: str) -> None:
                 load = asyncio.ensure_future(_load(program, broker.port, shape, seconds))
                 waited = await _waited(seconds)
                 await load
-                print(f"| {name} | {' | '.join(_shown(times) for times in zip(*waited, strict=True))} |", flush=True)
+                print(f"| {name} | {' | '.join(shown(times) for times in zip(*waited, strict=True))} |", flush=True)
 
 
-def _shown(times: tuple[float, ...]) -> str:
+def shown(times: tuple[float, ...]) -> str:
     ordered = sorted(times)
     return " / ".join(f"{ordered[int(len(ordered) * part)] * 1000:.2f}" for part in (0.5, 0.99, 0.9999))
 
@@ -67,9 +68,15 @@ async def _waited(seconds: float) -> list[Waited]:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(0.2)
     end = loop.time() + seconds - 0.4
+    return await waited_until(lambda: loop.time() >= end)
+
+
+async def waited_until(is_over: Callable[[], bool]) -> list[Waited]:
+    """Return how late a timer was, again and again."""
+    loop = asyncio.get_running_loop()
     waited = []
-    while (begun := loop.time()) < end:
-        had = time.process_time()
+    while not is_over():
+        begun, had = loop.time(), time.process_time()
         await asyncio.sleep(TIMER_SECONDS)
         ran = time.process_time() - had
         waited.append(Waited(loop.time() - begun - TIMER_SECONDS, max(0.0, ran - TIMER_SECONDS)))

@@ -77,6 +77,9 @@ TABLES = {
     "fairness": Table("who waits while an administrator asks for something", "fairness.py", "--rounds 1", in_all=False),
     "metrics": Table("what a scrape of metrics takes, and who waits for it", "metrics.py", "--rounds 1", in_all=False),
     "console": Table("how long the console's views take", "console.py", "--rounds 1", in_all=False),
+    "searching": Table(
+        "how long the console looks among a million messages", "searching.py", "--rounds 1", in_all=False
+    ),
     "hostile": Table(
         "how long others wait for one hostile client, and how much memory it takes",
         "hostile.py",

@@ -1,6 +1,6 @@
 """How long the console's search box takes among a million messages: by id, by key, and by text in them.
 
-    searching.py [--messages 1000000] [--rounds 3] [--sends]
+    searching.py [--messages 1000000] [--rounds 3] [--late]
 
 Messages of 200 bytes with a key, in 8 queues of a topic, sent in batches. The broker has core 0, the console, a process
 of its own, core 1; each search is a page of it, read to its end. Nothing is known yet in the first search after a start
@@ -8,7 +8,7 @@ of the broker: it compares what it gives out with its queues. "In 20 messages" i
 middle, of which the page shows 20: it comes when they are found. Beside each stands what both processes had of the
 processor.
 
-`--sends`: who else waits - a send each millisecond (`trickle.py`, core 1) while text is looked for that does not occur.
+`--late`: how late a timer is in the loop of a broker in this process, while text is looked for that does not occur.
 """
 
 from __future__ import annotations
@@ -18,20 +18,29 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from fairness import CLIENT_CORE, Sends
+import late_timer
+from fairness import CLIENT_CORE
+from late_timer import waited_until
 from pyromq import AsyncProducer, Message
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
 from pyromq.client.admin.admin import AsyncAdmin
-from servers import Server, cpu_seconds, folder_for_now, our_server, pinned
+from pyromq.nameserver.config import NameServerConfig
+from pyromq.nameserver.nameserver import NameServer
+from pyromq.net.serving_loop import new_serving_loop
+from servers import SERVER_CORE, Server, cpu_seconds, folder_for_now, our_server, pinned
 
 TOPIC, QUEUES = "searched", 8
 BODY_BYTES, BATCH, AT_ONCE = 200, 500, 8
@@ -149,36 +158,36 @@ def shown(took: list[Took]) -> str:
     return f"{seconds:.2f} ({broker:.2f}, {beside:.2f})"
 
 
-def beside_sends(count: int, rounds: int) -> None:
-    """Say how long sends wait while text is looked for."""
+def late(count: int, rounds: int) -> None:
+    """Say how late a timer of a millisecond is in the broker's loop meanwhile: what others' requests may wait."""
     with folder_for_now() as folder:
         with our_server(folder) as server:
             asyncio.run(fill(server.namesrv or "", count))
-        print("| while text is looked for | a send waited, p50 / p99 / most, ms | of it the broker |\n|---|---:|---:|")
+        os.sched_setaffinity(0, {SERVER_CORE})
+        print("| while text is looked for | late, p50 / p99 / most, ms | of it the broker |\n|---|---:|---:|")
         for _ in range(rounds):
-            with our_server(folder) as server, console(server.namesrv or "", folder) as (port, _):
-                sends = Sends(server, "trickled")
-                spans = {}
-                time.sleep(2)
-                for when in ("first after a start", "again"):
-                    begin = time.monotonic_ns()
-                    page(port, {"topic": TOPIC, "by": "text", "q": "nowhere-to-be-found"})
-                    spans[when] = begin, time.monotonic_ns()
-                    time.sleep(1)
-                spans["nothing"] = time.monotonic_ns() - 900_000_000, time.monotonic_ns()
-                sends.end()
-            for when, span in spans.items():
-                waits = [sorted(each) for each in zip(*sends.waited_ms(*span), strict=True)]
-                parts = (
-                    " / ".join(f"{each[int(len(each) * part)]:.2f}" for part in (0.5, 0.99, 0.9999)) for each in waits
-                )
-                print(f"| {when} | {' | '.join(parts)} |", flush=True)
+            with asyncio.Runner(loop_factory=new_serving_loop) as runner:
+                runner.run(late_in(folder))
+
+
+async def late_in(folder: Path) -> None:
+    async with AsyncExitStack() as stack:
+        names = await stack.enter_async_context(NameServer(NameServerConfig(port=0)))
+        await stack.enter_async_context(Broker(BrokerConfig(folder, port=0, namesrv=(names.address,))))
+        port, _ = await asyncio.to_thread(stack.enter_context, console(names.address, folder))
+        await asyncio.to_thread(page, port, {"topic": "none"})
+        for when in ("first after a start", "again"):
+            query = {"topic": TOPIC, "by": "text", "q": "nowhere-to-be-found"}
+            search = asyncio.ensure_future(asyncio.to_thread(page, port, query))
+            waited = await waited_until(search.done)
+            times = " | ".join(late_timer.shown(each) for each in zip(*waited, strict=True))
+            print(f"| {when} | {times} |", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sends", action="store_true", help="how long a send each millisecond waits beside it")
+    parser.add_argument("--late", action="store_true", help="how late a timer is in the broker's loop meanwhile")
     options = parser.parse_args()
-    (beside_sends if options.sends else measure)(options.messages, options.rounds)
+    (late if options.late else measure)(options.messages, options.rounds)

@@ -19,7 +19,7 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
-PULL_BYTES = 1 << 20  # what a broker of ours gives at once when asked so
+PULL_BYTES = 1 << 19  # what a broker of ours gives at once when asked so: it takes it half a millisecond
 FIRST_WINDOW, LARGEST_WINDOW = 500, 20_000  # messages
 AT_ONCE = 4  # windows on their way: so much is kept, and a broker has something to do while answers are looked at
 EQUALLY_DEEP = 64  # queues that are read side by side; of more, these come before the next ones

@@ -80,6 +80,7 @@ class Topics:
         self._creations = Creations("topics", "maxTopics")  # by senders
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
+        self._of_groups: set[str] = set()  # topics of retries and dead letters
         self.leaving: set[str] = set()  # whoever deletes takes the name out when all of the topic is gone
         # Called for every send: the bare look-up.
         self.find: Callable[[str], TopicConfig | None] = self._table.get
@@ -95,6 +96,7 @@ class Topics:
         stored = self._file.read(partial(decode_body, TopicConfigTable, bounds=FILE))
         if stored is not None:
             self._table.update(stored.topics)
+            self._of_groups = set(filter(_is_of_group, self._table))
             self.version = stored.data_version
 
     def persist(self) -> None:
@@ -121,20 +123,23 @@ class Topics:
         """Create the topic or replace its settings: at once here; on disk when the future ends, not raising."""
         name = topic.name
         if name not in self._table:
-            self._check_room(topic)
+            self._check_room(name)
         self._table[name] = topic
+        if _is_of_group(name):
+            self._of_groups.add(name)
         self._renew()
         saved = self._save(name)
         self.on_change(topic, change)
         return saved
 
-    def _check_room(self, topic: TopicConfig) -> None:
-        """Raise `LimitReached` where there are too many topics. Groups have more room for their own."""
-        most, of_groups = self._config.limits.topics, 2 * self._config.limits.groups
-        is_own = topic.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-        if len(self._table) >= most + of_groups * is_own and not self.is_system(topic.name):
-            text = f"topic[{topic.name}] is not created, there are {len(self._table)}"
-            raise LimitReached("maxTopics", most, f"{text}; delete some")
+    def _check_room(self, name: str) -> None:
+        """Raise `LimitReached` where there are too many topics. Those of groups have room of their own."""
+        limits = self._config.limits
+        count, setting, most, room = len(self._table) - len(self._of_groups), "maxTopics", limits.topics, limits.topics
+        if _is_of_group(name):
+            count, setting, most, room = len(self._of_groups), "maxGroups", limits.groups, 2 * limits.groups
+        if count >= room and not self.is_system(name):
+            raise LimitReached(setting, most, f"topic[{name}] is not created, there are {count}; delete some")
 
     def saved(self, name: str) -> Future[None] | None:
         """Return when a topic is on disk; None where it is. What the disk has refused is tried again."""
@@ -147,6 +152,7 @@ class Topics:
         None if there was none, and nothing is to be called. `after` runs in a thread and may raise `StoreError`.
         """
         if self._table.pop(name, None) is not None:
+            self._of_groups.discard(name)
             self._renew()
         elif after is None:
             return self.saved(name)
@@ -182,7 +188,7 @@ class Topics:
 
     def _create(self, topic: TopicConfig, peer: Exchange | None) -> None:
         """Create a topic because it was named, by a sender if there is a `peer`."""
-        self._check_room(topic)
+        self._check_room(topic.name)
         if peer is not None:
             self._creations.note(peer, len(self._table), self._config.limits.topics)
         self.put(topic, Change.AUTOMATIC)
@@ -274,6 +280,10 @@ def describe(topic: TopicConfig) -> str:
         f"writeQueueNums={topic.write_queues}, perm={letters}, topicFilterType={topic.filter_type}, "
         f"topicSysFlag={topic.sys_flag}, order={'true' if topic.order else 'false'}]"
     )
+
+
+def _is_of_group(name: str) -> bool:
+    return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 def _built_in(config: BrokerConfig) -> Iterator[TopicConfig]:

@@ -3,9 +3,10 @@
 import asyncio
 import socket
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
+from tests.net.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.clock import SystemClock
@@ -229,6 +230,33 @@ async def test_a_connection_made_just_before_the_end_is_ended(server, turns):
             await asyncio.sleep(0)
         await link.close()
         assert await ended(client)
+
+
+async def test_a_link_closes_while_a_connection_waits_for_who_does_not_read():
+    gone = asyncio.Event()
+
+    async def flood(reader, writer):
+        writer.write(bytes(1 << 26))
+        with suppress(ConnectionResetError):
+            await reader.read()
+        writer.transport.abort()
+        gone.set()
+
+    async with await asyncio.start_server(flood, "127.0.0.1", 0) as server:
+        link = Link(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await link.open()
+        _, writer = await open_narrow(link.port)
+        passed = -1
+        while passed != link.answers.passed_bytes or not passed:  # until nothing goes on any more
+            passed = link.answers.passed_bytes
+            await asyncio.sleep(0.05)
+        (end,) = link._relays.values()
+        writer.write_eof()
+        await until(end.transport.is_closing)
+        await link.close()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await gone.wait()
+        writer.transport.abort()
 
 
 async def ended(client):

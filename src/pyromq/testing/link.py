@@ -132,7 +132,7 @@ class Link:
             await _first_of(self.requests.carry(reader, server_writer), self.answers.carry(server_reader, writer))
             for end in ends:
                 end.close()
-                await end.wait_closed()
+                await _closed(end)
         except OSError:  # one end is gone: so the other goes
             pass
         finally:
@@ -155,5 +155,11 @@ async def _first_of(*ways: Coroutine[Any, Any, None]) -> None:
 async def _abort(ends: list[asyncio.StreamWriter]) -> None:
     for end in ends:
         end.transport.abort()
+    for end in ends:
         with suppress(OSError):
-            await end.wait_closed()
+            await _closed(end)
+
+
+async def _closed(end: asyncio.StreamWriter) -> None:
+    """Wait until it is. All who wait share one future, so whoever of them is cancelled must not cancel that."""
+    await asyncio.shield(end.wait_closed())

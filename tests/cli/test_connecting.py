@@ -35,10 +35,10 @@ def run_all(cli, before=(), behind=()):
     for line in (
         "topic create secure --queues 1",
         "topic list",
-        "send secure hello",
+        "send secure hello --keys known",
         "bench send --topic secure --count 5",
         "consume secure --from beginning --count 1",
-        "message find secure --key nokey",
+        "message find secure --key known",
         "group list",
         "dlq list",
         "delay count",

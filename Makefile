@@ -57,7 +57,7 @@ interop: $(BUILT)  ## the genuine Java client and servers against ours, both way
 	@$(WITH_JAVA) exec $(PYTEST) --timeout 600 -m interop tests/interop
 
 soak: $(BUILT)  ## random schedules of members, and random loads with and without compiled parts; minutes
-	@exec $(PYTEST) -m soak tests/soak tests/speedups tests/broker/permissions
+	@exec $(PYTEST) -m soak tests/soak tests/speedups tests/broker/permissions tests/console/test_many.py tests/client/consumer/push
 
 spark: $(BUILT)  ## all Spark tests, with an archive's driver killed at every point and a project run twice; minutes
 	@$(WITH_JAVA) exec $(PYTEST) --timeout 1200 -m "soak or not soak" tests/spark

@@ -58,7 +58,15 @@ def test_two_groups_are_one_connection_at_the_broker(served, keepers, producer):
         assert len(keepers()) == 1
 
 
-def test_clients_without_an_instance_share_a_connection(served, keepers):
+def loop_of(client):
+    return client._portal._turned
+
+
+def loops_of(*clients):
+    return {loop_of(client) for client in clients}
+
+
+def test_clients_without_an_instance_share_a_connection(served):
     heard = threading.Event(), threading.Event()
     clients = [Consumer(group, served.namesrv) for group in ("one", "two")]
     for each, told in zip(clients, heard, strict=True):
@@ -79,10 +87,11 @@ def test_clients_without_an_instance_share_a_connection(served, keepers):
         assert len(addresses) == 1
         [apart] = admin.producer_connection("other", "shared").connections
         assert apart.client_address not in addresses
-        assert len(keepers()) == 2
+        assert loops_of(producer, one, two, admin) == {loop_of(producer)}
+        assert loop_of(named) != loop_of(producer)
 
 
-def test_clients_of_one_group_without_an_instance_are_two_to_brokers(served, keepers):
+def test_clients_of_one_group_without_an_instance_are_two_to_brokers(served):
     clients = [Consumer("workers", served.namesrv) for _ in range(3)]
     for each in clients:
         each.subscribe("shared", lambda messages: None)
@@ -95,7 +104,7 @@ def test_clients_of_one_group_without_an_instance_are_two_to_brokers(served, kee
         one.close()
         with Consumer("workers", served.namesrv) as again:
             assert again.client_id in ids - {two.client_id}  # which is free now, and has its connection still
-        assert len(keepers()) == 1
+        assert loops_of(one, two, admin) == {loop_of(two)}
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -256,20 +256,21 @@ async def test_a_stuck_pull_is_begun_anew(cluster, send, consuming, until, caplo
 
 
 @pytest.mark.slow
-async def test_a_thousand_queues_and_twenty_members(new_seen, until):
+@pytest.mark.parametrize(("queues", "count"), [(200, 10), pytest.param(1000, 20, marks=pytest.mark.soak)])
+async def test_many_queues_and_members(new_seen, until, queues, count):
     asyncio.get_running_loop().set_debug(False)  # it would take a minute
     async with Cluster() as cluster, AsyncExitStack() as members:
         admin = await cluster.admin()
-        await admin.create_topic("orders", queues=1000)
+        await admin.create_topic("orders", queues=queues)
         seen, consumers = new_seen(), []
-        for _ in range(20):
+        for _ in range(count):
             consumer = AsyncConsumer("workers", cluster.namesrv)
             consumer.subscribe("orders", seen)
             consumers.append(await members.enter_async_context(consumer))
-        await until(lambda: [len(consumer.assignment) for consumer in consumers] == [50] * 20)
+        await until(lambda: [len(consumer.assignment) for consumer in consumers] == [queues // count] * count)
         producer = await cluster.producer()
         for n, queue in enumerate(await producer.queues("orders")):
             producer.send_soon(Message("orders", b"%d" % n), queue=queue)
         await producer.flush()
-        await until(lambda: len(seen.messages) >= 1000)
-        assert sorted(seen.bodies) == list(range(1000))
+        await until(lambda: len(seen.messages) >= queues)
+        assert sorted(seen.bodies) == list(range(queues))

@@ -15,7 +15,7 @@ from pyromq.metrics.process import ProcessMetrics
 
 logger = logger_of(__name__)
 
-SLICE_SECONDS = 0.0005  # between two turns of the loop; one is as long where there is much to do
+SLICE_SECONDS = 0.001  # between two turns of the loop; one is as long where there is much to do
 
 SERIES = Family("pyromq_metrics_series", Kind.GAUGE, "How many series are told, this and the next ones left out.")
 LIMIT = Family("pyromq_metrics_series_limit", Kind.GAUGE, "How many may be told: the setting metricsSeriesLimit.")

@@ -159,22 +159,32 @@ def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_it
 def test_a_connection_has_its_share_of_topics_created(topics, config):
     config.limits = BrokerLimits(topics=len(topics) + 100)
     greedy, other = a_peer(), a_peer()
-    for number in range(9):
+    for number in range(10):
         send_to(topics, f"greedy-{number}", peer=greedy)
-    topics.for_group_retry("%RETRY%greedy", 1, sender=greedy)
     share = r"10 new topics of this connection are its share; create fewer, or have maxTopics raised, which is 108"
     with pytest.raises(LimitReached, match=share):
-        send_to(topics, "greedy-9", peer=greedy)
-    with pytest.raises(LimitReached, match=share):
-        topics.for_group_retry("%RETRY%more", 1, sender=greedy)
-    assert topics.find("greedy-9") is None
+        send_to(topics, "greedy-10", peer=greedy)
+    assert topics.find("greedy-10") is None
     assert send_to(topics, "greedy-1", peer=greedy) is topics.find("greedy-1")
-    topics.for_group_retry("%RETRY%more", 1)  # nobody's share: there is a group of that name
-    topics.put(TopicConfig(name="greedy-9"))  # an administrator's
+    topics.put(TopicConfig(name="greedy-10"))  # an administrator's
     for number in range(8):
         send_to(topics, f"other-{number}", peer=other)
     with pytest.raises(LimitReached):
         send_to(topics, "other-8", peer=other)
+
+
+def test_topics_of_groups_have_a_share_of_their_own_room(topics, config):
+    config.limits = BrokerLimits(topics=len(topics) + 1, groups=50)
+    greedy = a_peer()
+    for number in range(10):
+        topics.for_group_retry(f"%RETRY%greedy-{number}", 1, sender=greedy)
+    share = (
+        r"10 new topics of groups of this connection are its share; create fewer, or have maxGroups raised, which is 50"
+    )
+    with pytest.raises(LimitReached, match=share):
+        topics.for_group_retry("%DLQ%more", 1, sender=greedy)
+    topics.for_group_retry("%DLQ%more", 1)  # nobody's share: there is a group of that name
+    send_to(topics, "of-topics", peer=greedy)
 
 
 def test_everybody_may_have_one_topic_created_and_what_ended_is_forgotten(topics, config):

@@ -98,7 +98,7 @@ async def test_a_group_and_a_topic_of_two_namespaces_do_not_meet(cluster, produc
     first.subscribe("orders", mine)
     second.subscribe("orders", others)
     async with first:
-        await until(lambda: mine.messages and others.messages)
+        await until(lambda: mine.messages and others.messages and first.assignment)  # told when all are begun
         assert {queue.topic for queue in first.assignment} == {"orders"}
         admin = await cluster.admin()
         assert {s.topic for s in (await admin.consumer_connection("shop%billing")).subscriptions.values()} == {

@@ -22,13 +22,13 @@ class Creations:
         """How many connections have had some created."""
         return len(self._made)
 
-    def note(self, peer: Exchange, in_all: int, most: int) -> None:
-        """Count one more of this connection's, of `in_all` that there are. Raises `LimitReached` beyond its share.
+    def note(self, peer: Exchange, free: int, most: int) -> None:
+        """Count one more of this connection's, where there is room for so many. Raises `LimitReached` beyond its share.
 
-        Everybody may have one.
+        Everybody may have one. `most` is what the setting says.
         """
         made = self._made.get(peer, 0)
-        if made and made >= share(most, in_all - made):
+        if made and made >= share(free + made, 0):
             text = f"{made} new {self._what} of this connection are its share; create fewer"
             raise LimitReached(self._setting, most, text)
         if not made:

@@ -78,6 +78,7 @@ class Topics:
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
         self._creations = Creations("topics", "maxTopics")  # by senders
+        self._creations_of_groups = Creations("topics of groups", "maxGroups")  # two for each
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
         self._of_groups: set[str] = set()  # topics of retries and dead letters
@@ -135,11 +136,18 @@ class Topics:
     def _check_room(self, name: str) -> None:
         """Raise `LimitReached` where there are too many topics. Those of groups have room of their own."""
         limits = self._config.limits
-        count, setting, most, room = len(self._table) - len(self._of_groups), "maxTopics", limits.topics, limits.topics
+        count, setting, most = len(self._table) - len(self._of_groups), "maxTopics", limits.topics
         if _is_of_group(name):
-            count, setting, most, room = len(self._of_groups), "maxGroups", limits.groups, 2 * limits.groups
-        if count >= room and not self.is_system(name):
+            count, setting, most = len(self._of_groups), "maxGroups", limits.groups
+        if self._free(name) <= 0 and not self.is_system(name):
             raise LimitReached(setting, most, f"topic[{name}] is not created, there are {count}; delete some")
+
+    def _free(self, name: str) -> int:
+        """Return how many more topics there may be, of a name's kind."""
+        limits = self._config.limits
+        if _is_of_group(name):
+            return 2 * limits.groups - len(self._of_groups)
+        return limits.topics - (len(self._table) - len(self._of_groups))
 
     def saved(self, name: str) -> Future[None] | None:
         """Return when a topic is on disk; None where it is. What the disk has refused is tried again."""
@@ -190,7 +198,11 @@ class Topics:
         """Create a topic because it was named, by a sender if there is a `peer`."""
         self._check_room(topic.name)
         if peer is not None:
-            self._creations.note(peer, len(self._table), self._config.limits.topics)
+            limits, free = self._config.limits, self._free(topic.name)
+            if _is_of_group(topic.name):
+                self._creations_of_groups.note(peer, free, limits.groups)
+            else:
+                self._creations.note(peer, free, limits.topics)
         self.put(topic, Change.AUTOMATIC)
 
     def _refuse_leaving(self, name: str) -> None:

@@ -100,7 +100,8 @@ class ConsumerGroups:
             except IllegalName:
                 return None
             self._check_room(name)
-            self._creations.note(peer, len(self._table), self._config.limits.groups)
+            most = self._config.limits.groups
+            self._creations.note(peer, most - len(self._table), most)
             group = self._table[name] = GroupConfig(name=name)
             self._renew()
         return group

@@ -151,7 +151,8 @@ class Rebalance(Generic[Q]):
             for queue in given:
                 del self.owned[queue]
         taken = await self._take(new) if new else []
-        self.owned.update((owned.queue, owned) for owned in taken)
+        for owned in taken:
+            self.owned.setdefault(owned.queue, owned)  # who has entered it when it began may have replaced it since
         if given or taken:
             await self._settle()
         return len(taken) == len(new)

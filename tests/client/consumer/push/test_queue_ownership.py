@@ -91,3 +91,23 @@ async def test_closing_while_a_queue_is_taken_gives_its_lock_back(cluster, queue
         await until(begun.is_set)
         assert not (await another.lock([queue]))[queue]
     assert (await another.lock([queue]))[queue]
+
+
+async def test_a_queue_is_ours_when_its_messages_come_though_others_have_not_begun(cluster, queue, until):
+    begun, go_on, seen = [], asyncio.Event(), []
+
+    async def waiting(asked, asked_queue):
+        if asked_queue != queue and asked_queue.topic == queue.topic:
+            await go_on.wait()
+        begun.append(asked_queue)
+        return await asked(asked_queue)
+
+    async with taking(cluster, waiting, seen) as consumer:
+        await until(lambda: seen)
+        assert consumer.assignment == [queue]
+        consumer._ownership.reset({queue: 0})  # as an administrator may at any time
+        await until(lambda: len(seen) == 2)
+        moved = consumer._owned[queue]
+        go_on.set()
+        await until(lambda: len(consumer.assignment) == 4)
+        assert consumer._owned[queue] is consumer._ownership.queues.held[queue] is moved

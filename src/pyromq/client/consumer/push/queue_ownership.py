@@ -115,7 +115,9 @@ class QueueOwnership:
             return None
         offset = max(offset, self._left.pop(queue, 0))  # a broker that was killed has forgotten what it was told last
         allowed_until = self._clock.monotonic() + VALID_SECONDS if self._strict else inf
-        return self._pull(queue, offset, allowed_until, lock_address)
+        # Its messages may come before the other queues have begun: the listener may ask, an administrator move it.
+        owned = self._owned[queue] = self._pull(queue, offset, allowed_until, lock_address)
+        return owned
 
     def stop(self, owned: OwnedQueue) -> None:
         """Pull nothing more, and start no listener."""

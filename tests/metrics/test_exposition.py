@@ -79,6 +79,27 @@ def test_there_are_never_more_than_the_limit(family):
     assert exposition.left_out
 
 
+def test_details_of_many_queues_are_as_those_of_each():
+    one_by_one, together = Exposition(5), Exposition(5)
+    for exposition in (one_by_one, together):
+        exposition.add(SENT, label_text(topic="a"), 1)
+    for number in range(3):
+        one_by_one.add(QUEUED, f'topic="a",queue_id="{number}"', number / 4)
+    together.add_details(QUEUED, 'topic="a"', "queue_id", {number: number / 4 for number in range(3)})
+    assert not together.left_out
+    assert text_of(together) == text_of(one_by_one)
+
+
+def test_details_of_many_queues_end_at_the_limit():
+    exposition = Exposition(3)
+    exposition.add_details(QUEUED, 'topic="a"', "queue_id", dict.fromkeys(range(2), 0))
+    exposition.add(SENT, label_text(topic="a"), 1)
+    exposition.add_details(QUEUED, 'topic="b"', "queue_id", dict.fromkeys(range(2), 0))
+    assert exposition.left_out
+    assert len(exposition) == 3
+    assert text_of(exposition).count("queued{") == 2
+
+
 def test_many_lines_may_be_left_for_a_while_between():
     exposition = Exposition(10_000)
     for number in range(2_500):

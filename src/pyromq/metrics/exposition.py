@@ -7,9 +7,10 @@ rocketmq_topic_number{cluster="DefaultCluster",node_type="broker",node_id="broke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Protocol
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -89,6 +90,15 @@ class Exposition:
             lines = self._lines[family] = []
         name = family.name + part
         lines.append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
+
+    def add_details(self, family: Family, labels: str, name: str, values: Mapping[int, float]) -> None:
+        """Add a sample of a family of details for each value; its key is what the last label, `name`, says."""
+        room = max(0, self.most - self._count - self._details)
+        self.left_out |= room < len(values)
+        begin = f'{family.name}{{{labels},{name}="'
+        lines = [f'{begin}{key}"}} {value}\n' for key, value in islice(values.items(), room)]
+        self._details += len(lines)
+        self._lines.setdefault(family, []).extend(lines)
 
     def text(self) -> Generator[None, None, list[bytes]]:
         """Return the text in pieces; it may be left for a while after each."""

@@ -10,6 +10,15 @@ from pyromq.broker.consuming.store_times import StoreTimes, Unread
 from pyromq.store.message_store import MessageStore
 
 
+STEP = 64  # queues at once; then others may have a turn
+
+
+def in_steps(queues: int) -> Iterator[range]:
+    """Yield the ids of so many queues."""
+    for first in range(0, queues, STEP):
+        yield range(first, min(first + STEP, queues))
+
+
 @dataclass(slots=True)
 class Lag:
     """A group in a topic, by queue: how many messages it has not consumed, and since when (ms) the first waits."""
@@ -40,10 +49,11 @@ class Lags:
         """Fill in so many queues of a lag; a queue without a stored offset is consumed from its begin."""
         behind = {}
         consumed = self._offsets.of_topic(lag.group, lag.topic)
-        for queue_id in range(queues):
+        for queue_ids in in_steps(queues):
             yield []
-            offset = consumed.get(queue_id, 0)
-            count = lag.counts[queue_id] = max(0, self._store.max_offset(lag.topic, queue_id) - offset)
-            if count:
-                behind[queue_id] = offset
+            for queue_id in queue_ids:
+                offset = consumed.get(queue_id, 0)
+                count = lag.counts[queue_id] = max(0, self._store.max_offset(lag.topic, queue_id) - offset)
+                if count:
+                    behind[queue_id] = offset
         yield from self._times.look(lag.topic, behind, lag.stored_ms)

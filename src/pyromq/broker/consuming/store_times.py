@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pyromq.record import store_ms_of
 from pyromq.store.message_store import MessageStore
 
+STEP = 64  # queues at once; then others may have a turn
 MOST_COLD = 2_000  # records that one round reads from the disk; the next rounds have the others
 
 Unread = list[memoryview]  # what a thread should load before it goes on; []: nothing, others may have a turn
@@ -33,8 +34,9 @@ class StoreTimes:
         """
         cold: dict[int, int] = {}  # log offsets
         unread: Unread = []
-        for queue_id, offset in offsets.items():
-            yield []
+        for number, (queue_id, offset) in enumerate(offsets.items()):
+            if number % STEP == 0:
+                yield []
             log_offset = self._store.reading.begin_from(topic, queue_id, offset)
             if log_offset is None:
                 continue

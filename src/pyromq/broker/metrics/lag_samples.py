@@ -6,7 +6,7 @@ from functools import partial
 
 from pyromq.broker.admin.consume_stats import subscribes
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.lags import Lag, Lags
+from pyromq.broker.consuming.lags import Lag, Lags, in_steps
 from pyromq.broker.consuming.store_times import StoreTimes
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.metrics.families import LAG, LAG_LATENCY, QUEUE_LAG, QUEUE_LAG_SECONDS
@@ -56,15 +56,18 @@ class LagSamples:
         labels = f"{common},{reading_labels(lag.group, lag.topic)}"
         exposition.add(LAG, labels, lag.count)
         exposition.add(LAG_LATENCY, labels, lag.age_ms(now))
-        labels = f"{common},{label_text(consumer_group=lag.group, topic=lag.topic)},queue_id="
-        for queue_id, count in lag.counts.items():
+        labels = f"{common},{label_text(consumer_group=lag.group, topic=lag.topic)}"
+        for queue_ids in in_steps(len(lag.counts)):
             yield None
             if not exposition.wants_details:
                 exposition.left_out = True
                 return
-            of_queue = f'{labels}"{queue_id}"'
-            exposition.add(QUEUE_LAG, of_queue, count)
-            if queue_id in lag.stored_ms:
-                exposition.add(QUEUE_LAG_SECONDS, of_queue, max(0, now - lag.stored_ms[queue_id]) / 1000)
-            elif not count:
-                exposition.add(QUEUE_LAG_SECONDS, of_queue, 0)
+            counts = {queue_id: lag.counts[queue_id] for queue_id in queue_ids}
+            exposition.add_details(QUEUE_LAG, labels, "queue_id", counts)
+            ages_ms = {queue_id: now - lag.stored_ms.get(queue_id, now) for queue_id in queue_ids}
+            ages = {
+                queue_id: max(0, age_ms) / 1000
+                for queue_id, age_ms in ages_ms.items()
+                if queue_id in lag.stored_ms or not counts[queue_id]
+            }
+            exposition.add_details(QUEUE_LAG_SECONDS, labels, "queue_id", ages)

@@ -9,7 +9,6 @@ from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.store_times import StoreTimes, Unread
 from pyromq.store.message_store import MessageStore
 
-
 STEP = 64  # queues at once; then others may have a turn
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pyromq.record import store_ms_of
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queue.reading import Place
 
 STEP = 64  # queues at once; then others may have a turn
 MOST_COLD = 2_000  # records that one round reads from the disk; the next rounds have the others
@@ -18,8 +19,8 @@ class StoreTimes:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._known: dict[int, int] = {}  # by log offset (ms)
-        self._before: dict[int, int] = {}  # the same, of the last round
+        self._known: dict[Place, int] = {}  # ms
+        self._before: dict[Place, int] = {}  # the same, of the last round
         self._read = 0
 
     def begin_round(self) -> None:
@@ -32,30 +33,31 @@ class StoreTimes:
 
         What cannot be told is left out of `found`.
         """
-        cold: dict[int, int] = {}  # log offsets
+        reading = self._store.reading
+        cold: list[tuple[int, Place, int]] = []  # with the log offset
         unread: Unread = []
         for number, (queue_id, offset) in enumerate(offsets.items()):
             if number % STEP == 0:
                 yield []
-            log_offset = self._store.reading.begin_from(topic, queue_id, offset)
-            if log_offset is None:
+            place = reading.first_from(topic, queue_id, offset)
+            if place is None:
                 continue
-            if log_offset not in self._known and log_offset not in self._before and self._store.is_cold(log_offset):
-                cold[queue_id] = log_offset
-                unread += self._store.reading.head_at(log_offset)
-            elif (stored_ms := self._stored_ms(log_offset)) is not None:
-                found[queue_id] = stored_ms
+            stored_ms = self._known.get(place) or self._before.get(place)
+            if stored_ms is not None:
+                self._known[place] = found[queue_id] = stored_ms
+            elif (log_offset := reading.begin_of(place)) is None:
+                continue
+            elif self._store.is_cold(log_offset):
+                cold.append((queue_id, place, log_offset))
+                unread += reading.head_at(log_offset)
+            else:
+                self._read_time(queue_id, place, log_offset, found)
         if unread and self._read < MOST_COLD:
             self._read += len(unread)
             yield unread
-            for queue_id, log_offset in cold.items():
-                if (stored_ms := self._stored_ms(log_offset)) is not None:
-                    found[queue_id] = stored_ms
+            for each in cold:
+                self._read_time(*each, found)
 
-    def _stored_ms(self, log_offset: int) -> int | None:
-        stored_ms = self._known.get(log_offset, self._before.get(log_offset))
-        if stored_ms is None and (record := self._store.record_at(log_offset)) is not None:
-            stored_ms = store_ms_of(record)
-        if stored_ms is not None:
-            self._known[log_offset] = stored_ms
-        return stored_ms
+    def _read_time(self, queue_id: int, place: Place, log_offset: int, found: dict[int, int]) -> None:
+        if (record := self._store.record_at(log_offset)) is not None:
+            self._known[place] = found[queue_id] = store_ms_of(record)

@@ -68,6 +68,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     unread: tuple[memoryview, ...] = ()
 
 
+Place = tuple[ConsumeQueue, int]  # of a message: a queue, another one after its topic was deleted, and an offset
 _Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries looked at; the rest as in `ReadResult`
 
 
@@ -155,10 +156,17 @@ class Reading:
         """Return the bytes of a record's fixed fields, as the log has them, untouched; [] where it has none."""
         return self._log.stretch(log_offset, log_offset + FIXED_SIZE)
 
-    def begin_from(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return where in the log the first message of a queue from that offset on begins; None where there is none."""
+    def first_from(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
+        """Return where the first message of a queue from that offset on is; None where there is none."""
         queue = self._queues.find(topic, queue_id)
-        entry = None if queue is None else queue.find(max(queue_offset, queue.min_offset))
+        if queue is None or queue_offset >= queue.max_offset:
+            return None
+        return queue, max(queue_offset, queue.min_offset)
+
+    def begin_of(self, place: Place) -> int | None:
+        """Return where in the log a message begins; None where it is lost."""
+        queue, queue_offset = place
+        entry = queue.find(queue_offset)
         return None if entry is None or entry.size == FILLER_SIZE else entry.log_offset
 
     def _collect(

@@ -95,8 +95,8 @@ def cli(monkeypatch):
 class Server:
     """`pyromq serve` as a process, ready."""
 
-    def __init__(self, *arguments):
-        self.process = start("serve", *arguments)
+    def __init__(self, *arguments, **variables):
+        self.process = start("serve", *arguments, **variables)
         self.banner = []
         for line in self.process.stdout:
             self.banner.append(line.rstrip())
@@ -122,9 +122,9 @@ class Server:
         self.process.stderr.close()
 
 
-def start(*arguments, stdin=subprocess.DEVNULL):
-    """Start a command as a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
+def start(*arguments, stdin=subprocess.DEVNULL, **variables):
+    """Start a command as a process of its own, with these variables of the environment besides the usual ones."""
+    environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"} | variables
     return subprocess.Popen(
         [*PYROMQ, *map(str, arguments)],
         stdin=stdin,
@@ -172,8 +172,8 @@ def serve(tmp_path):
     """Start a server on free ports with this test's folder; more arguments may be given. Ended with the test."""
     servers = []
 
-    def begin(*arguments, data=tmp_path / "data", ports=("--namesrv-port", "0", "--broker-port", "0")):
-        server = Server(*arguments, "--data", data, *ports)
+    def begin(*arguments, data=tmp_path / "data", ports=("--namesrv-port", "0", "--broker-port", "0"), **variables):
+        server = Server(*arguments, "--data", data, *ports, **variables)
         servers.append(server)
         return server
 

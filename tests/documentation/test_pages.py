@@ -6,12 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.certificates import Authority
 from tests.waiting import wait_until
 
-from pyromq import ConnectionConfig, Message, TlsConfig
+from pyromq import Message
 from pyromq.clock import SystemClock
-from pyromq.net.tls.server import ServerTlsConfig, TlsMode
 from pyromq.testing import BlockingCluster
 
 ROOT = Path(__file__).parents[2]
@@ -30,11 +28,12 @@ PRINTED = {
     "delays.md": [],
     "transactions.md": ["True"],
 }
-HERE = {"clients.md", "filters.md", "security.md"}  # a test below runs what they begin, and ends it
+HERE = {"clients.md", "filters.md"}  # a test below runs what they begin, and ends it
 # Pages that have a test of their own, and where.
 ELSEWHERE = {
     "hooks.md": "tests/test_hooks_page.py",
     "json.md": "tests/test_json_page.py",
+    "security.md": "tests/documentation/test_shell_lines.py",
     "metrics.md": "tests/metrics/test_page_examples.py",
     "spark.md": "tests/spark/test_page_examples.py",
     "spark-jobs.md": "tests/spark/test_page_examples.py",
@@ -128,17 +127,6 @@ def test_filters_choose_by_tag_and_by_properties(cluster, capsys, group, chosen)
     with names[group]:
         wait_until(lambda: lines.extend(capsys.readouterr().out.splitlines()) or len(lines) >= len(chosen))
     assert sorted(lines) == chosen
-
-
-def test_security_connects_by_tls(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    certificate, key = Authority(tmp_path).issue("server")
-    (example,) = blocks("security.md")
-    server = ServerTlsConfig(certificate=certificate, key=key, mode=TlsMode.ENFORCING)
-    trusting = ConnectionConfig(tls=TlsConfig(authority="authority.pem"))
-    with BlockingCluster(clock=SystemClock(), tls=server, connections=trusting) as cluster:
-        run(cluster, [example.replace("10.0.0.7:9876", cluster.namesrv)])
-        assert sum(status.max_offset for status in cluster.admin().topic_status("orders")) == 1
 
 
 @pytest.mark.parametrize(("name", "test"), ELSEWHERE.items())

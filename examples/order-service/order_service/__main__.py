@@ -14,9 +14,9 @@ calls = 0
 
 def charge(card: str, cents: int) -> None:
     global calls
-    calls += 1
     if card == "declined":
         raise CardDeclined("insufficient funds")
+    calls += 1
     if calls == 1:
         raise ConnectionError("the bank does not answer")
     print(f"charged {cents / 100:.2f} to {card}")

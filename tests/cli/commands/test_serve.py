@@ -128,6 +128,20 @@ def test_roles_run_apart(serve, at, tmp_path):
     assert (row["broker"], row["address"]) == ("alone", broker.broker)
 
 
+def test_a_brokers_file_outranks_the_name_servers_that_the_environment_has_for_clients(serve, tmp_path):
+    names = serve("namesrv", data=tmp_path / "names", ports=("--namesrv-port", "0")).namesrv
+    file = tmp_path / "broker.conf"
+    file.write_text(f"namesrvAddr={names}\n")
+    others = {"NAMESRV_ADDR": "127.0.0.1:1", "ports": ("--broker-port", "0")}
+    told_by_file = serve("broker", "--config", file, data=tmp_path / "a", **others)
+    told_by_option = serve("broker", "--config", file, "--namesrv", "127.0.0.1:2", data=tmp_path / "b", **others)
+    told_by_environment = serve("broker", data=tmp_path / "c", **others)
+
+    assert told_by_file.banner[3] == f"name servers {names}"
+    assert told_by_option.banner[3] == "name servers 127.0.0.1:2"
+    assert told_by_environment.banner[3] == "name servers 127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -58,7 +58,7 @@ async def served(config):
 async def test_every_list_of_many_topics_and_groups_is_shown(chromium, tmp_path):
     counting = Counting()
     async with Cluster() as cluster:
-        await fill(cluster)
+        await fill(cluster, 1000)
         config = ConsoleConfig(
             cluster.namesrv,
             tmp_path,

@@ -15,7 +15,7 @@ import click
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.cli import serving, tls_settings
-from pyromq.cli.connecting import connection_options, connections
+from pyromq.cli.connecting import NAMESRV, connection_options, connections
 from pyromq.cli.properties import (
     broker_settings,
     name_server_settings,
@@ -195,7 +195,10 @@ def serve_name_server(
 
 @serve.command("broker")
 @click.option(
-    "-n", "--namesrv", envvar="NAMESRV_ADDR", metavar="HOST:PORT;...|URL", help="Name servers to register with."
+    "-n",
+    "--namesrv",
+    metavar="HOST:PORT;...|URL",
+    help="Name servers to register with. [default: namesrvAddr of the --config file, else NAMESRV_ADDR]",
 )
 @_with(*_BROKER_OPTIONS, *_COMMON_OPTIONS, _CONNECTING)
 def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
@@ -206,6 +209,8 @@ def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
     tls = tls_settings.server_tls(tls_properties)
     connecting = _connections(tls_properties, tls, itself=False)
     config = replace(_broker_config(properties, **options), tls=tls, connections=connecting)
+    if namesrv is None and not config.namesrv:  # as upstream: whoever starts brokers may have it set for clients
+        namesrv = os.environ.get(NAMESRV)
     if namesrv:
         config = replace(config, namesrv=tuple(parse_addresses(namesrv)))
     if not config.namesrv:

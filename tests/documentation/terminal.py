@@ -1,0 +1,121 @@
+"""A shell in a folder of its own, as a reader has one: lines are typed, files saved, ids copied from the screen.
+
+Usual ports, addresses of machines and folders of the system stand for what this test has to itself.
+Knows nothing about pages.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from itertools import takewhile
+from pathlib import Path
+
+from tests.processes import Program, free_port
+from tests.waiting import PATIENCE_SECONDS
+
+ROOT = Path(__file__).parents[2]
+PORTS = ("9876", "10911", "8876", "9557", "8080")
+# Stay, once they have said this.
+SERVERS = {
+    r"pyromq serve": "ready in",
+    r"pyromq console(?! account)": "console",
+    r"pyromq consume \w+ --group": "a book",
+    r"python -m order_service": "tried again after ten seconds",
+    r"python3 -m http.server": "Serving HTTP",
+}
+# What a reader copies from what was printed before, instead of the word in capital letters.
+COPIED = {"MESSAGE_ID": r"\b[0-9A-F]{32}\b", "CLIENT": r"\S+@\S+"}
+
+
+class Terminal:
+    """Types lines; `screen` is all that was printed."""
+
+    def __init__(self, folder):
+        self._root = self._folder = folder
+        self._ports = {port: str(free_port()) for port in PORTS}
+        self._servers = {}
+        self.screen = ""
+        (folder / "bin").mkdir()
+        for name, arguments in {"python": "", "python3": "", "pyromq": "-m pyromq"}.items():
+            program = folder / "bin" / name
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+            program.chmod(0o755)
+        self._environment = {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "TZ": "UTC",
+            "PYTHONUNBUFFERED": "1",
+            "NAMESRV_ADDR": f"127.0.0.1:{self._ports['9876']}",
+        }
+        shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("*.egg-info", "*.db*"))
+
+    def own(self, text):
+        """Return the text with a port of this terminal's for each usual one; machines are addresses of loopback."""
+        text = re.sub(r"\b\d{4,5}\b", lambda port: self._ports.get(port[0], port[0]), text)
+        text = re.sub(r"\b10\.0\.0\.(?=\d)", "127.0.0.", text)
+        return re.sub(r"(?<![\w./-])/(?=(data|etc|var)/)", f"{self._root}/", text)
+
+    def filled_in(self, line):
+        """Return the line with what its reader copies from the screen: the last that is there."""
+        for word, pattern in COPIED.items():
+            if word in line:
+                found = re.findall(pattern, self.screen)
+                assert found, f"{line}: nothing was printed that {word} could be"
+                line = line.replace(word, found[-1])
+        return line
+
+    def save(self, path, text):
+        file = self._folder / self.own(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(self.own(text) + "\n")
+
+    def type(self, line):
+        """Run a line; return what it prints. A server is there when it is ready, in place of one begun before."""
+        line = self.own(line)
+        ready = next((said for server, said in SERVERS.items() if re.match(server, line)), None)
+        if ready:
+            self._serve([word for word in shlex.split(line, comments=True) if word != "&"], ready)
+            return ""
+        if line.startswith("cd "):
+            self._folder /= line[3:]
+            return ""
+        if line.startswith("export "):
+            name, _, value = shlex.split(line, comments=True)[1].partition("=")
+            self._environment[name] = value
+            return ""
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        self.screen += done.stdout
+        return done.stdout
+
+    def close(self):
+        for server in self._servers.values():
+            server.stop()
+
+    def _serve(self, arguments, ready):
+        name = " ".join(takewhile(lambda word: not word.startswith("-"), arguments))
+        if "--host" in arguments:  # another machine
+            name += arguments[arguments.index("--host") + 1]
+        if name in self._servers:
+            self._servers.pop(name).stop()
+        if arguments[:2] == ["pyromq", "serve"]:
+            roles = [role for role in ("namesrv", "broker") if role in arguments] or ["namesrv", "broker"]
+            usual = {"namesrv": "9876", "broker": "10911"}
+            arguments += [word for role in roles for word in (f"--{role}-port", self._ports[usual[role]])]
+        if "console" in arguments:
+            arguments += ["--port", self._ports["8876"]]
+        if "--console" in arguments:
+            arguments += ["--console-port", self._ports["8876"]]
+        server = Program(["env", "-C", self._folder, *arguments], ready, self._environment)
+        self._servers[name] = server
+        server.wait_until_ready()

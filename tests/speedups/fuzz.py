@@ -315,7 +315,7 @@ def signatures(random: Random) -> None:
     """Signatures made together, by whatever the processor has."""
     permits.sha1_forms(random.randrange(8))
     size = random.choice([0, 40, 100, 1000])
-    texts = [random.randbytes(size + random.randrange(70)) for _ in range(random.randrange(9))]
+    texts = [random.randbytes(size + random.randrange(70)) for _ in range(random.randrange(17))]
     secrets = [secret.encode() for secret in random.choices(list(SECRETS.values()), k=len(texts))]
     plain = [base64.b64encode(hmac.digest(secret, text, "sha1")) for secret, text in zip(secrets, texts, strict=True)]
     same(permits.signatures(secrets, texts), plain, b"".join(texts))

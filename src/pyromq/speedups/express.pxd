@@ -13,7 +13,7 @@ cdef class Express:
     cdef int answer(self, const Frame* frames, int count, const char* born_address, Output output) except -1
 
 cdef enum:
-    MOST_AT_ONCE = 8
+    MOST_AT_ONCE = 16
 
 cdef struct Passed:  # a request that may be answered
     char* copy  # the text of field `copied`, without escapes, to be changed, until others are judged; NULL: there is none

@@ -55,7 +55,7 @@ def sha1_forms(int wanted):
 
 
 def signatures(list secrets, list contents):
-    """Return the signatures of texts, eight at most, which are made together."""
+    """Return the signatures of texts, sixteen at most, which are made together."""
     cdef hmac_key keys[MOST_AT_ONCE]
     cdef hmac_job jobs[MOST_AT_ONCE]
     cdef int number, count = len(contents)

@@ -18,7 +18,7 @@ from pyromq.clock import SystemClock
 from pyromq.message import Property, StoredMessage, decode_properties, pack_address
 from pyromq.record import decode, encode
 from pyromq.store.config import StoreConfig
-from pyromq.store.index.key_index import searched
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 
 FOLDER = Path(__file__).parent / "store"
@@ -138,13 +138,18 @@ def importable(module: str) -> bool:
     return True
 
 
+def stored_ms(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    message = store.message(topic, queue_id, queue_offset)
+    return None if message is None else message.store_ms
+
+
 def test_queues_have_the_recorded_limits(golden: Golden) -> None:
     store = golden.store
     told = {
         f"{topic} {queue_id}": {
             "min": store.min_offset(topic, queue_id),
             "max": store.max_offset(topic, queue_id),
-            "earliestStoreTime": store.earliest_store_time(topic, queue_id),
+            "earliestStoreTime": stored_ms(store, topic, queue_id, store.min_offset(topic, queue_id)) or -1,
         }
         for topic in store.topics()
         for queue_id in store.queue_ids(topic)
@@ -161,7 +166,7 @@ def test_every_queue_leads_to_its_records(golden: Golden) -> None:
 def test_queries_by_key_find_what_the_broker_found(golden: Golden) -> None:
     for query in golden.expected["keyQueries"]:
         golden.store.follow_index()
-        found = searched(
+        found = looked(
             golden.store.search_by_key(query["topic"], query["key"], query["maxNum"], query["begin"], query["end"])
         )
         told = [int(offset_id[-16:], 16) for offset_id in query["offsetMsgIds"]]
@@ -172,8 +177,8 @@ def test_offsets_by_time_are_at_least_as_near_as_the_broker_s(golden: Golden) ->
     """The broker looks into one file only, chosen by its modification time; otherwise both give the same."""
     for search in golden.expected["searchOffset"]:
         topic, queue_id, wanted_ms = search["topic"], search["queueId"], search["timestamp"]
-        found = golden.store.offset_by_time(topic, queue_id, wanted_ms)
-        ours, theirs = (golden.store.store_time_at(topic, queue_id, at) for at in (found, search["offset"]))
+        found = looked(golden.store.search_by_time(topic, queue_id, wanted_ms))
+        ours, theirs = (stored_ms(golden.store, topic, queue_id, at) for at in (found, search["offset"]))
         if ours is None or theirs is None:
             assert found == search["offset"]
         else:

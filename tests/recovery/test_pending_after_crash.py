@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.seed import seed_of_the_day
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
@@ -22,6 +23,7 @@ from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.errors import BrokerError
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
+from pyromq.net.long_answers import LongAnswers
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import EndTransaction
 from pyromq.store.config import StoreConfig
@@ -74,7 +76,14 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         halves = HalfMessages(store, put_message, topics=topics, offsets=offsets, clock=clock)
         halves.load()
         halves.mend()
-        transacting = Transacting(put_message, halves, confirmation=Confirmation(store, clock), store=store)
+        transacting = Transacting(
+            put_message,
+            halves,
+            confirmation=Confirmation(store, clock),
+            store=store,
+            cold_reads=ColdReads(store, clock),
+            long_answers=LongAnswers(clock),
+        )
         yield Parts(store, offsets, levels, halves, transacting)
     finally:
         store.close()

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.config import StoreConfig
-from pyromq.store.index.key_index import searched
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking
 from pyromq.store.offline.stopped_store import Cure
@@ -115,7 +115,7 @@ def test_killed_process_leaves_all_its_messages(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert len(bodies(store, 0)) == len(bodies(store, 1)) == 50
         store.follow_index()
-        assert searched(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 62)).log_offsets
+        assert looked(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 62)).log_offsets
 
 
 def damaged(segment: Path, position: int, kind: str) -> None:
@@ -340,7 +340,7 @@ def test_without_its_log_a_store_does_not_drop_its_queues(tmp_path: Path) -> Non
     with opened(tmp_path) as store:
         assert store.topics() == []
         store.follow_index()
-        assert searched(store.search_by_key(TOPIC, "k1", 1, 0, 1 << 62)).log_offsets == []
+        assert looked(store.search_by_key(TOPIC, "k1", 1, 0, 1 << 62)).log_offsets == []
     goes_on(tmp_path)
 
 
@@ -407,7 +407,7 @@ def test_empty_index_file_of_an_interrupted_start_is_made_again(tmp_path: Path) 
     (tmp_path / "abort").touch()
     with opened(tmp_path) as store:
         store.follow_index()
-        assert len(searched(store.search_by_key(TOPIC, "k4", 9, 0, 1 << 62)).log_offsets) == 1
+        assert len(looked(store.search_by_key(TOPIC, "k4", 9, 0, 1 << 62)).log_offsets) == 1
     goes_on(tmp_path)
 
 
@@ -446,7 +446,9 @@ def test_a_clock_set_back_between_two_runs_is_told_and_does_no_harm(
     with opened(tmp_path, clock) as store:
         fill(store, 2, first=10)
         assert len(bodies(store)) == 6
-        assert store.store_time_at(TOPIC, 0, 5) == NOON_MS
+        last = store.message(TOPIC, 0, 5)
+        assert last is not None
+        assert last.store_ms == NOON_MS
     assert "stored 3600 s later than it is now by this machine's clock" in caplog.text
 
 

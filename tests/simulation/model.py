@@ -10,8 +10,9 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
-from pyromq.store.index.key_index import key_hashes, searched
+from pyromq.store.index.key_index import key_hashes
 from pyromq.store.json_file import JsonFile
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 
@@ -208,7 +209,7 @@ class Model:
                 by_key[each.message.topic, key].add(each.message.log_offset)
         store.follow_index()
         for topic, key in random.sample(sorted(by_key), min(KEYS_LOOKED_UP, len(by_key))):
-            found = searched(store.search_by_key(topic, key, 10_000, *EVER)).log_offsets
+            found = looked(store.search_by_key(topic, key, 10_000, *EVER)).log_offsets
             mine = [at for at in found if at in by_key[topic, key]]
             missing = by_key[topic, key] - set(mine)
             require(not missing, f"key {key!r} of {topic} does not lead to {sorted(missing)}, only to {found}")

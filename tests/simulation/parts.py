@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from unittest.mock import patch
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
@@ -15,6 +16,7 @@ from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction import Transacting
 from pyromq.broker.transactions.half_messages import HalfMessages
+from pyromq.net.long_answers import LongAnswers
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.json_file import JsonFile
 from pyromq.store.log import room_ahead
@@ -72,7 +74,14 @@ class Parts:
         self.tables.append(self.timers.filed._files._file)
         self.halves = HalfMessages(store, put_message, topics=self.topics, offsets=self.offsets, clock=time)
         confirmation = Confirmation(store, time)
-        self.transacting = Transacting(put_message, self.halves, confirmation=confirmation, store=store)
+        self.transacting = Transacting(
+            put_message,
+            self.halves,
+            confirmation=confirmation,
+            store=store,
+            cold_reads=ColdReads(store, time),
+            long_answers=LongAnswers(time),
+        )
         needed = (self.levels, self.timers.filed, self.halves)
         store.retention.keep_from = lambda: min(part.log_needed_from for part in needed)
         store.retention.measure = lambda path: DiskUse(path, 10, 90)

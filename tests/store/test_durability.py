@@ -12,7 +12,7 @@ import pytest
 from pyromq.errors import StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.store.config import FlushMode, StoreConfig
-from pyromq.store.index.key_index import searched
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.testing import SimulatedDisk
 from pyromq.testing.simulated_disk import Killed
@@ -112,7 +112,7 @@ def test_names_that_were_not_on_disk_cost_nothing_confirmed(flush: FlushMode) ->
     assert bodies(after) == sent
     assert bodies(after, topic="new") == [b"body 0"]
     after.follow_index()
-    assert searched(after.search_by_key(TOPIC, "k299", 1, 0, 1 << 62)).log_offsets
+    assert looked(after.search_by_key(TOPIC, "k299", 1, 0, 1 << 62)).log_offsets
 
 
 @MODES
@@ -179,7 +179,7 @@ def test_the_key_index_waits_for_room() -> None:
         store.follow_index()
     disk.refuse = lambda kind, path: None
     store.follow_index()
-    assert all(searched(store.search_by_key(TOPIC, f"k{number}", 1, 0, 1 << 62)).log_offsets for number in range(50))
+    assert all(looked(store.search_by_key(TOPIC, f"k{number}", 1, 0, 1 << 62)).log_offsets for number in range(50))
 
 
 @pytest.mark.slow

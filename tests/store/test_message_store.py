@@ -16,6 +16,7 @@ from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LocalDisk
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore, ReadStatus
 from pyromq.store.queue import queue_table
 
@@ -57,7 +58,7 @@ def test_addresses_of_ipv6_are_marked_and_kept(tmp_path: Path) -> None:
         stored = store.message_at(sent.log_offset)
         assert stored is not None
         assert (stored.born_host, stored.store_host, stored.body) == ("[::1]:80", "[::2]:10911", b"body 0")
-        assert store.store_time_at(TOPIC, 0, 0) == NOON_MS
+        assert stored.store_ms == NOON_MS
 
 
 def test_store_times_never_decrease(tmp_path: Path) -> None:
@@ -257,10 +258,8 @@ def test_offset_by_time_is_the_first_of_that_time_or_the_nearer_neighbour(tmp_pa
             clock.ms = NOON_MS + ms
             store.append(message())
         asked = {-5: 0, 0: 0, 4: 0, 5: 0, 6: 1, 10: 1, 15: 3, 16: 4, 25: 4, 26: 5, 31: 5, 99: 5}
-        assert {ms: store.offset_by_time(TOPIC, 0, NOON_MS + ms) for ms in asked} == asked
-        assert store.offset_by_time("unknown", 0, NOON_MS) == 0
-        assert store.earliest_store_time(TOPIC, 0) == store.earliest_store_time_of_log() == NOON_MS
-        assert store.earliest_store_time("unknown", 0) == -1
+        assert {ms: looked(store.search_by_time(TOPIC, 0, NOON_MS + ms)) for ms in asked} == asked
+        assert looked(store.search_by_time("unknown", 0, NOON_MS)) == 0
 
 
 def test_record_at_gives_records_only(tmp_path: Path) -> None:

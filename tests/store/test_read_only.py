@@ -9,6 +9,7 @@ import pytest
 from pyromq.errors import StoreNotWritable
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.testing import SimulatedDisk
 
@@ -36,7 +37,7 @@ def test_reading_goes_on_also_from_files_that_are_not_mapped(disk: SimulatedDisk
     assert bodies(store, 1) == [b"body %d" % number for number in range(1, 100, 2)]
     read = store.read(TOPIC, 0, 0, 32)
     assert read.records
-    assert store.offset_by_time(TOPIC, 0, NOON_MS) == 0
+    assert looked(store.search_by_time(TOPIC, 0, NOON_MS)) == 0
 
 
 def test_sends_are_refused_before_they_leave_anything(disk: SimulatedDisk, store: MessageStore) -> None:

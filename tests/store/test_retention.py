@@ -11,8 +11,8 @@ import pytest
 from tests.store.making import StoppedClock, bodies, fill, message, opened, small_store
 
 from pyromq.errors import StoreNotWritable, UsageError
-from pyromq.store.index.key_index import searched
 from pyromq.store.log.disk_use import DiskUse, measured
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 
 HOUR_MS = 3_600_000
@@ -192,8 +192,8 @@ def test_queues_and_index_follow(tmp_path: Path) -> None:
             assert store.read("orders", queue_id, 0, 32).next_offset == first
         assert bodies(store)[-1] == b"body 298"
         store.follow_index()
-        assert searched(store.search_by_key("orders", "k3", 8, 0, 1 << 60)).log_offsets == []
-        assert searched(store.search_by_key("orders", "k299", 8, 0, 1 << 60)).log_offsets != []
+        assert looked(store.search_by_key("orders", "k3", 8, 0, 1 << 60)).log_offsets == []
+        assert looked(store.search_by_key("orders", "k299", 8, 0, 1 << 60)).log_offsets != []
     left = files(tmp_path / "consumequeue/orders/0")
     assert int(left[0]) // 20 <= first < int(left[0]) // 20 + 8
     assert len(files(tmp_path / "commitlog")) == len(scene.log_files())

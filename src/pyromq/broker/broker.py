@@ -92,7 +92,6 @@ class Broker:
         self.half_messages, self.batches = state.half_messages, state.batches
         self._state = state
         self._clock = state.clock
-        self._long_answers = state.long_answers
         self._parts = _parts(state)
         self._tasks = Tasks()
         self._saving: dict[Part, asyncio.Future[None]] = {}
@@ -131,7 +130,8 @@ class Broker:
         return BrokerMetrics(self._state, self._server.exchanges)
 
     async def __aenter__(self) -> Self:
-        self._long_answers.run_soon = asyncio.get_running_loop().call_soon_threadsafe
+        run_soon = asyncio.get_running_loop().call_soon_threadsafe
+        self._state.long_answers.run_soon = self._state.cold_reads.run_soon = run_soon
         try:
             self.store.open()
             for part in self._parts:

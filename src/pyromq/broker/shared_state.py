@@ -10,9 +10,9 @@ from dataclasses import replace
 from pyromq.broker.admin.settings_admin import load_changes
 from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.consuming.cold_pulls import ColdPulls
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.long_polls import LongPolls
 from pyromq.broker.consuming.queue_locks import QueueLocks
@@ -58,7 +58,7 @@ class SharedState:
         self.queue_locks = QueueLocks(clock, most=self.config.limits.queue_locks)
         self.indexing = Indexing(store, clock)
         self.long_answers = LongAnswers(clock)
-        self.cold_reads = ColdPulls(store, clock)
+        self.cold_reads = ColdReads(store, clock)
         self.registering = NameServerRegistration(self.config, topics, clock)
         self.put_message = put_message = PutMessage(store, statistics, self.config)
         self.admission = Admission(topics, self.config)

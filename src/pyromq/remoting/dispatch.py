@@ -16,11 +16,22 @@ from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.later import Later
 from pyromq.remoting.refusals import FAILED, UNREADABLE, UNSUPPORTED, Refusals
 
+ASK_AGAIN = Reply()  # what an answer that comes later is, where the call is to be answered from the start then
 MOST_REMARK = 1000  # characters of an error's text in an answer: it quotes names of whatever length
 
 Answer = Callable[[Any, Call], "Answered | Future[Answered] | Later"]
 RunAnswer = Callable[[list[Call]], "list[Answered | Future[Answered] | Later]"]
 A = TypeVar("A", bound=Callable[..., Any])
+
+
+class AskAgain(Exception):
+    """Raised by who judges or answers a call and lacks what is on its way: `ready` resolves to `ASK_AGAIN`.
+
+    Nothing may have been changed by then that must not be changed twice.
+    """
+
+    def __init__(self, ready: Future[Answered]) -> None:
+        self.ready = ready
 
 
 def answers(*requests: type[Header]) -> Callable[[A], A]:
@@ -114,6 +125,8 @@ class Dispatcher:
             if self._guard is not None and (error := self._guard.judge([call])[0]) is not None:
                 return self.refused(error, call)  # not raised, which would tie error and frame to each other
             return answer(call.header, call)
+        except AskAgain as wait:
+            return wait.ready
         except ProtocolError as error:
             text = "request %d of %s cannot be read: %s"
             self.refusals.note(UNREADABLE, call.peer.address, text, call.code, call.peer.address, error)

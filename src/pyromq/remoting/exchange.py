@@ -31,7 +31,7 @@ from pyromq.remoting.command import (
     encode_request,
     write_reply,
 )
-from pyromq.remoting.dispatch import Dispatching
+from pyromq.remoting.dispatch import ASK_AGAIN, Dispatching
 from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.hooked_calls import Completed, HookedCalls
@@ -240,7 +240,8 @@ class Exchange:
             reply.add_done_callback(partial(self._unpark, call))
             return
         if type(reply) is Future:
-            self._park(call, reply)
+            self._count_parked(1)
+            reply.add_done_callback(partial(self._run_soon, self._unpark, call))
             return
         if self._hooks:
             self._hooks.after_answer(call, cast(Answered, reply))
@@ -343,20 +344,19 @@ class Exchange:
         else:
             waiting.answered(response)
 
-    def _park(self, call: Call, future: Future[Answered]) -> None:
-        self._count_parked(1)
-        future.add_done_callback(partial(self._run_soon, self._unpark, call))
-
     def _unpark(self, call: Call, future: Future[Answered] | Later) -> None:
         self._count_parked(-1)
         if future.cancelled():
             return
-        error = future.exception()
-        if error is None:
-            reply: Answered = future.result()
-        else:
-            dispatcher = self._dispatcher
+        dispatcher, error = self._dispatcher, future.exception()
+        reply: Answered | Future[Answered] | Later
+        if error is not None:
             reply = dispatcher.refused(error, call) if isinstance(error, MQError) else dispatcher.failure(error, call)
+        elif (reply := future.result()) is ASK_AGAIN:
+            reply = dispatcher.dispatch(call)
+            if isinstance(reply, Future | Later):
+                self._reply(call, reply)
+                return
         if self._hooks:
             self._hooks.after_answer(call, reply)
         if self.closed or call.flag & ONE_WAY:

@@ -45,6 +45,8 @@ _unmap = _libc.munmap
 _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _advise = _libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_compare = _libc.memcmp
+_compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _in_core = _libc.mincore
 _in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -278,7 +280,8 @@ class LocalDisk:
 
     def load(self, views: Sequence[memoryview]) -> None:
         for start, size in stretches(views):
-            _advise(start, size, _MADV_POPULATE_READ)  # where it is unsupported, pages come when they are touched
+            if _advise(start, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() == errno.EINVAL:
+                _compare(start, start, size)  # unsupported: this touches all of it, without the interpreter's lock
 
     def lock(self, descriptor: int) -> None:
         # Bound to this open file, not to the process: two stores in one process exclude each other as well.

@@ -23,14 +23,16 @@ from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
-from pyromq.store.index.key_index import KeyIndex, KeyMatches, KeySearch
+from pyromq.store.index.key_index import KeyIndex, KeyMatches
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.residency import Residency
+from pyromq.store.looking import Looking
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_proof import EntryProof
 from pyromq.store.queue.queue_table import QueueTable
 from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
+from pyromq.store.queue.time_search import TimeSearch
 from pyromq.store.recovery import Recovery
 from pyromq.store.retention import Retention
 
@@ -80,8 +82,8 @@ class MessageStore:
             sync_entries=self._flusher.sync_entries,
         )
         self._proof = EntryProof(self._log, self._follower.tags_code)
-        residency = Residency(self._log, disk=disk, clock=clock)
-        self.reading = Reading(self._log, self._queues, config, proof=self._proof, residency=residency, disk=disk)
+        self.residency = Residency(self._log, disk=disk, clock=clock)
+        self.reading = Reading(self._log, self._queues, config, proof=self._proof, residency=self.residency, disk=disk)
         self.read = self.reading.read
         self.batch_appends = BatchAppends(self._log, self._queues, clock)
         self._clock = clock
@@ -337,42 +339,15 @@ class MessageStore:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
         return self.reading.is_cold(log_offset)
 
-    def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time (ms) of a message; None where there is none (any more)."""
-        queue = self._queues.find(topic, queue_id)
-        return None if queue is None else self._store_ms(queue, queue_offset)
-
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Return the store time (ms) of the queue's first message, -1 as on the wire if it has none."""
-        queue = self._queues.find(topic, queue_id)
-        found = None if queue is None else self._store_ms(queue, queue.min_offset)
-        return -1 if found is None else found
-
-    def earliest_store_time_of_log(self) -> int:
-        """Return the store time (ms) of the oldest record kept, -1 as on the wire if there is none."""
-        found = self._log.store_ms_at(self._log.min_offset)
-        return -1 if found is None else found
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at that time, or else of its nearer neighbour.
+    def search_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Looking[int]:
+        """Find the offset of the first message stored at that time, or else of its nearer neighbour.
 
         Of two equally near ones the earlier; 0 for an empty queue.
         """
         queue = self._queues.find(topic, queue_id)
-        if queue is None or queue.max_offset <= queue.min_offset:
+        if queue is None:
             return 0
-        later = queue.first(lambda entry: (self._log.store_ms_at(entry.log_offset) or 0) >= timestamp_ms)
-        if later == queue.max_offset:
-            return later - 1
-        if later == queue.min_offset:
-            return later
-        later_ms, earlier_ms = self._store_ms(queue, later), self._store_ms(queue, later - 1)
-        assert later_ms is not None
-        return later if earlier_ms is None or later_ms - timestamp_ms < timestamp_ms - earlier_ms else later - 1
-
-    def _store_ms(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
-        entry = queue.find(queue_offset)
-        return None if entry is None else self._log.store_ms_at(entry.log_offset)
+        return (yield from TimeSearch(queue, self._log, self.residency).first_from(timestamp_ms))
 
     # -- keys
 
@@ -390,7 +365,7 @@ class MessageStore:
         if self.config.index_enabled:
             self._index.follow(self._log, budget_seconds)
 
-    def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> KeySearch:
+    def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Looking[KeyMatches]:
         """Return where messages with that key (or unique id) lie, newest first, stored from `begin_ms` to `end_ms`.
 
         As far as they are indexed (`follow_index`). Those whose key only has an equal hash are among them: compare.

@@ -8,6 +8,7 @@ from pyromq.broker.broker import Broker
 from pyromq.remoting.bodies import GroupConfig, encode_body
 from pyromq.remoting.headers import BrokerFigures, SaveGroup, UpdateConsumerOffset
 from pyromq.store.disk import LocalDisk
+from pyromq.store.log import residency
 
 
 async def figures(caller):
@@ -42,11 +43,14 @@ async def test_a_groups_lag_is_counted_in_messages_and_in_time(caller, clock):
     assert (readers.members, readers.enabled, readers.differs) == ([], False, False)
 
 
-class ThreadedDisk(LocalDisk):
-    """Notes the threads that load what is not in memory, and how much each time."""
+class ColdDisk(LocalDisk):
+    """Has nothing in memory, and notes in which thread it is loaded, and how much each time."""
 
     def __init__(self):
         self.loads = []
+
+    def is_loaded(self, views):
+        return False
 
     def load(self, views):
         self.loads.append((threading.current_thread() is threading.main_thread(), len(views)))
@@ -55,14 +59,14 @@ class ThreadedDisk(LocalDisk):
 
 @pytest.fixture
 async def cold(config, clock, caller_to, monkeypatch):
-    """A caller of a broker that takes all its messages for ones far back, and its disk."""
-    disk = ThreadedDisk()
+    """A caller of a broker that has all its messages on disk only, and its disk."""
+    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    disk = ColdDisk()
     async with Broker(config, clock, disk=disk) as broker:
-        monkeypatch.setattr(broker.store, "is_cold", lambda log_offset: True)
         yield await caller_to(broker), disk
 
 
-async def test_records_far_back_are_read_by_a_thread_once(cold, clock):
+async def test_records_on_the_disk_are_read_by_a_thread_once(cold, clock):
     caller, disk = cold
     await caller.create_topic("orders", queues=2)
     for queue_id in (0, 1, 1):
@@ -74,5 +78,5 @@ async def test_records_far_back_are_read_by_a_thread_once(cold, clock):
         (at,) = groups["readers"].topics
         assert (at.lag, at.delay_ms) == (2, 6000)
         assert topics["orders"].last_store_ms == clock.now_ms() - 2000
-    # The last of both queues for the topic; for the group these are known.
-    assert disk.loads == [(False, 2)]
+    # The last of both queues for the topic, their entries first; for the group these are known.
+    assert disk.loads == [(False, 2), (False, 2)]

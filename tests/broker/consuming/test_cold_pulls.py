@@ -4,10 +4,12 @@ import os
 from dataclasses import replace
 
 import pytest
+from tests.broker.consuming.cold import forget
 
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
+from pyromq.store import disk
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log import residency
 
@@ -15,14 +17,6 @@ from pyromq.store.log import residency
 @pytest.fixture
 def config(config):
     return replace(config, store=replace(config.store, segment_bytes=1 << 20))
-
-
-def forget(folder):
-    """Have the files of a folder in no memory, as far as the file system does that."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to, monkeypatch):
@@ -83,8 +77,11 @@ async def test_a_filter_of_records_sees_what_was_on_disk_only(config, clock, cal
         assert [message.body for message in decode_all(response.body)] == [b"3", b"7"]
 
 
+@pytest.mark.parametrize("old", [False, True], ids=["", "before Linux 5.14"])
 @pytest.mark.parametrize("shared", [True, False], ids=["neighbours", "far apart"])
-def test_pages_are_in_memory_once_they_are_loaded(tmp_path, shared):
+def test_pages_are_in_memory_once_they_are_loaded(tmp_path, monkeypatch, shared, old):
+    if old:
+        monkeypatch.setattr(disk, "_MADV_POPULATE_READ", 9999)
     path = tmp_path / "file"
     path.write_bytes(os.urandom(1 << 20) * (1 if shared else 40))
     descriptor = LOCAL_DISK.open(path)

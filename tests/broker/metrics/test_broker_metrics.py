@@ -1,10 +1,13 @@
 """What a broker tells Prometheus, after real sends and reads."""
 
+import threading
+
 import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.metrics.exposition import Exposition
 from pyromq.metrics.scraping import Scraping
+from pyromq.store.log import residency
 
 COMMON = 'cluster="DefaultCluster",node_type="broker",node_id="broker-a"'
 
@@ -54,22 +57,25 @@ async def test_lag_is_told_in_messages_and_time_by_group_topic_and_queue(broker,
     assert (lags, seconds) == ([2, 1, 0, 0], [6, 2, 0, 0])
 
 
-async def test_records_far_back_are_read_by_a_thread_once(broker, orders, scraped, clock, monkeypatch):
+async def test_a_record_on_the_disk_is_read_by_a_thread_and_once(broker, orders, scraped, clock, monkeypatch):
     broker.offsets.commit("c", "orders", 0, 0)
     await orders.send("orders")
     await clock.advance(2.0)
     loaded = []
-    load = broker.store.disk.load
-    monkeypatch.setattr(broker.store, "is_cold", lambda log_offset: True)
+    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(type(broker.store.disk), "is_loaded", lambda disk, views: False)
     monkeypatch.setattr(
-        type(broker.store.disk), "load", lambda disk, records: loaded.append(len(records)) or load(records)
+        type(broker.store.disk),
+        "load",
+        lambda disk, views: loaded.append(threading.current_thread() is threading.main_thread()),
     )
     lags = []
     for _ in range(2):
         found = await scraped()
         lags.append(found[f'pyromq_consumer_queue_lag_seconds{{{QUEUE}"0"}}'])
 
-    assert (lags, loaded) == ([2, 2], [1])
+    # The log's first record each time; once the queue's entry, and the record that it leads to.
+    assert (lags, loaded) == ([2, 2], [False] * 4)
 
 
 async def test_a_group_that_has_caught_up_or_left_a_topic_has_no_lag(broker, orders, scraped):

@@ -44,7 +44,7 @@ async def expired(cluster):
         await admin.create_topic("bulk", 1)
     await send(cluster, SENT)
     await expire(cluster)
-    assert cluster.broker.store.store_time_at("orders", 0, SENT - 1) is None
+    assert cluster.broker.store.message("orders", 0, SENT - 1) is None
     return {"namesrvAddr": cluster.namesrv, "subscribe": "orders"}
 
 

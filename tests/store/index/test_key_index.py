@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.broker.consuming.cold import forget, reads_of_this_thread
 from tests.store.making import NOON_MS, TOPIC, StoppedClock, crashed_copy, files_below, fill, message, opened
 
 from pyromq.errors import StoreCorrupt
@@ -14,17 +16,26 @@ from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import encode, is_of_topic, log_offset_of
+from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.index import index_file
-from pyromq.store.index.key_index import key_hashes, searched
+from pyromq.store.index.key_index import key_hashes
+from pyromq.store.looking import Unread, looked
 from pyromq.store.message_store import MessageStore
 
 EVER = (0, (1 << 63) - 1)
 
 
+def load_in_thread(unread: Unread) -> None:
+    if unread:
+        thread = Thread(target=LOCAL_DISK.load, args=(unread,))
+        thread.start()
+        thread.join()
+
+
 def found(store: MessageStore, key: str, most: int = 64, *, topic: str = TOPIC) -> list[bytes]:
     """Bodies of the matches that really have the key, newest first."""
     store.follow_index()
-    messages = [store.message_at(at) for at in searched(store.search_by_key(topic, key, most, *EVER)).log_offsets]
+    messages = [store.message_at(at) for at in looked(store.search_by_key(topic, key, most, *EVER)).log_offsets]
     assert all(each is not None for each in messages)
     return [each.body for each in messages if each is not None and key in (*each.keys, each.message_id)]
 
@@ -63,10 +74,31 @@ def test_time_bounds_a_query(tmp_path: Path) -> None:
             clock.ms = NOON_MS + number * 10_000
             store.append(message(number, KEYS="same"))
         store.follow_index()
-        matches = searched(store.search_by_key(TOPIC, "same", 64, NOON_MS + 95_000, NOON_MS + 200_000))
+        matches = looked(store.search_by_key(TOPIC, "same", 64, NOON_MS + 95_000, NOON_MS + 200_000))
         stored = [store.message_at(at) for at in matches.log_offsets]
         assert [each.body for each in stored if each] == [b"body %d" % n for n in range(20, 9, -1)]
         assert matches.last_update_ms == clock.ms
+
+
+def test_a_search_says_what_it_is_about_to_read_from_the_disk(tmp_path: Path) -> None:
+    with opened(tmp_path, index_slots=100_000, index_entries=100_000) as store:
+        fill(store, 3_000)
+        store.follow_index()
+    forget(tmp_path / "index")
+    with opened(tmp_path, index_slots=100_000, index_entries=100_000) as store:
+        search = store.search_by_key(TOPIC, "k17", 64, *EVER)
+        loaded, waited = 0, reads_of_this_thread()
+        try:
+            while True:
+                unread = next(search)
+                loaded += len(unread)
+                load_in_thread(unread)
+        except StopIteration as done:
+            matches = done.value
+        assert reads_of_this_thread() == waited
+        if not loaded:
+            pytest.skip("this file system keeps its files in memory")
+        assert [store.message_at(at).body for at in matches.log_offsets] == [b"body 17"]
 
 
 def test_a_search_through_many_of_another_time_may_be_left_between(
@@ -129,7 +161,7 @@ def test_index_can_be_switched_off(tmp_path: Path) -> None:
         fill(store, 5)
         assert store.index_step(0)
         assert store.index_behind == 0
-        assert searched(store.search_by_key(TOPIC, "k1", 64, *EVER)).log_offsets == []
+        assert looked(store.search_by_key(TOPIC, "k1", 64, *EVER)).log_offsets == []
     assert not (tmp_path / "index").exists()
 
 

@@ -15,7 +15,7 @@ from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import decode_all
 from pyromq.store.config import StoreConfig
-from pyromq.store.index.key_index import searched
+from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.repairing import Repairing
@@ -258,7 +258,7 @@ def test_a_flipped_bit_in_the_index_is_found_and_the_index_made_again(
     assert repaired(tmp_path).is_sound
     with opened(tmp_path) as store:
         store.follow_index()
-        assert searched(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 60)).log_offsets == [sent[99].log_offset]
+        assert looked(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 60)).log_offsets == [sent[99].log_offset]
     after = [content for _, content in sorted(files_below(tmp_path / "index").items())]
     assert after == before
 

@@ -201,10 +201,6 @@ def test_queue_without_living_records_says_so(tmp_path: Path) -> None:
         fill(store, 60)
     (tmp_path / "commitlog" / f"{0:020}").unlink()
     with opened(tmp_path) as store:
-        assert (store.min_offset("old", 0), store.max_offset("old", 0), store.earliest_store_time("old", 0)) == (
-            0,
-            1,
-            -1,
-        )
+        assert (store.min_offset("old", 0), store.max_offset("old", 0), store.message("old", 0, 0)) == (0, 1, None)
         result = store.read("old", 0, 0, 32)
         assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVING, 1)

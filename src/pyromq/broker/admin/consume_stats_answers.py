@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from pyromq.broker.admin.consume_stats import Progress, subscribes
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
@@ -42,6 +43,7 @@ class Tracking:
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
         connections: Connections,
+        cold_reads: ColdReads,
         config: BrokerConfig,
         long_answers: LongAnswers,
     ) -> None:
@@ -50,6 +52,7 @@ class Tracking:
         self._groups = groups
         self._offsets = offsets
         self._connections = connections
+        self._cold_reads = cold_reads
         self._config = config
         self._long_answers = long_answers
 
@@ -58,7 +61,7 @@ class Tracking:
         return self._long_answers.give(self._of_topic(self._known(header.topic)), call)
 
     def _of_topic(self, topic: TopicConfig) -> LongAnswer:
-        stats = yield from self._progress.of_topic(topic)
+        stats = yield from self._cold_reads.loaded(self._progress.of_topic(topic))
         return (yield from in_pieces(stats))
 
     @answers(ConsumeStatistics)
@@ -70,7 +73,7 @@ class Tracking:
         names = {header.topic} if header.topic else self._offsets.topics_of(header.consumer_group)
         tps, queues = 0.0, {}
         for topic in self._consumed(header.consumer_group, names):
-            stats = yield from self._progress.of_group(header.consumer_group, topic)
+            stats = yield from self._cold_reads.loaded(self._progress.of_group(header.consumer_group, topic))
             tps += stats.consume_tps
             queues.update(stats.queues)
         return (yield from in_pieces(ConsumeStats(consume_tps=tps, queues=queues)))
@@ -87,7 +90,7 @@ class Tracking:
             progress = []
             for topic in self._consumed(group.name, topics_by_group.get(group.name, set())):
                 if topic.order or not header.order:
-                    stats = yield from self._progress.of_group(group.name, topic)
+                    stats = yield from self._cold_reads.loaded(self._progress.of_group(group.name, topic))
                     lag += sum(queue.broker_offset - queue.consumer_offset for queue in stats.queues.values())
                     progress.append(stats)
             listed.append({group.name: progress})
@@ -100,7 +103,7 @@ class Tracking:
         return self._long_answers.give(self._times(header.group, self._known(header.topic)), call)
 
     def _times(self, group: str, topic: TopicConfig) -> LongAnswer:
-        spans = yield from self._progress.times(group, topic)
+        spans = yield from self._cold_reads.loaded(self._progress.times(group, topic))
         return (yield from in_pieces(ConsumeTimeSpans(spans=spans)))
 
     @answers(TopicConsumers)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
 
 from pyromq.broker.admin.consume_stats import subscribes
-from pyromq.broker.consuming.cold_pulls import ColdPulls
+from pyromq.broker.cold_reads import ColdReads, Working
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.lags import Lag, Lags
-from pyromq.broker.consuming.store_times import StoreTimes, Unread
+from pyromq.broker.consuming.store_times import StoreTimes
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.topics import Topics
@@ -23,13 +21,10 @@ from pyromq.remoting.bodies import (
     TopicConfig,
     TopicFigures,
 )
-from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerFigures
 from pyromq.store.message_store import MessageStore
-
-T = TypeVar("T")
-Working = Generator[Future[Answered] | None, None, T]  # part of a long answer
 
 
 class Summing:
@@ -43,7 +38,7 @@ class Summing:
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
         connections: Connections,
-        cold_reads: ColdPulls,
+        cold_reads: ColdReads,
         long_answers: LongAnswers,
         clock: Clock,
     ) -> None:
@@ -88,7 +83,7 @@ class Summing:
                 messages += end - self._store.min_offset(name, queue_id)
                 last[queue_id] = end - 1
         stored_ms: dict[int, int] = {}
-        yield from self._loaded(self._times.look(name, last, stored_ms))
+        yield from self._cold_reads.loaded(self._times.look(name, last, stored_ms))
         last_ms = max(stored_ms.values(), default=0)
         return TopicFigures(
             name, topic.read_queues, topic.write_queues, topic.permission, topic.order, messages, sent, last_ms
@@ -115,10 +110,6 @@ class Summing:
 
     def _progress(self, group: str, topic: TopicConfig) -> Working[ConsumedTopicFigures]:
         lag, stored = Lag(group, topic.name), self._offsets.of_topic(group, topic.name)
-        yield from self._loaded(self._lags.look(lag, topic.read_queues))
+        yield from self._cold_reads.loaded(self._lags.look(lag, topic.read_queues))
         consumed = sum(stored.get(queue_id, 0) for queue_id in range(topic.read_queues))
         return ConsumedTopicFigures(topic.name, consumed, lag.count, lag.age_ms(self._clock.now_ms()))
-
-    def _loaded(self, looking: Iterator[Unread]) -> Working[None]:
-        for unread in looking:
-            yield self._cold_reads.when_loaded(unread, Reply) if unread else None

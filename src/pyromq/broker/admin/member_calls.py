@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
+from pyromq.broker.cold_reads import ColdReads, Working
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections, Member
 from pyromq.broker.topics import Topics
@@ -46,6 +47,7 @@ class Relaying:
         offsets: ConsumerOffsets,
         connections: Connections,
         broker_name: str,
+        cold_reads: ColdReads,
         long_answers: LongAnswers,
     ) -> None:
         self._store = store
@@ -53,6 +55,7 @@ class Relaying:
         self._offsets = offsets
         self._connections = connections
         self._broker_name = broker_name
+        self._cold_reads = cold_reads
         self._long_answers = long_answers
 
     @answers(ConsumerRunningState)
@@ -65,6 +68,7 @@ class Relaying:
         body = call.body
         if header.message_id:
             log_offset = parse_offset_id(header.message_id).log_offset
+            self._cold_reads.need_record(log_offset)
             record = self._store.record_at(log_offset)
             if record is None:
                 raise BrokerError(f"can not find message by the offset, {log_offset}")
@@ -90,7 +94,7 @@ class Relaying:
         queues = {}
         for queue_id in range(topic.write_queues):
             queue = MessageQueue(topic.name, self._broker_name, queue_id)
-            queues[queue] = self._reset_to(header, queue_id, bool(members))
+            queues[queue] = yield from self._reset_to(header, queue_id, bool(members))
             yield None
         if not members:
             raise ConsumerNotOnline(
@@ -104,7 +108,7 @@ class Relaying:
             member.exchange.notify(order, told)
         return Reply(body=encode_body(ResetOffsets(offsets=queues)))
 
-    def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> int:
+    def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> Working[int]:
         """The offset to go on at. Members that have just come have stored none yet: force moves them all the same."""
         present = self._offsets.find(header.group, header.topic, queue_id)
         if present is None and not (header.force and is_online):
@@ -112,7 +116,8 @@ class Relaying:
         if header.timestamp == END:
             wanted = self._store.max_offset(header.topic, queue_id)
         else:
-            wanted = self._store.offset_by_time(header.topic, queue_id, header.timestamp)
+            search = self._store.search_by_time(header.topic, queue_id, header.timestamp)
+            wanted = yield from self._cold_reads.loaded(search)
         return wanted if header.force or present is None else min(wanted, present)
 
     @answers(ConsumerStatusOfGroup)

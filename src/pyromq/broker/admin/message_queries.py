@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from pyromq.broker.consuming.cold_pulls import ColdPulls
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.indexing import Indexing
 from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.members.connections import Connections
@@ -32,7 +32,7 @@ class Querying:
         indexing: Indexing,
         connections: Connections,
         *,
-        cold_reads: ColdPulls,
+        cold_reads: ColdReads,
         limits: BrokerLimits,
         long_answers: LongAnswers,
     ) -> None:
@@ -56,7 +56,10 @@ class Querying:
             yield indexed
             indexed.result()
         wanted = min(UNIQUE_KEY_MATCHES if header.by_unique_key else header.max_count, MAX_MATCHES)
-        found = yield from self._store.search_by_key(header.topic, header.key, wanted, header.begin_ms, header.end_ms)
+        search = self._store.search_by_key(header.topic, header.key, wanted, header.begin_ms, header.end_ms)
+        found = yield from self._cold_reads.loaded(search)
+        if heads := self._store.residency.unread_heads(found.log_offsets):
+            yield self._cold_reads.when_loaded(heads, Reply)
         records = [self._store.record_at(offset) for offset in sorted(found.log_offsets)]
         there = [record for record in records if record is not None]
         if not there:
@@ -71,10 +74,15 @@ class Querying:
 
     @answers(ViewMessage)
     def by_log_offset(self, header: ViewMessage, call: Call) -> Reply | Future[Reply]:
-        record = self._store.record_at(header.offset)
+        return self._long_answers.give(self._by_log_offset(header.offset), call)
+
+    def _by_log_offset(self, log_offset: int) -> LongAnswer:
+        yield None  # others may be before it
+        yield from self._cold_reads.loaded(self._store.residency.approach(log_offset))
+        record = self._store.record_at(log_offset)
         if record is None:
-            raise BrokerError(f"can not find message by the offset, {header.offset}")
-        return self._long_answers.give(self._in_memory(Reply(body=[record])), call)
+            raise BrokerError(f"can not find message by the offset, {log_offset}")
+        return Reply(body=[record])
 
     def _in_memory(self, reply: Reply) -> LongAnswer:
         """Return an answer once its records are in memory."""
@@ -100,8 +108,13 @@ class Querying:
         wanted = filter_of(subscription.expression_type, subscription.expression) if subscription is not None else None
         entries: list[QueueEntryBody] = []
         end = min(header.index + min(header.count, MOST_ENTRIES), last)
+        reads_records = wanted is not None and wanted.accepts_record is not None
+        unread_of = self._store.reading.unread if reads_records else self._store.reading.unread_to_prove
         for index in range(header.index, end, ENTRIES_AT_ONCE):
-            for entry in self._store.entries(topic, queue_id, index, min(ENTRIES_AT_ONCE, end - index)):
+            count = min(ENTRIES_AT_ONCE, end - index)
+            if unread := unread_of(topic, queue_id, index, count):
+                yield self._cold_reads.when_loaded(unread, Reply)
+            for entry in self._store.entries(topic, queue_id, index, count):
                 accepted = wanted is not None and self._passes(entry, wanted)
                 entries.append(QueueEntryBody(entry.log_offset, entry.size, entry.tags_code, accepted=accepted))
             yield None

@@ -19,7 +19,6 @@ def administration(state: SharedState) -> Part:
     store, topics, groups, config = state.store, state.topics, state.groups, state.config
     offsets, connections, statistics = state.offsets, state.connections, state.statistics
     long_answers = state.long_answers
-    progress = Progress(store, offsets, statistics=statistics, broker_name=config.name, clock=state.clock)
     configuring = Configuring(
         config, state.settings, topics=topics, announce_all=state.registering.announce_all, clock=state.clock
     )
@@ -46,17 +45,10 @@ def administration(state: SharedState) -> Part:
                 offsets=offsets,
                 connections=connections,
                 broker_name=config.name,
+                cold_reads=state.cold_reads,
                 long_answers=long_answers,
             ),
-            Tracking(
-                progress,
-                topics,
-                groups=groups,
-                offsets=offsets,
-                connections=connections,
-                config=config,
-                long_answers=long_answers,
-            ),
+            _tracking(state),
             _summing(state),
             _querying(state),
             Inspecting(
@@ -74,6 +66,22 @@ def administration(state: SharedState) -> Part:
                 clock=state.clock,
             ),
         ],
+    )
+
+
+def _tracking(state: SharedState) -> Tracking:
+    progress = Progress(
+        state.store, state.offsets, statistics=state.statistics, broker_name=state.config.name, clock=state.clock
+    )
+    return Tracking(
+        progress,
+        state.topics,
+        groups=state.groups,
+        offsets=state.offsets,
+        connections=state.connections,
+        cold_reads=state.cold_reads,
+        config=state.config,
+        long_answers=state.long_answers,
     )
 
 

@@ -6,10 +6,11 @@ import shutil
 from concurrent.futures import Future
 
 from pyromq import speedups
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.confirmation import MAX_UNCONFIRMED, Confirmation
-from pyromq.broker.consuming.cold_pulls import ColdPulls
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.queue_locks import QueueLocks
+from pyromq.broker.consuming.store_times import stored_time
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.members.connections import Connections, Member
 from pyromq.broker.statistics import Rates, Span, Statistics
@@ -58,7 +59,7 @@ class Inspecting:
         *,
         queue_locks: QueueLocks,
         confirmation: Confirmation,
-        cold_reads: ColdPulls,
+        cold_reads: ColdReads,
         long_answers: LongAnswers,
         statistics: Statistics,
         delay_levels: DelayLevels,
@@ -80,24 +81,29 @@ class Inspecting:
         self._clock = clock
 
     @answers(BrokerState)
-    def state(self, header: BrokerState, call: Call) -> Reply:
+    def state(self, header: BrokerState, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._state(), call)
+
+    def _state(self) -> LongAnswer:
+        earliest_ms = yield from self._cold_reads.loaded(stored_time(self._store, self._store.min_log_offset))
         table = self._counters() | self._store_figures() | self._queue_figures() | self._delay_figures()
+        table["earliestMessageTimeStamp"] = str(-1 if earliest_ms is None else earliest_ms)
         table |= {f"pyromqRefused.{reason}": str(count) for reason, count in self._refusals.counts.items()}  # ours
         if self._permissions.fault is not None:
             table["pyromqPermissionsFault"] = self._permissions.fault
         return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
 
     @answers(BrokerStatistics)
-    def statistic(self, header: BrokerStatistics, call: Call) -> Reply:
+    def statistic(self, header: BrokerStatistics, call: Call) -> Reply | Future[Reply]:
         if header.stats_name in (FALL_SIZE, FALL_TIME):
-            return self._fall(header)
+            return self._long_answers.give(self._fall(header), call)
         course = self._statistics.course(header.stats_name, header.stats_key)
         if course is None:
             raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         body = BrokerStats(minute=_item(course.minute), hour=_item(course.hour), day=_item(course.day))
         return Reply(body=encode_body(body))
 
-    def _fall(self, header: BrokerStatistics) -> Reply:
+    def _fall(self, header: BrokerStatistics) -> LongAnswer:
         """How far a group is behind in a queue now, in bytes of the log or in ms; upstream only logs it.
 
         The same in each span: it is not a sum. Source of the meaning: BrokerStatsManager.recordDiskFallBehindSize.
@@ -108,11 +114,13 @@ class Inspecting:
         if offset is None:
             raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         behind = 0
-        if entries := self._store.entries(topic, int(queue_text), offset, 1):
-            if header.stats_name == FALL_SIZE:
-                behind = self._store.max_log_offset - entries[0].log_offset
-            elif (stored_ms := self._store.store_time_at(topic, int(queue_text), offset)) is not None:
-                behind = max(self._clock.now_ms() - stored_ms, 0)
+        place = self._store.reading.place(topic, int(queue_text), offset)
+        begin = None if place is None else self._store.reading.begin_of(place)
+        if begin is not None and header.stats_name == FALL_SIZE:
+            behind = self._store.max_log_offset - begin
+        elif begin is not None:
+            stored_ms = yield from self._cold_reads.loaded(stored_time(self._store, begin))
+            behind = 0 if stored_ms is None else max(self._clock.now_ms() - stored_ms, 0)
         item = StatsItem(sum=behind, average=float(behind))
         return Reply(body=encode_body(BrokerStats(minute=item, hour=item, day=item)))
 
@@ -217,7 +225,6 @@ class Inspecting:
             f"commitLogDiskRatio_{store.config.commit_log_path or root / 'commitlog'}": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {_readable(disk.total)}, Free : {_readable(disk.free)}.",
-            "earliestMessageTimeStamp": str(store.earliest_store_time_of_log()),
             "dispatchBehindBytes": str(store.index_behind),  # a queue's entry is written together with its record
             "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
             **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours

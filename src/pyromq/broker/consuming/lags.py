@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.store_times import StoreTimes, Unread
+from pyromq.broker.consuming.store_times import StoreTimes
+from pyromq.store.looking import Looking
 from pyromq.store.message_store import MessageStore
 
 STEP = 64  # queues at once; then others may have a turn
@@ -44,7 +45,7 @@ class Lags:
         self._offsets = offsets
         self._times = times
 
-    def look(self, lag: Lag, queues: int) -> Iterator[Unread]:
+    def look(self, lag: Lag, queues: int) -> Looking[None]:
         """Fill in so many queues of a lag; a queue without a stored offset is consumed from its begin."""
         behind = {}
         consumed = self._offsets.of_topic(lag.group, lag.topic)

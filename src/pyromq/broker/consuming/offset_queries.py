@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.store_times import look_at
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.topics import MAX_QUEUES, Topics
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
@@ -37,8 +39,10 @@ class Consuming:
         *,
         offsets: ConsumerOffsets,
         connections: Connections,
+        cold_reads: ColdReads,
         long_answers: LongAnswers,
     ) -> None:
+        self._cold_reads = cold_reads
         self._long_answers = long_answers
         self._store = store
         self._topics = topics
@@ -61,8 +65,9 @@ class Consuming:
     def _begins_nearby(self, topic: str, queue_id: int) -> bool:
         if self._store.min_offset(topic, queue_id) > 0:
             return False
-        first = self._store.entries(topic, queue_id, 0, 1)
-        return not first or not self._store.is_cold(first[0].log_offset)
+        first = self._store.reading.place(topic, queue_id, 0)
+        begin = None if first is None else self._store.reading.begin_of(first)
+        return begin is None or not self._store.is_cold(begin)
 
     @answers(UpdateConsumerOffset)
     def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:
@@ -89,14 +94,25 @@ class Consuming:
         return Reply(OffsetResponse(offset=self._store.min_offset(header.topic, header.queue_id)))
 
     @answers(SearchOffset)
-    def offset_by_time(self, header: SearchOffset, call: Call) -> Reply:
-        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+    def offset_by_time(self, header: SearchOffset, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._offset_by_time(header), call)
+
+    def _offset_by_time(self, header: SearchOffset) -> LongAnswer:
+        search = self._store.search_by_time(header.topic, header.queue_id, header.timestamp)
+        offset = yield from self._cold_reads.loaded(search)
         return Reply(OffsetResponse(offset=offset))
 
     @answers(EarliestStoreTime)
-    def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply:
-        timestamp = self._store.earliest_store_time(header.topic, header.queue_id)
-        return Reply(EarliestStoreTimeResponse(timestamp=timestamp))
+    def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._earliest_store_time(header.topic, header.queue_id), call)
+
+    def _earliest_store_time(self, topic: str, queue_id: int) -> LongAnswer:
+        """Of the queue's first message; -1 if it has none."""
+        first = self._store.reading.first_from(topic, queue_id, 0)
+        found: dict[str, int] = {}
+        if first is not None:
+            yield from self._cold_reads.loaded(look_at(self._store, {"first": first}, found))
+        return Reply(EarliestStoreTimeResponse(timestamp=found.get("first", -1)))
 
     @answers(ConsumerList)
     def members(self, header: ConsumerList, call: Call) -> Reply | Future[Reply]:

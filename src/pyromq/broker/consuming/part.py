@@ -48,6 +48,7 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
         topics=topics,
         groups=groups,
         statistics=statistics,
+        cold_reads=cold_reads,
     )
 
     async def stop() -> None:
@@ -56,7 +57,14 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
     return Part(
         answerers=[
             pulling,
-            Consuming(store, topics, offsets=offsets, connections=connections, long_answers=state.long_answers),
+            Consuming(
+                store,
+                topics,
+                offsets=offsets,
+                connections=connections,
+                cold_reads=cold_reads,
+                long_answers=state.long_answers,
+            ),
             Locking(state.queue_locks, state.long_answers),
             retrying,
         ],

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.cold_pulls import ColdPulls
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
 from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
@@ -74,7 +74,7 @@ class Pulling:
         connections: Connections,
         offsets: ConsumerOffsets,
         long_polls: LongPolls,
-        cold_reads: ColdPulls,
+        cold_reads: ColdReads,
         statistics: Statistics,
         moved: OffsetMovedEvents,
         config: BrokerConfig,

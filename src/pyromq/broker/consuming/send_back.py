@@ -9,6 +9,7 @@ import random
 from concurrent.futures import Future
 
 from pyromq.broker.admission import Admission
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
 from pyromq.broker.put_message import PutMessage
@@ -43,6 +44,7 @@ class Retrying:
         topics: Topics,
         groups: ConsumerGroups,
         statistics: Statistics,
+        cold_reads: ColdReads,
     ) -> None:
         self._put_message = put_message
         self._admission = admission
@@ -51,6 +53,7 @@ class Retrying:
         self._topics = topics
         self._groups = groups
         self._statistics = statistics
+        self._cold_reads = cold_reads
 
     @answers(SendMessageBack)
     def send_back(self, header: SendMessageBack, call: Call) -> Answered | Future[Answered]:
@@ -63,6 +66,7 @@ class Retrying:
             return Reply()
         self._check_retry_topic(header, group)
         self._confirmation.refuse_if_overloaded()
+        self._cold_reads.need_record(header.offset)
         message = self._store.message_at(header.offset, check_crc=False)  # it goes back as it came
         if message is None:
             raise BrokerError(f"look message by offset failed, {header.offset}")

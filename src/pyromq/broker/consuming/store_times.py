@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
+from typing import TypeVar
 
 from pyromq.record import store_ms_of
+from pyromq.store.looking import Looking, Unread
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.reading import Place
 
 STEP = 64  # queues at once; then others may have a turn
 MOST_COLD = 2_000  # records that one round reads from the disk; the next rounds have the others
 
-Unread = list[memoryview]  # what a thread should load before it goes on; []: nothing, others may have a turn
+K = TypeVar("K")
+
+
+def stored_time(store: MessageStore, log_offset: int) -> Looking[int | None]:
+    """Find when the record that begins at a log offset was stored (ms); None where none does."""
+    yield store.residency.unread_heads((log_offset,))
+    record = store.record_at(log_offset)
+    return None if record is None else store_ms_of(record)
+
+
+def look_at(
+    store: MessageStore, places: Mapping[K, Place], found: dict[K, int], *, most_cold: int = sys.maxsize
+) -> Looking[int]:
+    """Find when these messages were stored (ms); return how many records came from the disk, of `most_cold` at most.
+
+    Those that are not there, or too many, are left out of `found`.
+    """
+    unread: Unread = []
+    for number, (queue, offset) in enumerate(places.values()):
+        if number % STEP == 0:
+            yield []
+        unread += queue.unread_entry(offset)
+    yield unread
+    begins: dict[K, int] = {}
+    unread = []
+    for number, (key, place) in enumerate(places.items()):
+        if number % STEP == 0:
+            yield []
+        if (begin := store.reading.begin_of(place)) is None:
+            continue
+        head = store.residency.unread_heads((begin,))
+        if not head or len(unread) < most_cold:
+            begins[key] = begin
+            unread += head
+    yield unread
+    for number, (key, begin) in enumerate(begins.items()):
+        if number % STEP == 0:
+            yield []
+        if (record := store.record_at(begin)) is not None:
+            found[key] = store_ms_of(record)
+    return len(unread)
 
 
 class StoreTimes:
@@ -21,43 +64,31 @@ class StoreTimes:
         self._store = store
         self._known: dict[Place, int] = {}  # ms
         self._before: dict[Place, int] = {}  # the same, of the last round
-        self._read = 0
+        self._left = MOST_COLD
 
     def begin_round(self) -> None:
         """Forget what the last round did not ask for."""
         self._known, self._before = {}, self._known
-        self._read = 0
+        self._left = MOST_COLD
 
-    def look(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> Iterator[Unread]:
+    def look(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> Looking[None]:
         """Find when the first message from each of these queue offsets on was stored (ms); both are by queue.
 
         What cannot be told is left out of `found`.
         """
-        reading = self._store.reading
-        cold: list[tuple[int, Place, int]] = []  # with the log offset
-        unread: Unread = []
+        unknown: dict[int, Place] = {}
         for number, (queue_id, offset) in enumerate(offsets.items()):
             if number % STEP == 0:
                 yield []
-            place = reading.first_from(topic, queue_id, offset)
+            place = self._store.reading.first_from(topic, queue_id, offset)
             if place is None:
                 continue
             stored_ms = self._known.get(place) or self._before.get(place)
-            if stored_ms is not None:
-                self._known[place] = found[queue_id] = stored_ms
-            elif (log_offset := reading.begin_of(place)) is None:
-                continue
-            elif self._store.is_cold(log_offset):
-                cold.append((queue_id, place, log_offset))
-                unread += reading.head_at(log_offset)
+            if stored_ms is None:
+                unknown[queue_id] = place
             else:
-                self._read_time(queue_id, place, log_offset, found)
-        if unread and self._read < MOST_COLD:
-            self._read += len(unread)
-            yield unread
-            for each in cold:
-                self._read_time(*each, found)
-
-    def _read_time(self, queue_id: int, place: Place, log_offset: int, found: dict[int, int]) -> None:
-        if (record := self._store.record_at(log_offset)) is not None:
-            self._known[place] = found[queue_id] = store_ms_of(record)
+                self._known[place] = found[queue_id] = stored_ms
+        self._left -= yield from look_at(self._store, unknown, found, most_cold=self._left)
+        for queue_id, place in unknown.items():
+            if queue_id in found:
+                self._known[place] = found[queue_id]

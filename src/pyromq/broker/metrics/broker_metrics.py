@@ -6,8 +6,10 @@ import shutil
 from collections import Counter
 from collections.abc import Sized
 
+from pyromq.broker.consuming.store_times import stored_time
 from pyromq.broker.metrics import families
 from pyromq.broker.metrics.lag_samples import LagSamples
+from pyromq.broker.metrics.loading import loaded
 from pyromq.broker.metrics.reading_labels import reading_labels, truth
 from pyromq.broker.shared_state import SharedState
 from pyromq.metrics.exposition import Exposition, Telling, label_text
@@ -34,7 +36,6 @@ class BrokerMetrics:
         self._lags = LagSamples(
             state.store, state.offsets, topics=state.topics, connections=state.connections, clock=state.clock
         )
-        self._oldest: tuple[int, int] | None = None  # log offset and store time of the first message kept
 
     def faults(self) -> dict[str, str]:
         """What a broker needs to be of use: a store that takes messages, and one name server that knows it."""
@@ -51,7 +52,8 @@ class BrokerMetrics:
         refusals = self._state.refusals
         tell_server(exposition, self._common, connections=len(self._exchanges), refusals=refusals)
         self._tell_broker(exposition)
-        self._tell_store(exposition)
+        yield None
+        yield from self._tell_store(exposition)
         yield None
         self._tell_waiting(exposition)
         yield None
@@ -70,7 +72,7 @@ class BrokerMetrics:
         exposition.add(families.FAILED_PUTS, common, state.statistics.failed_puts)
         exposition.add(families.EMPTY_PULLS, common, state.statistics.get_misses)
 
-    def _tell_store(self, exposition: Exposition) -> None:
+    def _tell_store(self, exposition: Exposition) -> Telling:
         store, common = self._state.store, self._common
         stored = f"{common},{_LOCAL}"
         disk = shutil.disk_usage(store.config.root)
@@ -81,10 +83,8 @@ class BrokerMetrics:
         exposition.add(families.LOG_BYTES, common, store.max_log_offset - store.min_log_offset)
         exposition.add(families.FLUSH_BEHIND, stored, max(0, store.max_log_offset - store.flushed_to))
         exposition.add(families.INDEX_BEHIND, stored, store.index_behind)
-        if self._oldest is None or self._oldest[0] != store.min_log_offset or self._oldest[1] < 0:
-            self._oldest = store.min_log_offset, store.earliest_store_time_of_log()  # once per file: it lies far back
-        since = self._oldest[1]
-        exposition.add(families.RESERVED, stored, self._state.clock.now_ms() - since if since >= 0 else 0)
+        since = yield from loaded(stored_time(store, store.min_log_offset), store.disk)
+        exposition.add(families.RESERVED, stored, 0 if since is None else self._state.clock.now_ms() - since)
 
     def _tell_waiting(self, exposition: Exposition) -> None:
         state, common = self._state, self._common

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from pyromq.broker.admin.consume_stats import subscribes
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.lags import Lag, Lags, in_steps
 from pyromq.broker.consuming.store_times import StoreTimes
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.metrics.families import LAG, LAG_LATENCY, QUEUE_LAG, QUEUE_LAG_SECONDS
+from pyromq.broker.metrics.loading import loaded
 from pyromq.broker.metrics.reading_labels import reading_labels
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -47,8 +46,7 @@ class LagSamples:
             if config is None or exposition.is_full or not subscribes(self._connections, group, topic):
                 continue
             lag = Lag(group, topic)
-            for unread in self._lags.look(lag, config.read_queues):
-                yield partial(self._disk.load, unread) if unread else None
+            yield from loaded(self._lags.look(lag, config.read_queues), self._disk)
             yield from self._tell(exposition, common, lag)
 
     def _tell(self, exposition: Exposition, common: str, lag: Lag) -> Telling:

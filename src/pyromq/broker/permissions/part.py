@@ -12,7 +12,6 @@ from pyromq.message import Property
 from pyromq.names import NOT_FOR_CLIENTS, REPLY_SUFFIX
 from pyromq.permissions.acl_folder import AclFolder
 from pyromq.permissions.acl_watch import LOOK_SECONDS, AclWatch
-from pyromq.store.message_store import MessageStore
 from pyromq.store.worker import worker
 
 
@@ -24,7 +23,7 @@ def permissions(state: SharedState) -> Part:
     in_force = state.permissions
     folder = AclFolder(config.permissions_folder)
     watch = AclWatch(folder, in_force, worker(state.store.disk, "permissions"))
-    rules = Rules(lambda log_offset: _topic_at(state.store, log_offset), config.cluster + REPLY_SUFFIX)
+    rules = Rules(lambda log_offset: _topic_at(log_offset, state), config.cluster + REPLY_SUFFIX)
     return Part(
         answerers=[Permitting(in_force, watch, folder, config=config, clock=state.clock)],
         guard=PermissionGuard(in_force, rules, state.refusals),
@@ -34,10 +33,11 @@ def permissions(state: SharedState) -> Part:
     )
 
 
-def _topic_at(store: MessageStore, log_offset: int) -> str | None:
+def _topic_at(log_offset: int, state: SharedState) -> str | None:
     """Return the topic that the message at a log offset is meant for; None where there is none."""
+    state.cold_reads.need_record(log_offset)
     try:
-        message = store.message_at(log_offset, check_crc=False)
+        message = state.store.message_at(log_offset, check_crc=False)
     except StoreError:
         return None
     if message is None:

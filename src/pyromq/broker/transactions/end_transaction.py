@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from concurrent.futures import Future
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.transactions.half_messages import (
@@ -26,6 +27,7 @@ from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.message_id import parse_offset_id
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
+from pyromq.net.long_answers import LongAnswer, LongAnswers
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, encode_body
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Answered, Call, Reply
@@ -36,19 +38,28 @@ from pyromq.store.message_store import MessageStore
 logger = logger_of(__name__)
 
 REMEMBERED = 10_000  # latest decisions, so that a repeated one gets the answer of the first
-MOST_LISTED = 200  # on one page: about 5 ms
+MOST_LISTED = 200  # on one page
 
 
 class Transacting:
     """Commits and rolls back."""
 
     def __init__(
-        self, put_message: PutMessage, half_messages: HalfMessages, *, confirmation: Confirmation, store: MessageStore
+        self,
+        put_message: PutMessage,
+        half_messages: HalfMessages,
+        *,
+        confirmation: Confirmation,
+        store: MessageStore,
+        cold_reads: ColdReads,
+        long_answers: LongAnswers,
     ) -> None:
         self._put_message = put_message
         self._half_messages = half_messages
         self._confirmation = confirmation
         self._store = store
+        self._cold_reads = cold_reads
+        self._long_answers = long_answers
         self._decided: dict[Origin | int, int] = {}  # which half message -> decision
 
     @answers(EndTransaction)
@@ -58,6 +69,7 @@ class Transacting:
             return Reply()
         if not call.flag & ONE_WAY:
             self._confirmation.refuse_if_overloaded()
+        self._cold_reads.need_record(header.log_offset)
         record = self._prepared(header)
         half = self._half_messages.find(record)
         if half is None:
@@ -118,7 +130,9 @@ class Transacting:
     def resume(self, header: ResumeHalfMessage, call: Call) -> Answered | Future[Answered]:
         """Let a half message that was given up be checked again, as often as a new one."""
         self._confirmation.refuse_if_overloaded()
-        record = self._store.message_at(parse_offset_id(header.message_id or "").log_offset)
+        log_offset = parse_offset_id(header.message_id or "").log_offset
+        self._cold_reads.need_record(log_offset)
+        record = self._store.message_at(log_offset)
         if record is None:
             raise BrokerError(f"can not find message {header.message_id}")
         half = self._half_messages.find(record) if record.topic == HALF_TOPIC else None
@@ -133,19 +147,24 @@ class Transacting:
         return self._confirmation.when_safe(Reply())
 
     @answers(ListHalfMessages)
-    def list(self, header: ListHalfMessages, call: Call) -> Reply:
+    def list(self, header: ListHalfMessages, call: Call) -> Reply | Future[Reply]:
         """A page of undecided half messages, oldest first; one that is checked meanwhile comes again, at the end."""
+        return self._long_answers.give(self._listed(header), call)
+
+    def _listed(self, header: ListHalfMessages) -> LongAnswer:
         wanted = min(max(header.count, 1), MOST_LISTED)
         found: list[HalfMessageEntry] = []
         after = header.after
         undecided = self._half_messages.undecided()
         for queue_offset in undecided[bisect_right(undecided, after) :]:
+            yield None
             half = self._half_messages.at(queue_offset)
             if half is None or header.producer_group not in (None, half.group):
                 continue
             if len(found) == wanted:
                 return Reply(body=encode_body(HalfMessageList(found, after)))
             after = queue_offset
+            yield from self._cold_reads.loaded(self._store.residency.approach(half.log_offset))
             if (record := self._store.message_at(half.log_offset)) is not None:
                 found.append(_entry(half, record))
         return Reply(body=encode_body(HalfMessageList(found)))

@@ -21,7 +21,16 @@ def transactions(state: SharedState) -> Part:
         clock=state.clock,
     )
     return Part(
-        answerers=[Transacting(state.put_message, half_messages, confirmation=state.confirmation, store=state.store)],
+        answerers=[
+            Transacting(
+                state.put_message,
+                half_messages,
+                confirmation=state.confirmation,
+                store=state.store,
+                cold_reads=state.cold_reads,
+                long_answers=state.long_answers,
+            )
+        ],
         load=half_messages.load,
         mend=half_messages.mend,
         steps=[Step(checks.step)],

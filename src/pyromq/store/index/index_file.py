@@ -30,10 +30,12 @@ from pathlib import Path
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.index_tail import IndexTail
 from pyromq.store.log.segment import Segment
+from pyromq.store.looking import Unread
 
 HEADER = struct.Struct(">qqqqii")
 SLOT = struct.Struct(">i")
-LOOKED_AT = 1_000  # entries between two places where a search may be left: some 200 us
+LOOKED_AT = 200  # entries between two places where a search may be left: up to a millisecond
+_PAGE_BYTES = 4096
 ENTRY = struct.Struct(">iqii")
 _KEY = struct.Struct(">iq")  # of an entry: key hash and log offset
 _ROOM_BYTES = 1 << 20  # taken from the disk at once
@@ -166,19 +168,27 @@ class IndexFile(IndexTail):
 
     def leads_to(self, key_hash: int, log_offset: int) -> bool:
         """Whether the newest entries of a key's hash have one for that record."""
-        found = (each for each in self.search(key_hash, begin_ms=0, end_ms=_EVER_MS) if each is not None)
+        found = (each for each in self.search(key_hash, begin_ms=0, end_ms=_EVER_MS) if isinstance(each, int))
         return log_offset in islice(found, _NEWEST)
 
-    def search(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """Yield log offsets of records whose key has that hash, newest first, and None now and then: it may take long.
+    def search(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | Unread]:
+        """Yield log offsets of records whose key has that hash, newest first.
 
-        What is entered meanwhile is not found.
+        In between, as it may take long, what is to be loaded before it goes on. What is entered meanwhile is not found.
         """
-        memory = self.file.memory  # which stays as it is where the file is deleted meanwhile
-        number = self._counted(SLOT.unpack_from(memory, HEADER.size + key_hash % self.slots * SLOT.size)[0])
-        end, looked_at = self.next_entry, 0
+        file = self.file
+        memory = file.memory  # which stays as it is where the file is deleted meanwhile
+        slot_at = HEADER.size + key_hash % self.slots * SLOT.size
+        yield file.unread(slot_at, SLOT.size)
+        number = self._counted(SLOT.unpack_from(memory, slot_at)[0])
+        end, looked_at, page = self.next_entry, 0, -1
         while 0 < number < end:
-            entry = ENTRY.unpack_from(memory, self.entries_at + number * ENTRY.size)
+            entry_at = self.entries_at + number * ENTRY.size
+            if entry_at // _PAGE_BYTES != page:
+                page = entry_at // _PAGE_BYTES
+                if unread := file.unread(entry_at, ENTRY.size):
+                    yield unread
+            entry = ENTRY.unpack_from(memory, entry_at)
             entry_hash, log_offset, seconds, previous = entry
             store_ms = self.begin_ms + seconds * 1000
             if entry_hash == key_hash and begin_ms <= store_ms <= end_ms:
@@ -187,4 +197,4 @@ class IndexFile(IndexTail):
                 break
             number, looked_at = previous, looked_at + 1
             if looked_at % LOOKED_AT == 0:
-                yield None
+                yield []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from pyromq.store.index.index_file import IndexFile, index_file_bytes
 from pyromq.store.index.index_row import first_fault
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
+from pyromq.store.looking import Looking
 
 logger = logger_of(__name__)
 
@@ -43,19 +44,6 @@ class KeyMatches(NamedTuple):
     log_offsets: list[int]
     last_update_ms: int
     last_update_log_offset: int
-
-
-KeySearch = Generator[None, None, KeyMatches]  # yields wherever it may be left for a while
-
-
-def searched(search: KeySearch) -> KeyMatches:
-    """Return what a search finds, at once."""
-    while True:
-        try:
-            next(search)
-        except StopIteration as done:
-            found: KeyMatches = done.value
-            return found
 
 
 class KeyIndex:
@@ -306,7 +294,7 @@ class KeyIndex:
 
     # -- reading
 
-    def search(self, topic: str, key: str, max_count: int, *, begin_ms: int, end_ms: int) -> KeySearch:
+    def search(self, topic: str, key: str, max_count: int, *, begin_ms: int, end_ms: int) -> Looking[KeyMatches]:
         """Look for records stored in that time, both ends included, under that key; at most `max_count`."""
         found: list[int] = []
         key_hash = _index_hash(java_hash(f"{topic}#{key}"))
@@ -315,10 +303,10 @@ class KeyIndex:
                 for log_offset in file.search(key_hash, begin_ms=begin_ms, end_ms=end_ms):
                     if len(found) >= max_count:
                         break
-                    if log_offset is None:
-                        yield None
-                    else:
+                    if isinstance(log_offset, int):
                         found.append(log_offset)
+                    else:
+                        yield log_offset
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
         last = self.files[-1] if self.files else None

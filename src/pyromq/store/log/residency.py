@@ -1,4 +1,4 @@
-"""Which parts of the commit log are in memory, as far as pulls must know before they touch them.
+"""Which parts of the commit log are in memory, as far as readers must know before they touch them.
 
 Asking the system takes longer than finding what to send, so a block in which no page was missing is not asked about
 again for a second. What went meanwhile only comes later.
@@ -6,9 +6,13 @@ again for a second. What went meanwhile only comes later.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyromq.clock import Clock
+from pyromq.record import FIXED_SIZE
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.looking import Looking, Unread
 
 RECENT_BYTES = 64 << 20  # of the log's end: still in memory, since they were written a moment ago
 _BLOCK_BYTES = 1 << 20
@@ -36,6 +40,40 @@ class Residency:
             return self._is_whole(first, now)
         is_short = 0 < last - first < _MOST_ASKED
         return is_short and all(self._is_whole(block, now) for block in range(first, last + 1))
+
+    def unread(self, places: Iterable[tuple[int, int]]) -> Unread:
+        """Return, of records or parts of them (begin and size), those that have to come from the disk.
+
+        Sizes may be damaged ones.
+        """
+        found: Unread = []
+        recent, most = self._log.end - RECENT_BYTES, self._log.max_record_bytes
+        for start, size in places:
+            if start < recent and size > 0 and (views := self._log.stretch(start, start + min(size, most))):
+                found += [] if self._disk.is_loaded(views) else views
+        return found
+
+    def unread_heads(self, log_offsets: Iterable[int]) -> Unread:
+        """Return of the records that begin there what has to come from the disk to tell when each was stored."""
+        return self.unread((at, FIXED_SIZE) for at in log_offsets)
+
+    def unread_record(self, log_offset: int) -> Unread:
+        """Return what of the record that begins there has to come from the disk next; [] once all of it is there.
+
+        That is its head first, which tells its size: who has loaded it asks again.
+        """
+        if log_offset >= self._log.end - RECENT_BYTES or log_offset < self._log.min_offset:
+            return []
+        if head := self.unread_heads((log_offset,)):
+            return head
+        record = self._log.record_at(log_offset)
+        return [] if record is None else self.unread([(log_offset, len(record))])
+
+    def approach(self, log_offset: int) -> Looking[None]:
+        """Have all of the record that begins there in memory."""
+        for _ in range(2):  # head, and rest
+            if unread := self.unread_record(log_offset):
+                yield unread
 
     def _is_whole(self, block: int, now: float) -> bool:
         if self._trusted_until.get(block, 0.0) > now:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk, rewrite
+from pyromq.store.looking import Unread
 
 
 class Segment:
@@ -151,6 +152,11 @@ class Segment:
             return [self._disk.read(descriptor, size, position) for position, size in pieces]
         finally:
             self._disk.close(descriptor)
+
+    def unread(self, start: int, size: int) -> Unread:
+        """Return a stretch of the mapped file if it has to come from the disk before it is touched."""
+        stretch = [self.memory[start : start + size]]
+        return [] if self._disk.is_loaded(stretch) else stretch
 
     def forget(self, start: int, end: int) -> None:
         """Keep no pages in memory of a stretch that is hardly read any more; whoever reads it gets them back."""

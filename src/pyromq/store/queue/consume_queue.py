@@ -23,6 +23,7 @@ from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.looking import Unread
 from pyromq.store.queue.mappings import Mappings
 from pyromq.store.queue.queue_tail import QueueTail
 
@@ -225,6 +226,15 @@ class ConsumeQueue(QueueTail):
         start = position - segment.base
         end = min(start + count * ENTRY_BYTES, self.max_offset * ENTRY_BYTES - segment.base, segment.size)
         return self._mapped(segment)[start:end]
+
+    def unread_entry(self, queue_offset: int) -> Unread:
+        """Return the entry's bytes if they have to come from the disk before they are touched."""
+        position = queue_offset * ENTRY_BYTES
+        segment = self.files.find(position) if 0 <= queue_offset < self.max_offset else None
+        if segment is None:
+            return []
+        self._mapped(segment)
+        return segment.unread(position - segment.base, ENTRY_BYTES)
 
     def after_file_of(self, queue_offset: int) -> int:
         """Return the first queue offset of the next file: where to go on when this one is gone."""

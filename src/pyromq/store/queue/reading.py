@@ -15,11 +15,11 @@ from operator import add, sub
 import msgspec
 
 from pyromq.filter.filter import Filter
-from pyromq.record import FIXED_SIZE
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import RECENT_BYTES, Residency
+from pyromq.store.looking import Unread
 from pyromq.store.queue.consume_queue import (
     ENTRY_BYTES,
     FILLER_SIZE,
@@ -152,9 +152,15 @@ class Reading:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
         return log_offset < self._log.end - self._resident_bytes
 
-    def head_at(self, log_offset: int) -> list[memoryview]:
-        """Return the bytes of a record's fixed fields, as the log has them, untouched; [] where it has none."""
-        return self._log.stretch(log_offset, log_offset + FIXED_SIZE)
+    def unread(self, topic: str, queue_id: int, first: int, count: int) -> Unread:
+        """Return of the records of messages from a queue offset on, as their entries say, what is on disk only.
+
+        Of up to `count`, fewer at the end of a file of the queue.
+        """
+        queue = self._queues.find(topic, queue_id)
+        content = None if queue is None or not 0 <= first < queue.max_offset else queue.content(first, count)
+        entries = () if content is None else unpack_entries(content)
+        return self.residency.unread((start, size) for start, size, _ in entries if size != FILLER_SIZE)
 
     def first_from(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
         """Return where the first message of a queue from that offset on is; None where there is none."""
@@ -163,11 +169,24 @@ class Reading:
             return None
         return queue, max(queue_offset, queue.min_offset)
 
+    def place(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
+        """Return where a message of a queue is, if it is there; None where there is no such queue."""
+        queue = self._queues.find(topic, queue_id)
+        return None if queue is None else (queue, queue_offset)
+
     def begin_of(self, place: Place) -> int | None:
-        """Return where in the log a message begins; None where it is lost."""
+        """Return where in the log a message begins, as its entry says; None where it is lost, or not there."""
         queue, queue_offset = place
         entry = queue.find(queue_offset)
         return None if entry is None or entry.size == FILLER_SIZE else entry.log_offset
+
+    def unread_to_prove(self, topic: str, queue_id: int, first: int, count: int) -> Unread:
+        """Return of these messages' records what is on disk only, and touched to compare their entries with them."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not self._proof.is_due(queue, first, first + count, tags=False):
+            return []
+        content = queue.content(first, count) if 0 <= first < queue.max_offset else None
+        return self.residency.unread_heads(start for start, _, _ in unpack_entries(content or b""))
 
     def _collect(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from pyromq.client.admin.accounts import Accounts
 from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.group_state import GroupState
 from pyromq.client.admin.groups import ClusterGroups
@@ -22,9 +23,7 @@ from pyromq.client.admin.overviews import Overviews
 from pyromq.client.admin.servers import Servers
 from pyromq.client.admin.topics import ClusterTopics, QueueStatus, TopicChange, permission_bits
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.lifespan import AsyncLifespan
-from pyromq.clock import Clock, SystemClock
+from pyromq.clock import Clock
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import AUTO_CREATE_TOPIC, TRACE_TOPIC, check_topic
 from pyromq.net.connection_config import ConnectionConfig
@@ -54,7 +53,7 @@ from pyromq.remoting.properties import parse_properties
 
 
 @checked
-class AsyncAdmin(AsyncLifespan):
+class AsyncAdmin(ClusterTool):
     """Administers a cluster, for programs with an event loop; `Admin` is the same without one.
 
         async with AsyncAdmin() as admin:
@@ -79,29 +78,19 @@ class AsyncAdmin(AsyncLifespan):
         instance: str | None = None,
         connections: ConnectionConfig | None = None,
     ) -> None:
-        clock = clock or SystemClock()
-        self._timeout = timeout
-        self._cluster = ClusterClient(namesrv, clock, instance=instance, connections=connections)
+        super().__init__(namesrv, timeout=timeout, clock=clock, instance=instance, connections=connections)
         self._brokers = ClusterBrokers(self._cluster, timeout=timeout)
         self._kv = ClusterKv(self._brokers)
         self._topics = ClusterTopics(self._cluster, self._brokers, self._kv)
         self._groups = ClusterGroups(self._brokers, self._topics)
         self._offsets = ClusterOffsets(self._cluster, self._brokers, timeout=timeout)
+        clock = self._clock
         self.members = Members(self._cluster, self._brokers, self._groups, self._offsets, timeout=timeout, clock=clock)
         self.servers = Servers(self._cluster, self._brokers, clock=clock)
         self.overviews = Overviews(self._brokers, self.servers)
         self.accounts = Accounts(self._brokers)
         self.delay_levels = DelayLevels(self._cluster, self._brokers, timeout=timeout)
         self.exports = Exports(self._cluster, self._brokers, self.servers)
-
-    async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        await self._cluster.start()
-
-    async def close(self) -> None:
-        """Close the connections. Idempotent."""
-        if self._cluster.running:
-            await self._cluster.close()
 
     # --- topics
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
+from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.damage import DAMAGED
 from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
-from pyromq.client.lifespan import AsyncLifespan
-from pyromq.clock import Clock, SystemClock
+from pyromq.clock import Clock
 from pyromq.errors import MQError, QueryNotFound, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag, encode_properties
 from pyromq.names import (
@@ -168,14 +167,14 @@ class DeadLetterCount:
 
 
 @checked
-class AsyncDeadLetters(AsyncLifespan):
+class AsyncDeadLetters(ClusterTool):
     """Reads and redrives dead letters, for programs with an event loop.
 
         async with AsyncDeadLetters() as dead_letters:
             async for letter in dead_letters.letters("billing"):
                 print(letter.message.message_id, letter.reason)
 
-    `namesrv` and `connections` are as for `AsyncAdmin`; `timeout` is seconds for each request. Entering raises
+    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
     `NoNameServer` at once when no name server can be reached.
     """
 
@@ -185,19 +184,12 @@ class AsyncDeadLetters(AsyncLifespan):
         *,
         timeout: float = 5.0,
         clock: Clock | None = None,
+        instance: str | None = None,
         connections: ConnectionConfig | None = None,
     ) -> None:
-        self._timeout = timeout
-        self._clock = clock or SystemClock()
-        self._cluster = ClusterClient(namesrv, self._clock, connections=connections)
+        super().__init__(namesrv, timeout=timeout, clock=clock, instance=instance, connections=connections)
         self._offsets = QueueOffsets(self._cluster, timeout=timeout)
         self._turns = count()
-
-    async def start(self) -> None:
-        await self._cluster.start()
-
-    async def close(self) -> None:
-        await self._cluster.close()
 
     async def counts(self) -> list[DeadLetterCount]:
         """Return the groups that have dead letters now, by name."""

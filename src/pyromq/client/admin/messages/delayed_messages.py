@@ -10,13 +10,10 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
+from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.recall import recall
-from pyromq.clock import Clock, SystemClock
 from pyromq.errors import CodeNotSupported
-from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import TimerCounts, TimerEntry, TimerList, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.headers import CountTimers, ListTimers
@@ -44,34 +41,17 @@ class DelayedMessage:
 
 
 @checked
-class AsyncDelayedMessages(AsyncLifespan):
+class AsyncDelayedMessages(ClusterTool):
     """Counts, lists and cancels what waits for its time, for programs with an event loop.
 
         async with AsyncDelayedMessages() as delayed_messages:
             async for message in delayed_messages.waiting("reminders"):
                 print(message.due_ms, message.message_id)
 
-    `namesrv` and `connections` are as for `AsyncAdmin`; `timeout` is seconds for each request. Entering raises
+    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
     `NoNameServer` at once when no name server can be reached. Brokers of RocketMQ 4 know no such messages, those of
     RocketMQ 5 only count them: they raise `CodeNotSupported`.
     """
-
-    def __init__(
-        self,
-        namesrv: str | None = None,
-        *,
-        timeout: float = 5.0,
-        clock: Clock | None = None,
-        connections: ConnectionConfig | None = None,
-    ) -> None:
-        self._timeout = timeout
-        self._cluster = ClusterClient(namesrv, clock or SystemClock(), connections=connections)
-
-    async def start(self) -> None:
-        await self._cluster.start()
-
-    async def close(self) -> None:
-        await self._cluster.close()
 
     async def counts(self) -> dict[str, int]:
         """Return how many messages wait, by topic, in order of topic; topics without any are not in it."""

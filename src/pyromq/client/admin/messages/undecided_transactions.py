@@ -10,15 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.admin.messages.message_search import find_by_offset_id
 from pyromq.client.arguments import checked
-from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.decision import Decision
-from pyromq.client.lifespan import AsyncLifespan
-from pyromq.clock import Clock, SystemClock
 from pyromq.errors import CodeNotSupported, QueryNotFound, UsageError
 from pyromq.message import StoredMessage
-from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, decode_body
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages
 
@@ -51,34 +48,17 @@ class HalfMessage:
 
 
 @checked
-class AsyncHalfMessages(AsyncLifespan):
+class AsyncHalfMessages(ClusterTool):
     """Lists undecided half messages and decides on them, for programs with an event loop.
 
         async with AsyncHalfMessages() as half_messages:
             async for half in half_messages.undecided("orders-service"):
                 await half_messages.decide(half, Decision.ROLLBACK)
 
-    `namesrv` and `connections` are as for `AsyncAdmin`; `timeout` is seconds for each request. Entering raises
+    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
     `NoNameServer` at once when no name server can be reached. Brokers of RocketMQ itself do not list theirs: they
     raise `CodeNotSupported`.
     """
-
-    def __init__(
-        self,
-        namesrv: str | None = None,
-        *,
-        timeout: float = 5.0,
-        clock: Clock | None = None,
-        connections: ConnectionConfig | None = None,
-    ) -> None:
-        self._timeout = timeout
-        self._cluster = ClusterClient(namesrv, clock or SystemClock(), connections=connections)
-
-    async def start(self) -> None:
-        await self._cluster.start()
-
-    async def close(self) -> None:
-        await self._cluster.close()
 
     async def undecided(self, group: str | None = None, topic: str | None = None) -> AsyncGenerator[HalfMessage, None]:
         """Yield what is undecided, of one producer group, for one topic, or all: oldest first at each broker.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 
 import pytest
@@ -131,3 +132,24 @@ async def test_those_who_wait_for_the_unreachable_fail_together(pool, monkeypatc
             results = await asyncio.gather(*(pool.channel(address) for _ in range(5)), return_exceptions=True)
     assert len(set(map(id, results))) == 1
     assert [str(result) for result in results] == [f"{address} cannot be reached within 0.3 s"] * 5
+
+
+async def test_an_error_that_nobody_waits_for_is_nobodys(pool, until, monkeypatch):
+    told, go_on = [], asyncio.Event()
+
+    async def failing(*args, **options):
+        await go_on.wait()
+        raise Unavailable("no answer")
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
+    monkeypatch.setattr("pyromq.net.pool.connect", failing)
+    waiting = asyncio.create_task(pool.channel("127.0.0.1:1"))
+    await until(lambda: pool._opening)
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+    go_on.set()
+    await until(lambda: not pool._opening)
+    del waiting
+    gc.collect()
+    assert told == []

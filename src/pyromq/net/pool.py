@@ -36,6 +36,7 @@ class Pool:
         opening = self._opening.get(address)
         if opening is None:
             opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
+            opening.add_done_callback(_take_error)
         try:
             return await asyncio.shield(opening)  # who stops waiting does not stop the others
         except asyncio.CancelledError:
@@ -70,3 +71,9 @@ class Pool:
         finally:
             self._opening.pop(address, None)
         return channel
+
+
+def _take_error(opening: asyncio.Task[Channel]) -> None:
+    """Where nobody waits any more, the loop would log that nobody did."""
+    if not opening.cancelled():
+        opening.exception()

@@ -137,7 +137,7 @@ def join(
             )
         named = True
     elif loop in _sharing_loops:
-        nameless = (key.instance for key in _instances if not key.named and key[0] == os.getpid())
+        nameless = (key.instance for key in _instances if not key.named and key.process == os.getpid())
         free = (name for name in nameless if not _taken(member, addresses, name))
         instance, named = next(free, None) or new_instance(), False
     else:

@@ -37,7 +37,8 @@ def test_every_size_around_the_ends_of_blocks(form):
     content = bytes(range(256)) * 2
     for size in range(400):
         compare([b"secret"], [content[:size]])
-        compare([b"secret", b"another"] * (TOGETHER // 2), [content[number : number + size] for number in range(TOGETHER)])
+        contents = [content[number : number + size] for number in range(TOGETHER)]
+        compare([b"secret", b"another"] * (TOGETHER // 2), contents)
 
 
 @pytest.mark.parametrize("size", [1, 7, 19, 20, 63, 64, 65, 128, 1000])

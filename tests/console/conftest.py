@@ -1,6 +1,8 @@
 """A cluster in this process, and the console's application before it: a browser's requests without a browser."""
 
+import asyncio
 import re
+import socket
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,10 +11,12 @@ from pyromq.testing import Cluster
 
 pytest.importorskip("starlette", reason="the console needs its extra: pip install 'pyromq[console]'")
 httpx = pytest.importorskip("httpx")
+uvicorn = pytest.importorskip("uvicorn")
 
 from pyromq.console.app import make_app  # noqa: E402  after the look whether its extra is there
 from pyromq.console.config import ConsoleConfig  # noqa: E402
 from pyromq.console.console import Console  # noqa: E402
+from pyromq.console.server import Server  # noqa: E402
 
 PASSWORD = "correct horse"
 
@@ -55,6 +59,19 @@ async def browsing(config, *, clock=None):
             transport=transport, base_url="http://127.0.0.1:8876", follow_redirects=True
         ) as client:
             yield Browser(client, console)
+
+
+@asynccontextmanager
+async def served(console):
+    """A console in this process, on a port that browsers reach; gives its address."""
+    server = Server(uvicorn.Config(make_app(console), log_level="warning", access_log=False))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.stop()
+            await running
 
 
 @pytest.fixture

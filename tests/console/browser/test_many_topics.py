@@ -4,22 +4,17 @@ How long each took is printed and not judged: machines differ. What is asked is 
 """
 
 import asyncio
-import socket
 import time
-from contextlib import asynccontextmanager
 
 import pytest
 from tests.console.browser.conftest import Page
+from tests.console.conftest import served
 from tests.console.test_many import Counting, fill
 
-from pyromq.console.app import make_app
 from pyromq.console.config import ConsoleConfig
 from pyromq.console.console import Console
-from pyromq.console.server import Server
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.testing import Cluster
-
-uvicorn = pytest.importorskip("uvicorn")
 
 MOST_REQUESTS = {
     "/": 4,  # a snapshot: the name server, and two of each broker
@@ -43,17 +38,6 @@ MOST_REQUESTS = {
 }
 
 
-@asynccontextmanager
-async def served(config):
-    """A console in this process, on a port that browsers reach; gives its address."""
-    server = Server(uvicorn.Config(make_app(Console(config)), log_level="warning", access_log=False))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.stop()
-        await running
-
-
 @pytest.mark.soak
 async def test_every_list_of_many_topics_and_groups_is_shown(chromium, tmp_path):
     counting = Counting()
@@ -66,7 +50,7 @@ async def test_every_list_of_many_topics_and_groups_is_shown(chromium, tmp_path)
             snapshot_seconds=0.001,  # every page asks for its own
             sample_seconds=3600,
         )
-        async with served(config) as base:
+        async with served(Console(config)) as base:
             await asyncio.to_thread(look, Page(chromium, base), counting)
 
 

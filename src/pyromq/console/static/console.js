@@ -125,6 +125,17 @@ document.addEventListener("click", async (event) => {
 
 for (const field of document.querySelectorAll("[data-submit]")) field.addEventListener("change", () => field.form.requestSubmit());
 
+// --- a search under way can be stopped: the server ends what nobody waits for
+
+for (const stop of document.querySelectorAll("[data-stop]")) {
+  stop.form.addEventListener("submit", () => { stop.hidden = false; });
+  stop.addEventListener("click", () => {
+    window.stop();
+    stop.hidden = true;
+  });
+  addEventListener("pageshow", () => { stop.hidden = true; });  // by the browser's way back
+}
+
 // --- following a topic: new rows on top
 
 const MOST_ROWS = 500;

@@ -1,9 +1,14 @@
-"""Routes of pages and of changes: who may come, the form's token, the audit log, and what an error looks like."""
+"""Routes of pages and of changes: who may come, the form's token, the audit log, and what an error looks like.
+
+A page that nobody waits for any more is not made to its end; a change is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from secrets import compare_digest
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -26,10 +31,11 @@ from pyromq.errors import (
     UsageError,
 )
 
-Handler = Callable[[Visit], Awaitable[Response]]
+Handler = Callable[[Visit], Coroutine[Any, Any, Response]]
 
 COOKIE = "pyromq-console"
 MOST_FORM_BYTES = 20 << 20  # a message of 4 MiB as hex, and room
+NOBODY_WAITS = 499  # as nginx logs it; nobody is there to read it
 SECRETS = frozenset({"csrf", "password", "secret_key", "body", "back", "password_again"})
 _STATUS = (
     ((TopicNotFound, GroupNotFound, QueryNotFound), 404),
@@ -52,7 +58,7 @@ def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
         if visit.role < needs:
             return refused(visit, needs)
         try:
-            return await handler(visit)
+            return await _while_waited_for(request, asyncio.create_task(handler(visit)))
         except MQError as error:
             return error_page(visit, error)
 
@@ -125,6 +131,23 @@ def error_page(visit: Visit, error: MQError) -> Response:
 
 def refused(visit: Visit, needs: Role) -> Response:
     return visit.show("refused.html", status=403, needs=needs.text)
+
+
+async def _while_waited_for(request: Request, made: asyncio.Task[Response]) -> Response:
+    """Return the answer; if the browser goes before that, end the work."""
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait((made, gone), return_when=asyncio.FIRST_COMPLETED)
+        return await made if made.done() else Response(status_code=NOBODY_WAITS)
+    finally:
+        for each in (made, gone):
+            each.cancel()
+        await asyncio.gather(made, gone, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _forged(visit: Visit) -> Response:

@@ -9,6 +9,7 @@ def test_all_is_well(cli, served):
 
     assert (checked.code, checked.err) == (0, "")
     assert [line[:5] for line in checked.lines] == ["ok   "] * 3
+    assert checked.lines[0].endswith("answers; 1 broker registered")
 
 
 def test_name_servers_from_the_environment_are_said_to_be(cli, served):
@@ -28,6 +29,7 @@ def test_no_broker_registered(cli, served_with):
     checked = cli("doctor", "--namesrv", namesrv)
 
     assert checked.code == 1
+    assert checked.lines[0].endswith("answers; 0 brokers registered")
     assert checked.lines[1] == "WRONG  brokers: no broker is registered"
     assert f"`pyromq serve broker --namesrv {namesrv}`" in checked.lines[2]
 

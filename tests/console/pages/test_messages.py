@@ -6,6 +6,7 @@ import re
 import pytest
 
 from pyromq.message import Message
+from pyromq.names import TRACE_TOPIC
 
 
 @pytest.fixture
@@ -65,6 +66,15 @@ async def test_one_message_is_found_by(browser, sent, query):
     result = sent[7]
     page = await browser.get("/messages?" + query.format(id=result.message_id, offset_id=result.offset_message_id))
     assert keys(page) == ["k7"]
+
+
+@pytest.mark.parametrize("query", ["q=k7", "q=k7&by=key", "q={id}", "q=customer-7%22&by=text", "by=sql&q=n+%3D+7"])
+async def test_records_of_traces_are_found_where_their_topic_is_asked_for(browser, sent, cluster, query):
+    record = Message(TRACE_TOPIC, b'customer-7"', keys=["k7", sent[7].message_id], properties={"n": "7"})
+    await (await cluster.producer()).send(record)
+    query = query.format(id=sent[7].message_id)
+    assert keys(await browser.get(f"/messages?{query}")) == ["k7"]
+    assert keys(await browser.get(f"/messages?{query}&topic={TRACE_TOPIC}")) == [f"k7 {sent[7].message_id}"]
 
 
 async def test_messages_are_found_by_tag_and_time(browser, sent, cluster):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from pyromq.client.admin.side_by_side import each_of
 from pyromq.console.cluster.clients import Clients
@@ -12,10 +11,10 @@ from pyromq.console.search.query import Query
 from pyromq.console.search.scanning import Everything, Found, Match, Scan, bounds_between, narrowed
 from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import NOT_FOR_CLIENTS
+from pyromq.names import NOT_FOR_CLIENTS, TRACE_TOPIC
 from pyromq.plural import counted
 
-R = TypeVar("R")
+NO_MESSAGES = NOT_FOR_CLIENTS | {TRACE_TOPIC}  # records of traces have the keys of the messages that they speak of
 
 
 @dataclass(slots=True)
@@ -55,11 +54,11 @@ class Search:
         return await self._scan()
 
     async def topics(self) -> list[str]:
-        """Return the topics to look in: the one that is named, or all that hold messages, fullest last."""
+        """Return the topics to look in: the one that is named, or all that hold people's messages, fullest last."""
         if self._query.topic:
             return [self._query.topic]
         snapshot = await self._clients.snapshot()
-        full = [each for each in snapshot.topics.values() if each.messages and each.name not in NOT_FOR_CLIENTS]
+        full = [each for each in snapshot.topics.values() if each.messages and each.name not in NO_MESSAGES]
         return [each.name for each in sorted(full, key=lambda each: (each.kind != "normal", each.messages))]
 
     async def _by_id(self, message_id: str) -> list[StoredMessage]:

@@ -142,7 +142,7 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
     except MQError as error:
         advice = "this looks like a broker's port; a name server listens on 9876 by default"
         return Finding(name, False, f"answers, but not as a name server: {error}", advice), None
-    return Finding(name, True, f"answers; {len(table.brokers)} broker(s) registered"), table
+    return Finding(name, True, f"answers; {counted(len(table.brokers), 'broker')} registered"), table
 
 
 async def _check_brokers(

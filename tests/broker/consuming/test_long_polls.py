@@ -292,3 +292,29 @@ def no_collector():
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.mark.parametrize("end", ["expire", "arrive"])
+def test_each_is_freed_when_it_is_answered(clock, end):
+    """All in one go would hold everybody up."""
+
+    class Resume:
+        def __call__(self):
+            kept.append(sum(each() is not None for each in resumes))
+            return Reply()
+
+    kept, resumes, turns, peer = [], [], [], connection()
+    polls = LongPolls(clock, {}.get, turns.append)
+    for _ in range(5):
+        resume = Resume()
+        resumes.append(weakref.ref(resume))
+        polls.park(poll(resume=resume, peer=peer), seconds=1)
+        del resume
+    if end == "arrive":
+        arrive(polls, 0)
+    else:
+        clock.seconds = 2.0
+        polls.expire()
+    while turns:
+        turns.pop()()
+    assert kept == [5, 4, 3, 2, 1]

@@ -123,7 +123,7 @@ class LongPolls:
         self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in the order in which they came
         self._of_peer: dict[Exchange, _Peer] = {}  # all that wait, until the moment they are answered
         self._weight = 0
-        self._ready: deque[Iterator[LongPoll]] = deque()  # to be answered, unless they leave before
+        self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless they leave before
         self._gone: deque[set[LongPoll]] = deque()  # of closed connections, still in the tables
         self._is_going_on = False
         self._stopping = False
@@ -190,8 +190,9 @@ class LongPolls:
         self._is_going_on = False
         end = self._clock.monotonic() + SLICE_SECONDS
         while self._ready:
-            for poll in self._ready[0]:
-                self._answer(poll)
+            polls = self._ready[0]
+            while polls:  # each is freed when it is answered: 100,000 at once would take 50 ms
+                self._answer(polls.popleft())
                 if self._clock.monotonic() >= end:
                     self._go_on_soon()
                     return
@@ -223,7 +224,7 @@ class LongPolls:
         return peer
 
     def _make_ready(self, polls: Iterable[LongPoll]) -> None:
-        self._ready.append(iter(polls))
+        self._ready.append(deque(polls))
         self._go_on_soon()
 
     def _go_on_soon(self) -> None:

@@ -13,7 +13,10 @@ from pyromq.metrics.histogram import Histogram
 from pyromq.metrics.server import tell_info
 
 REQUESTS = Family(
-    "pyromq_console_requests_total", Kind.COUNTER, "Requests of browsers, by page and status.", ("page", "status")
+    "pyromq_console_requests_total",
+    Kind.COUNTER,
+    "Requests of browsers, by page and status; 499: the browser did not wait for the answer.",
+    ("page", "status"),
 )
 SECONDS = Family(
     "pyromq_console_request_seconds",

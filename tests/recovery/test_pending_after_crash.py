@@ -71,7 +71,8 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         topics = Topics(config, JsonFile(root / "config/topics.json"), clock)
         put_message = PutMessage(store, statistics, config)
         file = JsonFile(root / "config/delayOffset.json")
-        levels = DelayLevels(store, put_message, file, statistics=statistics, clock=clock)
+        cold_reads = ColdReads(store, clock)
+        levels = DelayLevels(store, put_message, file, statistics=statistics, cold_reads=cold_reads, clock=clock)
         levels.load()
         halves = HalfMessages(store, put_message, topics=topics, offsets=offsets, clock=clock)
         halves.load()
@@ -81,7 +82,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
             halves,
             confirmation=Confirmation(store, clock),
             store=store,
-            cold_reads=ColdReads(store, clock),
+            cold_reads=cold_reads,
             long_answers=LongAnswers(clock),
         )
         yield Parts(store, offsets, levels, halves, transacting)

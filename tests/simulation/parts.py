@@ -69,8 +69,13 @@ class Parts:
         self.offsets = ConsumerOffsets(self.tables[0])
         self.topics = Topics(config, self.tables[1], time)
         put_message = PutMessage(store, statistics, config)
-        self.levels = DelayLevels(store, put_message, self.tables[2], statistics=statistics, clock=time)
-        self.timers = TimerDelivery(store, put_message, ROOT / "timers", config=config, clock=time)
+        cold_reads = ColdReads(store, time)
+        self.levels = DelayLevels(
+            store, put_message, self.tables[2], statistics=statistics, cold_reads=cold_reads, clock=time
+        )
+        self.timers = TimerDelivery(
+            store, put_message, ROOT / "timers", config=config, cold_reads=cold_reads, clock=time
+        )
         self.tables.append(self.timers.filed._files._file)
         self.halves = HalfMessages(store, put_message, topics=self.topics, offsets=self.offsets, clock=time)
         confirmation = Confirmation(store, time)
@@ -79,7 +84,7 @@ class Parts:
             self.halves,
             confirmation=confirmation,
             store=store,
-            cold_reads=ColdReads(store, time),
+            cold_reads=cold_reads,
             long_answers=LongAnswers(time),
         )
         needed = (self.levels, self.timers.filed, self.halves)

@@ -16,10 +16,11 @@ from pyromq.clock import Clock
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.command import Answered, Reply
 from pyromq.remoting.dispatch import ASK_AGAIN, AskAgain
-from pyromq.store.looking import Looking
+from pyromq.store.looking import FilePiece, Looking, Unread
 from pyromq.store.message_store import MessageStore
 
 THREADS = 4  # reads of the disk at a time
+MOST_ROUNDS = 4  # of loading in a row: an entry, a record's head, the rest; what goes meanwhile is waited for
 LOADED_AT_ONCE = 256  # records of one long answer: so that others' turn comes in between
 
 T = TypeVar("T")
@@ -39,9 +40,9 @@ class ColdReads:
         self._residency = store.residency
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-reads")
 
-    def when_loaded(self, records: Sequence[memoryview], reply: Callable[[], Answered]) -> Future[Answered]:
-        """Resolve to what `reply` returns, in a thread, once the pages of these records are in memory."""
-        return self.waiting.add(self._threads.submit(self._load, records, reply))
+    def when_loaded(self, unread: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Future[Answered]:
+        """Resolve to what `reply` returns, in a thread, once all of this is in memory."""
+        return self.waiting.add(self._threads.submit(self._load, unread, reply))
 
     def loaded(self, work: Looking[T]) -> Working[T]:
         """Do, as part of a long answer, what touches records."""
@@ -64,15 +65,48 @@ class ColdReads:
         if unread := self._residency.unread_record(log_offset):
             raise AskAgain(self.when_loaded(unread, lambda: ASK_AGAIN))
 
-    def fetch(self, unread: Sequence[memoryview], alarm: Alarm) -> None:
-        """Load what a step needs, and let its alarm ring then."""
+    def fetch(self, unread: Unread, alarm: Alarm) -> Future[None]:
+        """Load something, and let an alarm ring when it is there."""
         loading = self._threads.submit(self._disk.load, unread)
         loading.add_done_callback(lambda _: self.run_soon(lambda: alarm.ring_within(0)))
+        return loading
 
     def close(self) -> None:
         """End the threads; what they were at is answered before."""
         self._threads.shutdown()
 
-    def _load(self, records: Sequence[memoryview], reply: Callable[[], Answered]) -> Answered:
-        self._disk.load(records)
+    def _load(self, unread: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Answered:
+        self._disk.load(unread)
         return reply()
+
+
+class Fetching:
+    """What a step needs from the disk before it goes on. Its alarm rings when that is there."""
+
+    def __init__(self, cold_reads: ColdReads, alarm: Alarm) -> None:
+        self._cold_reads = cold_reads
+        self._alarm = alarm
+        self._loading: Future[None] | None = None
+        self._rounds = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._loading is not None and not self._loading.done()
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether something was loaded so often in a row that it is not going to stay: the step should wait for it."""
+        return self._rounds >= MOST_ROUNDS
+
+    def lacks(self, unread: Unread) -> bool:
+        """Begin to load this, and tell whether the step has to wait for it: not for nothing, nor in vain."""
+        if not unread or self.is_in_vain:
+            self.went_on()
+            return False
+        self._rounds += 1
+        self._loading = self._cold_reads.fetch(unread, self._alarm)
+        return True
+
+    def went_on(self) -> None:
+        """Some of the step's work is done: what it lacks now is something else."""
+        self._rounds = 0

@@ -56,9 +56,9 @@ class SharedState:
         self.long_polls = LongPolls(clock, store.record_at, most=self.config.limits.waiting_pulls)
         self.statistics = statistics = Statistics(self.config.cluster, clock)
         self.queue_locks = QueueLocks(clock, most=self.config.limits.queue_locks)
+        self.cold_reads = ColdReads(store, clock)
         self.indexing = Indexing(store, clock)
         self.long_answers = LongAnswers(clock)
-        self.cold_reads = ColdReads(store, clock)
         self.registering = NameServerRegistration(self.config, topics, clock)
         self.put_message = put_message = PutMessage(store, statistics, self.config)
         self.admission = Admission(topics, self.config)
@@ -68,6 +68,7 @@ class SharedState:
             put_message,
             JsonFile(folder / "delayOffset.json", disk),
             statistics=statistics,
+            cold_reads=self.cold_reads,
             clock=clock,
             queue_for=topics.queue_for,
         )
@@ -76,10 +77,17 @@ class SharedState:
             put_message,
             config.data / "timers",
             config=self.config,
+            cold_reads=self.cold_reads,
             clock=clock,
             queue_for=topics.queue_for,
         )
         self.half_messages = HalfMessages(store, put_message, topics=topics, offsets=self.offsets, clock=clock)
         self.batches = BatchTransactions(
-            store, put_message, topics=topics, offsets=self.offsets, config=self.config, clock=clock
+            store,
+            put_message,
+            topics=topics,
+            offsets=self.offsets,
+            cold_reads=self.cold_reads,
+            config=self.config,
+            clock=clock,
         )

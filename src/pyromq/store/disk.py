@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyromq import speedups
-from pyromq.store.addresses import address_of, stretches
+from pyromq.store import page_cache
+from pyromq.store.addresses import address_of
+from pyromq.store.looking import FilePiece
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups import records
 
 Content = bytes | bytearray | memoryview
 
-_MADV_POPULATE_READ = 22  # as the next
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
 _FAILED = ctypes.c_void_p(-1).value
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
@@ -45,10 +46,6 @@ _unmap = _libc.munmap
 _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _advise = _libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_compare = _libc.memcmp
-_compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_in_core = _libc.mincore
-_in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class Disk(Protocol):
@@ -138,8 +135,11 @@ class Disk(Protocol):
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
         """Whether all pages of these views of mapped files are in memory, as far as that can be told. Quick."""
 
-    def load(self, views: Sequence[memoryview]) -> None:
-        """Have the pages of these views in memory; may take as long as a disk does, and holds nobody up meanwhile."""
+    def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
+        """Return so many bytes if that needs no waiting; None where it might, or the file ends before."""
+
+    def load(self, unread: Sequence[memoryview | FilePiece]) -> None:
+        """Have these in memory, as far as they are there; may take as long as a disk does, and holds nobody up."""
 
     def lock(self, descriptor: int) -> None:
         """Lock byte 0 for this open file alone. Raises `OSError` when somebody has it."""
@@ -276,12 +276,13 @@ class LocalDisk:
             _advise(address_of(memory) + first, end - first, mmap.MADV_DONTNEED)
 
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
-        return all(_is_resident(start, size) for start, size in stretches(views))
+        return page_cache.is_loaded(views)
 
-    def load(self, views: Sequence[memoryview]) -> None:
-        for start, size in stretches(views):
-            if _advise(start, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() == errno.EINVAL:
-                _compare(start, start, size)  # unsupported: this touches all of it, without the interpreter's lock
+    def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
+        return page_cache.read_now(descriptor, size, position)
+
+    def load(self, unread: Sequence[memoryview | FilePiece]) -> None:
+        page_cache.load(unread)
 
     def lock(self, descriptor: int) -> None:
         # Bound to this open file, not to the process: two stores in one process exclude each other as well.
@@ -369,11 +370,6 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
             disk.write(descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)
     finally:
         disk.close(descriptor)
-
-
-def _is_resident(start: int, size: int) -> bool:
-    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-    return bool(_in_core(start, size, pages) != 0 or 0 not in bytes(pages))
 
 
 def _next_data(descriptor: int, position: int) -> int:

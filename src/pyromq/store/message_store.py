@@ -317,10 +317,13 @@ class MessageStore:
             return [(at, None if size == FILLER_SIZE else self._log.record_at(at)) for at, size in found]
         return list(zip(starts, self._log.views(starts, sizes), strict=True))
 
-    def copies_of(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """Return the records that begin there, ascending, read from the disk; b"" for those not there any more."""
+    def copies_of(self, starts: Sequence[int], sizes: Sequence[int], *, wait: bool = True) -> list[bytes]:
+        """Return the records that begin there, ascending, read from the files; b"" for those not there any more.
+
+        Raises `NotInMemory` where they have to come from the disk, unless it may `wait` for that.
+        """
         if min(starts) >= self._log.min_offset and starts[-1] < self._log.end:
-            return self._log.copies(starts, sizes)
+            return self._log.copies(starts, sizes, wait=wait or self.residency.is_recent(starts[0]))
         return [bytes(self._log.record_at(start) or b"") for start in starts]
 
     def records_from(self, log_offset: int) -> Iterator[tuple[int, memoryview]]:

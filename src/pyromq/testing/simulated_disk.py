@@ -21,6 +21,7 @@ from random import Random
 from typing import NamedTuple
 
 from pyromq.store.disk import Content
+from pyromq.store.looking import FilePiece
 from pyromq.testing.simulated_file import BLOCK, SECTOR, Loss, SimulatedFile
 
 
@@ -291,7 +292,11 @@ class SimulatedDisk:
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
         return True
 
-    def load(self, views: Sequence[memoryview]) -> None:
+    def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
+        content = self.read(descriptor, size, position)
+        return content if len(content) == size else None
+
+    def load(self, unread: Sequence[memoryview | FilePiece]) -> None:
         """Do nothing: all of a simulated disk is in memory."""
 
     def forget(self, memory: memoryview, position: int, size: int) -> None:

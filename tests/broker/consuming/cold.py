@@ -2,15 +2,17 @@
 
 import os
 import resource
+import threading
+from pathlib import Path
 
 import pytest
 
-from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.disk import LOCAL_DISK, LocalDisk
 
 
-def forget(folder):
-    """Have the files of a folder in no memory, as far as the file system does that; nobody may have them mapped."""
-    for path in folder.iterdir():
+def forget(paths):
+    """Have files in no memory, as far as their file system does that; nobody may have them mapped."""
+    for path in paths:
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -20,13 +22,29 @@ def forget_log(store):
     """Have no record of an open store in memory. Skips the test on file systems whose files are nowhere else."""
     log = store.log_tail.files
     log.forget_before(log.capacity_end)
-    forget(log.folder)
+    forget(segment.path for segment in log.segments)
     if LOCAL_DISK.is_loaded([segment.memory for segment in log.segments]):
         pytest.skip("this file system keeps its files in memory")
     last = log.segments[-1]
     LOCAL_DISK.load([last.memory[store.max_log_offset - last.base - 1 :]])  # where it goes on
 
 
-def reads_of_this_thread():
-    """How often this thread has stood still until a page came from the disk."""
+def waits_of_this_thread():
+    """How often this thread has stood still until a page of a mapped file came from the disk."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+class WatchedDisk(LocalDisk):
+    """Notes the files that are not mapped, and that the main thread has stood still for."""
+
+    def __init__(self):
+        self.waited_for = []
+
+    def read(self, descriptor, size, position):
+        if threading.current_thread() is threading.main_thread():
+            at_once = super().read_now(descriptor, size, position)
+            if at_once is not None:
+                return at_once
+            if position + size <= os.fstat(descriptor).st_size:
+                self.waited_for.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        return super().read(descriptor, size, position)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.admin.test_member_calls import Consumer
-from tests.broker.consuming.cold import forget_log, reads_of_this_thread
+from tests.broker.consuming.cold import forget_log, waits_of_this_thread
 
 from pyromq.broker.broker import Broker
 from pyromq.message import MessageQueue, SysFlag
@@ -95,9 +95,9 @@ async def write_once(caller):
 @contextmanager
 def without_waiting() -> Iterator[None]:
     """The loop, which is this thread's, reads nothing from the disk meanwhile."""
-    before = reads_of_this_thread()
+    before = waits_of_this_thread()
     yield
-    assert reads_of_this_thread() == before
+    assert waits_of_this_thread() == before
 
 
 def queue(queue_id):

@@ -9,7 +9,7 @@ from tests.broker.consuming.cold import forget
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
-from pyromq.store import disk
+from pyromq.store import page_cache
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log import residency
 
@@ -26,7 +26,7 @@ async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to,
         await caller.create_topic("orders", queues=1)
         for number in range(200):
             await caller.send("orders", b"%04d" % number * 1000)
-    forget(config.data / "commitlog")
+    forget((config.data / "commitlog").iterdir())
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         found = []
@@ -81,7 +81,7 @@ async def test_a_filter_of_records_sees_what_was_on_disk_only(config, clock, cal
 @pytest.mark.parametrize("shared", [True, False], ids=["neighbours", "far apart"])
 def test_pages_are_in_memory_once_they_are_loaded(tmp_path, monkeypatch, shared, old):
     if old:
-        monkeypatch.setattr(disk, "_MADV_POPULATE_READ", 9999)
+        monkeypatch.setattr(page_cache, "_MADV_POPULATE_READ", 9999)
     path = tmp_path / "file"
     path.write_bytes(os.urandom(1 << 20) * (1 if shared else 40))
     descriptor = LOCAL_DISK.open(path)

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from tests.broker.delays.test_timer_recovery import Run
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays.timer_answers import ListingTimers
 from pyromq.net.long_answers import LongAnswers
 from pyromq.remoting.bodies import TimerList, decode_body
@@ -55,7 +56,10 @@ def delivered(config, now):
 
 
 def listed(run):
-    listing = ListingTimers(run.timers, LongAnswers(run.clock), broker_name=run.config.name, clock=run.clock)
+    cold_reads = ColdReads(run.store, run.clock)
+    listing = ListingTimers(
+        run.timers, LongAnswers(run.clock), cold_reads=cold_reads, broker_name=run.config.name, clock=run.clock
+    )
     reply = listing.list(ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None)
     return [timer.message_id for timer in decode_body(TimerList, reply.body).timers]
 

@@ -12,6 +12,7 @@ from tests.broker.folders import killed
 from tests.broker.headers import batch_header, send_header
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays.delay_levels import LONGEST_WAIT, DelayLevels
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
@@ -46,7 +47,9 @@ class Alone(NamedTuple):
 def levels_of(store, config, clock):
     statistics = Statistics("c", clock)
     put_message = PutMessage(store, statistics, config)
-    return DelayLevels(store, put_message, JsonFile(config.data / "o.json"), statistics=statistics, clock=clock)
+    cold_reads = ColdReads(store, clock)
+    file = JsonFile(config.data / "o.json")
+    return DelayLevels(store, put_message, file, statistics=statistics, cold_reads=cold_reads, clock=clock)
 
 
 @pytest.fixture

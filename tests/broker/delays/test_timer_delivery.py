@@ -11,6 +11,7 @@ from tests.broker.timers import DAY, cancel, timed
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
 from pyromq.broker.delays.timer_delivery import LONGEST_WAIT, TimerDelivery
@@ -20,7 +21,9 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import BatchMember, decode_all, encode_batch
+from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.message_store import MessageStore
+from pyromq.store.timers import timer_files
 from pyromq.store.timers.timer_bucket import HOUR_MS
 
 
@@ -42,11 +45,13 @@ def alone_in(clock):
     """Open stores with timers: `alone_in(config)`."""
     opened = []
 
-    def begin(config):
-        store = MessageStore(config.store_config, clock, store_address=bytes(8))
+    def begin(config, disk=LOCAL_DISK):
+        store = MessageStore(config.store_config, clock, store_address=bytes(8), disk=disk)
         store.open()
         put_message = PutMessage(store, Statistics("c", clock), config)
-        timers = TimerDelivery(store, put_message, config.data / "timers", config=config, clock=clock)
+        cold_reads = ColdReads(store, clock)
+        folder = config.data / "timers"
+        timers = TimerDelivery(store, put_message, folder, config=config, cold_reads=cold_reads, clock=clock)
         opened.append(Alone(store, timers))
         timers.load()
         return Alone(store, timers)
@@ -516,3 +521,45 @@ async def test_a_time_may_be_the_last_property(orders, clock):
     assert await orders.bodies() == []
     await clock.advance(60.5)
     assert await orders.bodies() == [b"hello"]
+
+
+class Writes(LocalDisk):
+    """Notes how much is written, and read of files that are not mapped, between two looks."""
+
+    def __init__(self):
+        self.bytes = 0
+
+    def write(self, descriptor, content, position):
+        written = super().write(descriptor, content, position)
+        self.bytes += written
+        return written
+
+    def read(self, descriptor, size, position):
+        self.bytes += size
+        return super().read(descriptor, size, position)
+
+    def taken(self):
+        taken, self.bytes = self.bytes, 0
+        return taken
+
+
+@pytest.mark.parametrize(("count", "body_bytes"), [(8_000, 10), (60, 60_000)], ids=["many", "large"])
+def test_what_has_come_for_one_hour_is_written_and_copied_in_small_pieces(alone_in, config, clock, count, body_bytes):
+    """However much it is: 36 bytes for each of a million messages took 30 ms, in which nobody was answered."""
+    disk = Writes()
+    alone = alone_in(replace(config, store=replace(config.store, segment_bytes=1 << 23)), disk=disk)
+    for number in range(count):
+        park(alone, clock.now_ms() + DAY * 1000 + number % 1000, bytes(body_bytes))
+    files = alone.timers.filed._files
+    alone.timers.filed.file_recent()
+    files.begin_round(copy=True)
+    disk.taken()
+    most = pieces = 0
+    while not files.write_some(filed_timers.WRITTEN_RECORDS, keep=0):
+        most = max(most, disk.taken())
+        pieces += 1
+    assert not files.unwritten
+    assert files.needed_from is None
+    assert files.buckets[(clock.now_ms() + DAY * 1000) // HOUR_MS].sizes.entries == 36 * count
+    assert pieces > 3
+    assert most < 3 * timer_files.WRITTEN_BYTES + body_bytes * 3  # entries; records read, and written

@@ -6,6 +6,7 @@ import pytest
 from tests.broker.delays.test_timer_recovery import Run
 from tests.seed import seed_of_the_day
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays import timer_answers, timer_table
 from pyromq.broker.delays.timer_answers import ListingTimers
 from pyromq.net.long_answers import LongAnswers
@@ -34,7 +35,10 @@ def small_steps(monkeypatch):
 
 
 def listing(run):
-    return ListingTimers(run.timers, LongAnswers(run.clock), broker_name="broker-a", clock=run.clock)
+    cold_reads = ColdReads(run.store, run.clock)
+    return ListingTimers(
+        run.timers, LongAnswers(run.clock), cold_reads=cold_reads, broker_name="broker-a", clock=run.clock
+    )
 
 
 def page(count=100, *, begin_ms=0, after=-1):
@@ -140,7 +144,7 @@ def test_what_is_finished_is_learnt_while_more_is(tmp_path, small_steps, number)
                 assert bucket.finish(chosen) == (chosen not in finished)
                 finished.add(chosen)
             case 2:
-                bucket.write()
+                bucket.write(1 << 30)
                 bucket.release()
 
     for _ in range(60):

@@ -13,6 +13,7 @@ from tests.seed import seed_of_the_day
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays import delivered_timers
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
@@ -47,6 +48,7 @@ class Run:
             PutMessage(self.store, Statistics("c", self.clock), config),
             config.data / "timers",
             config=config,
+            cold_reads=ColdReads(self.store, self.clock),
             clock=self.clock,
         )
         self.timers.load()
@@ -542,6 +544,7 @@ def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_cut
     monkeypatch.setattr(filed_timers, "UNWRITTEN_BYTES", 3_000)
     monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 5)
     monkeypatch.setattr(timers, "READ_ENTRIES", 6)
+    monkeypatch.setattr(timers, "SLICE_SECONDS", 0)
     schedule = Schedule(config, seed, power_cut=power_cut)
     schedule.chance = 0.015
     watched(schedule)

@@ -1,7 +1,7 @@
 """Whether an account may have a message depends on its topic, which may be on the disk only: nobody waits for that."""
 
 import pytest
-from tests.broker.consuming.cold import forget_log, reads_of_this_thread
+from tests.broker.consuming.cold import forget_log, waits_of_this_thread
 
 from pyromq.record import decode
 from pyromq.remoting.headers import ViewMessage
@@ -22,18 +22,18 @@ async def log_offset(guarded, account, monkeypatch):
 
 async def test_an_account_with_the_right_gets_the_message(account, log_offset):
     reader = await account("reader-1")
-    before = reads_of_this_thread()
+    before = waits_of_this_thread()
     response = await reader.ask(ViewMessage(offset=log_offset))
     assert decode(response.body).body == BODY
-    assert reads_of_this_thread() == before
+    assert waits_of_this_thread() == before
 
 
 async def test_an_account_without_it_is_refused(account, log_offset):
     writer = await account("writer-1")
-    before = reads_of_this_thread()
+    before = waits_of_this_thread()
     response = await writer.ask(ViewMessage(offset=log_offset), code=1)
     assert "writer-1 needs SUB on topic orders" in response.remark
-    assert reads_of_this_thread() == before
+    assert waits_of_this_thread() == before
 
 
 async def test_nothing_is_loaded_for_a_stranger(guarded, account, log_offset):

@@ -213,3 +213,17 @@ async def test_messages_without_a_unique_key_are_kept_apart(producer, clock):
         header, _ = await producer.checked.next()
         await producer.answer(header, COMMIT)
     assert len(await producer.visible()) == 3
+
+
+async def test_a_message_that_was_damaged_meanwhile_costs_the_others_nothing(broker, producer, clock, caplog):
+    sent = [await producer.send(body) for body in (b"first", b"second")]
+    assert broker.half_messages.undecided() == [0, 1]
+    segment = broker.store.log_tail.files.segments[0]
+    place = bytes(segment.memory).index(b"first", int(sent[0].message_id[-16:], 16))
+    segment.memory[place] ^= 1
+    await producer.rounds(1)
+    header, message = await producer.checked.next()
+    assert message.body == b"second"
+    await producer.answer(header, COMMIT)
+    assert await producer.visible() == [b"second"]
+    assert "the half message at 0 cannot be checked" in caplog.text

@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.broker.consuming.cold import forget, reads_of_this_thread
+from tests.broker.consuming.cold import forget, waits_of_this_thread
 from tests.store.making import NOON_MS, TOPIC, StoppedClock, crashed_copy, files_below, fill, message, opened
 
 from pyromq.errors import StoreCorrupt
@@ -84,10 +84,10 @@ def test_a_search_says_what_it_is_about_to_read_from_the_disk(tmp_path: Path) ->
     with opened(tmp_path, index_slots=100_000, index_entries=100_000) as store:
         fill(store, 3_000)
         store.follow_index()
-    forget(tmp_path / "index")
+    forget((tmp_path / "index").iterdir())
     with opened(tmp_path, index_slots=100_000, index_entries=100_000) as store:
         search = store.search_by_key(TOPIC, "k17", 64, *EVER)
-        loaded, waited = 0, reads_of_this_thread()
+        loaded, waited = 0, waits_of_this_thread()
         try:
             while True:
                 unread = next(search)
@@ -95,7 +95,7 @@ def test_a_search_says_what_it_is_about_to_read_from_the_disk(tmp_path: Path) ->
                 load_in_thread(unread)
         except StopIteration as done:
             matches = done.value
-        assert reads_of_this_thread() == waited
+        assert waits_of_this_thread() == waited
         if not loaded:
             pytest.skip("this file system keeps its files in memory")
         assert [store.message_at(at).body for at in matches.log_offsets] == [b"body 17"]

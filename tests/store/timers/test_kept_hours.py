@@ -15,7 +15,7 @@ def make(tmp_path):
         bucket = TimerBucket(tmp_path, f"hour-{hour}", hour)
         for number in range(count):
             bucket.add(hour * 3_600_000, number, 0, number, 1)
-        bucket.write()
+        bucket.write(1 << 30)
         made.append(bucket)
         return bucket
 

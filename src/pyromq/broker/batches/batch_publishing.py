@@ -25,6 +25,7 @@ from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.record import FIXED_SIZE, decode, decode_batch, sys_flag_of
 from pyromq.remoting.bodies import SINGLE_TAG, LedgerNote
 from pyromq.store.batch_appends import Shape, members_of
+from pyromq.store.looking import Unread
 from pyromq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -129,6 +130,12 @@ class BatchPublishing:
     def first_needed(self, end: int) -> int:
         """Return the queue offset of the oldest run that is kept; `end` without any."""
         return min((publication.runs[0].queue_offset for publication in self._waiting), default=end)
+
+    def unread(self) -> Unread:
+        """Return what has to come from the disk before `publish`; who has loaded it asks again."""
+        if not self._waiting or self._open_run is not None:
+            return []
+        return self._store.residency.unread_record(self._waiting[0].runs[0].log_offset)
 
     def publish(self) -> int:
         """Make the next slice visible; return the queue offset of its note. Raises `StoreNotWritable`."""

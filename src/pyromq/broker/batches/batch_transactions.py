@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pyromq.broker.batches.batch_publishing import BatchPublishing
 from pyromq.broker.batches.decisions import ENTRIES, NOTES, Decision, Ledger
 from pyromq.broker.batches.half_runs import HalfRuns, Run, run_of, run_properties
+from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.put_message import PutMessage
@@ -35,6 +36,7 @@ from pyromq.store.queue.consume_queue import FILLER_SIZE
 logger = logger_of(__name__)
 
 GROUP = "CID_RMQ_SYS_HALF_RUNS"
+LOADING_SECONDS = 1.0  # at most, for a run on the disk: the alarm rings when it is there
 LOOK_SECONDS = 60.0  # at most between two looks for what has timed out
 
 
@@ -57,10 +59,12 @@ class BatchTransactions:
         *,
         topics: Topics,
         offsets: ConsumerOffsets,
+        cold_reads: ColdReads,
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
         self.alarm = Alarm(clock)
+        self._fetching = Fetching(cold_reads, self.alarm)
         self._store = store
         self._put_message = put_message
         self._topics = topics
@@ -186,6 +190,8 @@ class BatchTransactions:
             self._next_look = now + min(LOOK_SECONDS, self._config.half_run_timeout_ms / 2000)
             self._time_out()
             self._ledger.expire()
+        if self._fetching.is_under_way or self._fetching.lacks(self._publications.unread()):
+            return LOADING_SECONDS
         if self._publications:
             needed = self._publications.first_needed(0)
             self._notes.append((self._publications.publish(), needed))

@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.delays.delivered_levels import delivered_since
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
@@ -48,6 +49,7 @@ class _Level:
 
     queue_id: int
     delay_ms: int
+    fetching: Fetching
     offset: int = 0
     held_before: int = 0
     held_until: float = 0.0
@@ -75,6 +77,7 @@ class DelayLevels:
         file: JsonFile,
         *,
         statistics: Statistics,
+        cold_reads: ColdReads,
         clock: Clock,
         queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id,
     ) -> None:
@@ -85,8 +88,9 @@ class DelayLevels:
         self._put_message = put_message
         self._file = file
         self._statistics = statistics
+        self._cold_reads = cold_reads
         self._clock = clock
-        self._levels = [_Level(number, delay) for number, delay in enumerate(store.config.delay_levels_ms)]
+        self._levels = [self._level(number, delay_ms) for number, delay_ms in enumerate(store.config.delay_levels_ms)]
         self._ahead_ms = self._clock_ahead_ms()
         self._turn = 0  # the level that is looked at next, so that a full one does not keep the others waiting
         self._saved = _Snapshot({}, 0)
@@ -101,13 +105,16 @@ class DelayLevels:
         offsets = stored.offsets if stored is not None else {}
         # A shorter table may have come: what waits in the queues of the old one is delivered all the same.
         last = max(self._store.queue_ids(SCHEDULE_TOPIC), default=-1)
-        self._levels += [_Level(number, _NO_LIMIT) for number in range(len(self._levels), last + 1)]
+        self._levels += [self._level(number, _NO_LIMIT) for number in range(len(self._levels), last + 1)]
         for level in self._levels:
             begin, end = self._bounds(level)
             level.offset = min(max(offsets.get(level.queue_id + 1, 0), begin), end)
         log_end = 0 if stored is None else stored.log_end or 0
         self._saved = _Snapshot(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
         self._find_delivered()
+
+    def _level(self, queue_id: int, delay_ms: int) -> _Level:
+        return _Level(queue_id, delay_ms, Fetching(self._cold_reads, self.alarm))
 
     def _find_delivered(self) -> None:
         """Take up what was delivered after the last note: a crash came before the next one."""
@@ -161,12 +168,23 @@ class DelayLevels:
             level.offset = max(level.offset, begin)  # what was before is not in the log any more
             if level.offset >= end:
                 continue
-            wait = self._wait_seconds(level, level.offset)
-            if wait <= 0:
+            wait = LONGEST_WAIT if self._lacks(level, 1) else self._wait_seconds(level, level.offset)
+            if wait <= 0 and not self._lacks(level, BATCH_MESSAGES):
                 self._deliver_batch(level)
                 return 0.0
-            waits.append(min(wait, LONGEST_WAIT))
+            waits.append(wait if 0 < wait < LONGEST_WAIT else LONGEST_WAIT)
         return min(waits, default=None)
+
+    def _lacks(self, level: _Level, count: int) -> bool:
+        """Whether the next so many messages have to come from the disk; one is looked at to tell when it is due.
+
+        They are loaded, and the alarm rings then.
+        """
+        if level.fetching.is_under_way:
+            return True
+        where, reading = (SCHEDULE_TOPIC, level.queue_id, level.offset, count), self._store.reading
+        unread = reading.unread_to_prove(*where) if count == 1 else reading.unread(*where, most_bytes=BATCH_BYTES)
+        return (bool(unread) or count > 1) and level.fetching.lacks(unread)
 
     def _notice_set_back(self) -> None:
         """Note which messages came before the clock was set back: all there are when that is seen."""

@@ -20,7 +20,13 @@ def delay_levels(state: SharedState) -> Part:
 
 def timers(state: SharedState) -> Part:
     timers = state.timers
-    listing = ListingTimers(timers, state.long_answers, broker_name=state.config.name, clock=state.clock)
+    listing = ListingTimers(
+        timers,
+        state.long_answers,
+        cold_reads=state.cold_reads,
+        broker_name=state.config.name,
+        clock=state.clock,
+    )
     return Part(
         answerers=[Recalling(state), listing],
         load=timers.load,

@@ -11,6 +11,7 @@ from heapq import nsmallest
 from itertools import chain
 from zlib import crc32
 
+from pyromq.broker.cold_reads import MOST_ROUNDS, ColdReads, Working
 from pyromq.broker.delays.timer_delivery import TimerDelivery
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
@@ -24,6 +25,7 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
+from pyromq.store.looking import NotInMemory
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logger_of(__name__)
@@ -31,7 +33,7 @@ logger = logger_of(__name__)
 MOST_LISTED = 1_000  # on one page
 LOOKED_THROUGH = 20_000  # entries for one page, about 10 ms in all; but a bucket is never left in the middle
 TOPICS_AT_ONCE = 1_000  # between two looks at the clock, as the next
-MESSAGES_AT_ONCE = 50
+MESSAGES_AT_ONCE = 10
 
 Places = list[tuple[int, int]]  # due times (ms), and numbers in the bucket
 
@@ -86,8 +88,17 @@ class Recalling:
 class ListingTimers:
     """Counts and lists, a few milliseconds at a time: messages come and leave meanwhile."""
 
-    def __init__(self, timers: TimerDelivery, long_answers: LongAnswers, *, broker_name: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        timers: TimerDelivery,
+        long_answers: LongAnswers,
+        *,
+        cold_reads: ColdReads,
+        broker_name: str,
+        clock: Clock,
+    ) -> None:
         self._filed = timers.filed
+        self._cold_reads = cold_reads
         self._long_answers = long_answers
         self._broker_name = broker_name
         self._clock = clock
@@ -134,7 +145,8 @@ class ListingTimers:
                     if not filed.holds(bucket):
                         break
                     place = (due_ms, number)
-                    if (entry := self._entry(bucket, number, header.topic)) is not None:
+                    entry = yield from self._looked_up(bucket, number, header.topic)
+                    if entry is not None:
                         found.append(entry)
                     if not count % MESSAGES_AT_ONCE:
                         yield None
@@ -154,10 +166,21 @@ class ListingTimers:
                 return []
         return first
 
-    def _entry(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
-        """Return what is told of a message; None for one of another topic, or a damaged one."""
+    def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> Working[TimerEntry | None]:
+        """Return what is told of a message; None for one of another topic, a damaged one, or one that is gone."""
+        for _ in range(MOST_ROUNDS):
+            try:
+                return self._entry(bucket, number, topic, wait=False)
+            except NotInMemory as lack:
+                unread = lack.unread
+            yield self._cold_reads.when_loaded(unread, Reply)
+            if not self._filed.holds(bucket):
+                return None
+        return self._entry(bucket, number, topic, wait=True)
+
+    def _entry(self, bucket: TimerBucket, number: int, topic: str, *, wait: bool) -> TimerEntry | None:
         try:
-            message = self._filed.message(bucket, number)
+            message = self._filed.message(bucket, number, wait=wait)
         except StoreCorrupt as error:
             logger.warning("timer %d of those due in hour %d is not listed: %s", number, bucket.hour, error)
             return None

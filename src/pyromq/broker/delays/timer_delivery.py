@@ -8,10 +8,12 @@ the due times near now. `step` says when it wants to run next; `alarm` rings whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delays.timer_records import (
     LATEST_MS,
@@ -30,6 +32,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
+from pyromq.store.looking import FilePiece, NotInMemory, Unread
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.due_times import DueTime, DueTimes
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
@@ -38,14 +41,14 @@ logger = logger_of(__name__)
 
 LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
 LIST_MS = 100  # how long a due time that is near may stay unread, unless it has come
-WRITE_PAUSE_SECONDS = 0.02  # between two slices of writing: accepting comes first
+SLICE_SECONDS = 0.001  # of writing, of filing, of reading due times, in one step
+WRITE_PAUSE_SECONDS = 0.004  # between two slices of writing: accepting comes first
 AHEAD_MS = 120_000  # how long before its hour a bucket's due times are read
 ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour are read
 
-# Each of these takes about 3 ms, after which others get their turn.
-DELIVERED_MESSAGES = 100
-DELIVERED_BYTES = 1 << 20
-READ_ENTRIES = 2_000
+DELIVERED_MESSAGES = 50  # by one write: about a millisecond
+DELIVERED_BYTES = 512 << 10
+READ_ENTRIES = 250  # a third of a millisecond
 
 
 class _Delivery(NamedTuple):
@@ -69,6 +72,7 @@ class TimerDelivery:
         folder: Path,
         *,
         config: BrokerConfig,
+        cold_reads: ColdReads,
         clock: Clock,
         queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id,
     ) -> None:
@@ -81,6 +85,7 @@ class TimerDelivery:
         self._config = config
         self._clock = clock
         self._times = DueTimes()
+        self._to_write, self._to_deliver = Fetching(cold_reads, self.alarm), Fetching(cold_reads, self.alarm)
         self.load = self.filed.load
         self.parked = put_message.parked = self.filed.parked
         self.persist = self.filed.persist
@@ -142,7 +147,7 @@ class TimerDelivery:
     # -- delivering
 
     def step(self) -> float | None:
-        """Read ahead, deliver and write, a few milliseconds long; return in how many seconds there is more to do.
+        """Read ahead, deliver and write for up to three milliseconds; return in how many seconds there is more to do.
 
         None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
         """
@@ -150,18 +155,55 @@ class TimerDelivery:
         filed = self.filed
         self.intake.urgent_ms = LATEST_MS
         self._look_ahead(now)
-        is_written = filed.write()
-        if not filed.follow():  # what is still to be filed may be due before all others
+        is_written = self._write()
+        if not self._for_a_slice(filed.follow):  # what is still to be filed may be due before all others
             return 0.0
-        known_before = self._read_ahead(now)
-        if self._deliver(min(now, known_before - 1)) or filed.unread:
+        is_at_work = self._work_off(now)
+        if is_at_work and not self._to_deliver.is_under_way:
             return 0.0
         if not filed.buckets and is_written:
             return None
         self.intake.urgent_ms = (filed.near + 1) * HOUR_MS
-        first = self._times.first()
+        first = None if is_at_work else self._times.first()
         wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
         return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
+
+    def _for_a_slice(self, piece: Callable[[], bool]) -> bool:
+        """Do pieces of some work for a while; True if all of it is done."""
+        end = self._clock.monotonic() + SLICE_SECONDS
+        while not piece():
+            if self._clock.monotonic() >= end:
+                return False
+        return True
+
+    def _write(self) -> bool:
+        """Write some of what there is to write; True if nothing is left."""
+        fetching = self._to_write
+        if fetching.is_under_way:
+            return False
+        try:
+            return self._for_a_slice(self._write_piece)
+        except NotInMemory as lack:
+            fetching.lacks(lack.unread)
+            return False
+
+    def _write_piece(self) -> bool:
+        done = self.filed.write(wait=self._to_write.is_in_vain)
+        self._to_write.went_on()
+        return done
+
+    def _work_off(self, now_ms: int) -> bool:
+        """Read due times, deliver what is due; False if there is nothing left to do of that now."""
+        fetching = self._to_deliver
+        if fetching.is_under_way:
+            return True
+        try:
+            known_before = self._read_ahead(now_ms)
+            delivered = self._deliver(min(now_ms, known_before - 1))
+        except NotInMemory as lack:
+            fetching.lacks(lack.unread)
+            return True
+        return delivered or bool(self.filed.unread)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Let the buckets whose hour comes closer be read; none is let go when the clock is set back."""
@@ -182,7 +224,7 @@ class TimerDelivery:
         hour = min(unread)
         if hour >= now_ms // HOUR_MS or len(self._times) < ENOUGH_IN_MEMORY:
             bucket = self.filed.buckets.get(hour)
-            if bucket is None or self._list(bucket):
+            if bucket is None or self._for_a_slice(partial(self._list, bucket)):
                 unread.discard(hour)
         return min(unread, default=self.filed.near + 1) * HOUR_MS
 
@@ -190,16 +232,23 @@ class TimerDelivery:
         """Read due times of one bucket; True if none is left."""
         if not bucket.learn_finished():
             return False
-        for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES):
+        for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.is_in_vain):
             if due_ms // HOUR_MS != bucket.hour:  # only damage says so
                 due_ms = self.filed.due_of_damaged(bucket, number)
             self._times.add(due_ms, number)
+        self._to_deliver.went_on()
         bucket.listed = min(bucket.listed + READ_ENTRIES, bucket.count)
         return bucket.listed == bucket.count
 
     def _deliver(self, until_ms: int) -> bool:
-        """Deliver a batch of what is due by then; False if nothing is."""
+        """Deliver a batch of what is due by then; False if nothing is.
+
+        Raises `NotInMemory` when it has come to one that has to come from the disk.
+        """
+        wait = self._to_deliver.is_in_vain
         deliveries: list[_Delivery] = []
+        lacking: list[DueTime] = []
+        unread: Unread = []
         size = taken = 0
         while taken < DELIVERED_MESSAGES and size < DELIVERED_BYTES:
             time = self._times.first()
@@ -207,23 +256,37 @@ class TimerDelivery:
                 break
             self._times.pop()
             taken += 1
-            if (delivery := self._open(time)) is not None:
+            try:
+                delivery = self._open(time, wait=wait)
+            except NotInMemory as lack:
+                unread += lack.unread
+                size += sum(map(_size_of, lack.unread))
+                lacking.append(time)
+                continue
+            if lacking:  # order is kept
+                lacking.append(time)
+            elif delivery is not None:
                 size += len(delivery.message.stored_body)
                 deliveries.append(delivery)
+        if taken > len(lacking):
+            self._to_deliver.went_on()
         try:
             if deliveries:
                 self._append(deliveries)
         except StoreNotWritable:
-            for delivery in deliveries:
-                if not delivery.bucket.is_finished(delivery.time.number):
-                    self._times.add(*delivery.time)
+            lacking += [each.time for each in deliveries if not each.bucket.is_finished(each.time.number)]
             raise
+        finally:
+            for time in lacking:
+                self._times.add(*time)
+        if unread:
+            raise NotInMemory(unread)
         return taken > 0
 
-    def _open(self, time: DueTime) -> _Delivery | None:
+    def _open(self, time: DueTime, *, wait: bool) -> _Delivery | None:
         """Return the message of a due time; None, and a line in the log if it is broken, where there is none to go."""
         try:
-            found = self.filed.open(*time)
+            found = self.filed.open(*time, wait=wait)
             if found is None:
                 return None
             bucket, parked = found
@@ -242,3 +305,7 @@ class TimerDelivery:
             elif error is not None:
                 raise error
             self.filed.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
+
+
+def _size_of(unread: memoryview | FilePiece) -> int:
+    return unread.size if isinstance(unread, FilePiece) else len(unread)

@@ -21,6 +21,7 @@ from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Buffer
+from pyromq.store.looking import NotInMemory
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.kept_hours import KeptHours
 from pyromq.store.timers.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
@@ -29,9 +30,9 @@ from pyromq.store.timers.timer_proof import MISFIT, fits, sound
 
 logger = logger_of(__name__)
 
-# Each of these takes about 3 ms, after which others get their turn.
-FOLLOWED_RECORDS = 1_000
-WRITTEN_RECORDS = 4_000
+# Each of these takes about a third of a millisecond, after which others may get their turn.
+FOLLOWED_RECORDS = 100
+WRITTEN_RECORDS = 250
 
 READ_RECORDS = 100  # of the timer topic at once: each is compared with its entry after a crash, and few are read twice
 CANCEL_EFFORT = 50  # of following: a message that is cancelled takes as long as so many that are filed
@@ -221,18 +222,18 @@ class TimerTable:
         """Whether the bucket is still there: one of which all have left is dropped, and its files are."""
         return self.buckets.get(bucket.hour) is bucket
 
-    def open(self, due_ms: int, number: int) -> tuple[TimerBucket, StoredMessage] | None:
+    def open(self, due_ms: int, number: int, *, wait: bool = True) -> tuple[TimerBucket, StoredMessage] | None:
         """Return bucket and message of what waits for that time; None for one that does not wait any more.
 
-        Raises `StoreCorrupt` where it can be had nowhere.
+        Raises as `message` does.
         """
         bucket = self.buckets.get(due_ms // HOUR_MS)
         # Another bucket may have taken the hour since, with other messages under the same numbers.
         if bucket is None or number >= bucket.count or bucket.is_finished(number):
             return None
-        entry = bucket.entry(number)
+        entry = bucket.entry(number, wait=wait)
         is_meant = entry.due_ms == due_ms or entry.due_ms // HOUR_MS != bucket.hour or not entry.is_whole
-        return (bucket, self.message(bucket, number)) if is_meant else None
+        return (bucket, self._message(bucket, number, entry, wait=wait)) if is_meant else None
 
     def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
         """Return when a message is due whose entry is damaged; the end of its hour if its record is gone."""
@@ -244,17 +245,19 @@ class TimerTable:
         latest = (bucket.hour + 1) * HOUR_MS - 1
         return int(due) if due.isdecimal() and int(due) <= latest else latest
 
-    def message(self, bucket: TimerBucket, number: int) -> StoredMessage:
+    def message(self, bucket: TimerBucket, number: int, *, wait: bool = True) -> StoredMessage:
         """Return a message as it is parked: from the bucket's file, from the log where that does not have it whole.
 
-        Raises `StoreCorrupt`, naming file and byte, where it can be had nowhere.
+        Raises `StoreCorrupt`, naming file and byte, where it can be had nowhere, and `NotInMemory` where that would
+        have to come from the disk, unless it may `wait` for that.
         """
-        entry, misfit = bucket.entry(number), None
-        place = f"{bucket.files[1].path} byte {entry.position}"
-        faults = []
+        return self._message(bucket, number, bucket.entry(number, wait=wait), wait=wait)
+
+    def _message(self, bucket: TimerBucket, number: int, entry: TimerEntry, *, wait: bool) -> StoredMessage:
+        misfit, faults = None, []
         for record_of in (bucket.record, self._record_in_log):
             try:
-                if (record := record_of(entry)) is None:
+                if (record := record_of(entry, wait=wait)) is None:
                     continue
                 message = sound(record, entry)
             except StoreCorrupt as error:
@@ -262,6 +265,7 @@ class TimerTable:
                 continue
             if fits(message, entry):
                 if faults:
+                    place = bucket.place_of(entry)
                     logger.warning("%s: the record is damaged (%s); that of the log is taken", place, faults[0])
                 return message
             misfit = misfit or message
@@ -270,11 +274,13 @@ class TimerTable:
             return misfit
         why = "; ".join(faults) or "it was not copied"
         raise StoreCorrupt(
-            f"{place}: the record is damaged, and the log does not have it any more ({why}); restore the file from a"
-            " backup"
+            f"{bucket.place_of(entry)}: the record is damaged, and the log does not have it any more ({why}); restore"
+            " the file from a backup"
         )
 
-    def _record_in_log(self, entry: TimerEntry) -> Buffer | None:
+    def _record_in_log(self, entry: TimerEntry, *, wait: bool) -> Buffer | None:
+        if not wait and (unread := self._store.residency.unread([(entry.log_offset, entry.size)])):
+            raise NotInMemory(unread)
         return self._store.record_at(entry.log_offset)
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
@@ -291,10 +297,11 @@ class TimerTable:
 
     # -- on disk
 
-    def write(self) -> bool:
+    def write(self, *, wait: bool = True) -> bool:
         """Write some of what there is to write now; True if nothing is left.
 
-        While the disk refuses, what is accepted already stays in memory and in the log, and no more comes.
+        While the disk refuses, what is accepted already stays in memory and in the log, and no more comes. Raises
+        `NotInMemory` where records to copy have to come from the disk, unless it may `wait` for that.
         """
         self.file_recent()
         if not self._is_writing:
@@ -302,7 +309,7 @@ class TimerTable:
                 return True
             self._begin_round(copy=False)
         try:
-            if not self._files.write_some(WRITTEN_RECORDS, keep=self.near):
+            if not self._files.write_some(WRITTEN_RECORDS, keep=self.near, wait=wait):
                 return False
         except StoreNotWritable as error:
             if self.intake.refusal is None:
@@ -324,11 +331,10 @@ class TimerTable:
         self._files.begin_round(copy=copy)
         self._is_writing = True
 
-    def _from_log(self, log_offsets: list[int], sizes: list[int]) -> list[Buffer]:
+    def _from_log(self, log_offsets: list[int], sizes: list[int], *, wait: bool) -> list[Buffer]:
         """Return records to copy; zeros, which nobody takes for one, for what the log has lost."""
-        return [
-            found or bytes(size) for found, size in zip(self._store.copies_of(log_offsets, sizes), sizes, strict=True)
-        ]
+        copies = self._store.copies_of(log_offsets, sizes, wait=wait)
+        return [found or bytes(size) for found, size in zip(copies, sizes, strict=True)]
 
     def _taken(self) -> Snapshot:
         """Return the snapshot of this moment."""

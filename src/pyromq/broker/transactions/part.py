@@ -17,6 +17,7 @@ def transactions(state: SharedState) -> Part:
         half_messages,
         topics=state.topics,
         connections=state.connections,
+        cold_reads=state.cold_reads,
         config=state.config,
         clock=state.clock,
     )
@@ -33,7 +34,7 @@ def transactions(state: SharedState) -> Part:
         ],
         load=half_messages.load,
         mend=half_messages.mend,
-        steps=[Step(checks.step)],
+        steps=[Step(checks.step, checks.alarm)],
         unsaved=half_messages.note_progress,  # in the table of offsets
         log_needed_from=lambda: half_messages.log_needed_from,
         persist=partial(half_messages.note_progress, closed=True),

@@ -8,17 +8,21 @@ Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl.check and AbstractTransa
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
+from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.half_messages import Half, HalfMessages, half_copy, names_real_queue, real_queue
 from pyromq.clock import Clock
-from pyromq.errors import MessageRefused
+from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
+from pyromq.net.alarm import Alarm
 from pyromq.record import encode
 from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import CheckTransaction
@@ -27,11 +31,12 @@ from pyromq.store.message_store import MessageStore
 logger = logger_of(__name__)
 
 SLICE = 50  # messages looked at before others get their turn: about 3 ms
+LONGEST_WAIT = 1.0  # seconds, for what comes from the disk: the alarm rings when it is there
 LONGEST_MS = 72 * 3_600_000  # undecided for longer: given up (fileReservedTime, when upstream's log has lost it)
 
 
 class TransactionChecks:
-    """The rounds of one broker. `step` says when it wants to run next."""
+    """The rounds of one broker. `step` says when it wants to run next; `alarm` rings when it has to earlier."""
 
     def __init__(
         self,
@@ -40,10 +45,13 @@ class TransactionChecks:
         *,
         topics: Topics,
         connections: Connections,
+        cold_reads: ColdReads,
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
+        self.alarm = Alarm(clock)
         self._store = store
+        self._fetching = Fetching(cold_reads, self.alarm)
         self._half_messages = half_messages
         self._topics = topics
         self._connections = connections
@@ -55,39 +63,45 @@ class TransactionChecks:
 
     def step(self) -> float:
         """Look at some messages of the round; return in how many seconds there is more to do."""
+        if self._fetching.is_under_way:
+            return LONGEST_WAIT
         now = self._clock.monotonic()
         if not self._round and now >= self._next_round:
             self._next_round = now + self._config.transaction_check_interval_ms / 1000
             self._round.extend(self._half_messages.undecided())
         for _ in range(min(SLICE, len(self._round))):
             half = self._half_messages.at(self._round[0])
-            if half is not None:
-                self._try(half)
+            act = None if half is None else self._due_act(half)
+            if half is not None and act is not None:
+                if self._fetching.lacks(self._store.residency.unread_record(half.log_offset)):
+                    return LONGEST_WAIT
+                self._try(half, act)
             self._round.popleft()  # only now: what could not be stored is looked at again
         return 0.0 if self._round else max(0.0, self._next_round - now)
 
-    def _try(self, half: Half) -> None:
+    def _try(self, half: Half, act: Callable[[Half], None]) -> None:
         try:
-            self._look_at(half)
-        except MessageRefused as error:
+            act(half)
+        except (MessageRefused, StoreCorrupt) as error:
             logger.warning("the half message at %d cannot be checked: %s", half.log_offset, error)
 
-    def _look_at(self, half: Half) -> None:
+    def _due_act(self, half: Half) -> Callable[[Half], None] | None:
+        """Return what is to be done with a message now, None: nothing."""
         age_ms = self._clock.now_ms() - half.born_ms
         immune_ms = self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms
         if half.checks >= self._config.transaction_check_max or age_ms > LONGEST_MS:
-            self._give_up(half)
-        elif age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead, its age says nothing
+            return self._give_up
+        if age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead, its age says nothing
             producer = self._producer(half.group)
-            if producer is not None:
-                self._ask(half, producer)
+            return None if producer is None else partial(self._ask, producer)
+        return None
 
     def _producer(self, group: str) -> Exchange | None:
         """Return the connection of a member, another one each time."""
         members = self._connections.producers(group)
         return members[next(self._asked) % len(members)].exchange if members else None
 
-    def _ask(self, half: Half, producer: Exchange) -> None:
+    def _ask(self, producer: Exchange, half: Half) -> None:
         record = self._store.message_at(half.log_offset)
         if record is None:
             self._half_messages.settle(half)  # not in the log any more: there is nothing to decide

@@ -217,15 +217,15 @@ class CommitLog(LogTail):
             views.append(segment.memory[start - segment.base : start - segment.base + size])
         return views
 
-    def copies(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """Return so many bytes from each start, read from the files: for many records that lie scattered, far back."""
+    def copies(self, starts: Sequence[int], sizes: Sequence[int], *, wait: bool) -> list[bytes]:
+        """Return so many bytes from each start: for many records that lie scattered. Raises as `Segment.read` does."""
         copied: list[bytes] = []
         while len(copied) < len(starts):
             first = len(copied)
             segment = self._segment_at(starts[first])
             end = bisect_left(starts, segment.base + segment.size, first)
             places = (start - segment.base for start in starts[first:end])
-            copied += segment.read(zip(places, sizes[first:end], strict=True))
+            copied += segment.read(zip(places, sizes[first:end], strict=True), wait=wait)
         return copied
 
     def segment_of(self, offset: int) -> tuple[int, memoryview] | None:

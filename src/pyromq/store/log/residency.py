@@ -30,6 +30,10 @@ class Residency:
         self._monotonic = clock.monotonic
         self._trusted_until: dict[int, float] = {}  # by number of the block in the log
 
+    def is_recent(self, log_offset: int) -> bool:
+        """Whether all from a log offset on was written a moment ago, and so is in memory."""
+        return log_offset >= self._log.end - RECENT_BYTES
+
     def covers(self, start: int, end: int) -> bool:
         """Whether the log from one offset to another is surely in memory; long stretches never are. For every read."""
         if start >= self._log.end - RECENT_BYTES:
@@ -62,7 +66,7 @@ class Residency:
 
         That is its head first, which tells its size: who has loaded it asks again.
         """
-        if log_offset >= self._log.end - RECENT_BYTES or log_offset < self._log.min_offset:
+        if self.is_recent(log_offset) or log_offset < self._log.min_offset:
             return []
         if head := self.unread_heads((log_offset,)):
             return head

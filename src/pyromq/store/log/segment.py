@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk, rewrite
-from pyromq.store.looking import Unread
+from pyromq.store.looking import FilePiece, NotInMemory, Unread
 
 
 class Segment:
@@ -145,18 +145,29 @@ class Segment:
             finally:
                 self._disk.close(descriptor)
 
-    def read(self, pieces: Iterable[tuple[int, int]]) -> list[bytes]:
-        """Return pieces of the file (positions and sizes); unlike views they leave no pages in memory behind."""
+    def read(self, pieces: Iterable[tuple[int, int]], *, wait: bool = True) -> list[bytes]:
+        """Return pieces of the file (positions and sizes); unlike views they leave no pages in memory behind.
+
+        Raises `NotInMemory` instead of waiting for the disk if that is not wanted.
+        """
         descriptor = self._disk.open(self.path, write=False)
         try:
-            return [self._disk.read(descriptor, size, position) for position, size in pieces]
+            if wait:
+                return [self._disk.read(descriptor, size, position) for position, size in pieces]
+            asked = list(pieces)
+            found = [self._disk.read_now(descriptor, size, position) for position, size in asked]
         finally:
             self._disk.close(descriptor)
+        there = [content for content in found if content is not None]
+        if len(there) < len(found):
+            lacking = (piece for piece, content in zip(asked, found, strict=True) if content is None)
+            raise NotInMemory([FilePiece(self.path, position, size) for position, size in lacking])
+        return there
 
     def unread(self, start: int, size: int) -> Unread:
         """Return a stretch of the mapped file if it has to come from the disk before it is touched."""
-        stretch = [self.memory[start : start + size]]
-        return [] if self._disk.is_loaded(stretch) else stretch
+        stretch = self.memory[start : start + size]
+        return [] if self._disk.is_loaded([stretch]) else [stretch]
 
     def forget(self, start: int, end: int) -> None:
         """Keep no pages in memory of a stretch that is hardly read any more; whoever reads it gets them back."""

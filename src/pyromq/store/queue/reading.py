@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from itertools import accumulate
 from operator import add, sub
@@ -31,6 +31,7 @@ from pyromq.store.queue.consume_queue import (
 from pyromq.store.queue.entry_proof import EntryProof
 from pyromq.store.queue.queue_table import QueueTable
 
+_NO_LIMIT = 1 << 62
 SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
 
 
@@ -152,15 +153,14 @@ class Reading:
         """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
         return log_offset < self._log.end - self._resident_bytes
 
-    def unread(self, topic: str, queue_id: int, first: int, count: int) -> Unread:
+    def unread(self, topic: str, queue_id: int, first: int, count: int, *, most_bytes: int = _NO_LIMIT) -> Unread:
         """Return of the records of messages from a queue offset on, as their entries say, what is on disk only.
 
-        Of up to `count`, fewer at the end of a file of the queue.
+        Of up to `count`, fewer at the end of a file of the queue, or where `most_bytes` are reached.
         """
         queue = self._queues.find(topic, queue_id)
         content = None if queue is None or not 0 <= first < queue.max_offset else queue.content(first, count)
-        entries = () if content is None else unpack_entries(content)
-        return self.residency.unread((start, size) for start, size, _ in entries if size != FILLER_SIZE)
+        return [] if content is None else self.residency.unread(_extents(content, most_bytes))
 
     def first_from(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
         """Return where the first message of a queue from that offset on is; None where there is none."""
@@ -334,6 +334,15 @@ class Reading:
         if count:
             status = ReadStatus.FOUND
         return scanned, status, self._log.views(starts, sizes), count, total
+
+
+def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield log offset and size as entries say, up to so many bytes in all."""
+    total = 0
+    for start, size, _ in unpack_entries(content):
+        if size != FILLER_SIZE and total < most_bytes:
+            total += size
+            yield start, size
 
 
 def _outside(queue: ConsumeQueue, queue_offset: int) -> ReadResult:

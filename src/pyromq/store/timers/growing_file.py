@@ -10,20 +10,21 @@ from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.looking import FilePiece, NotInMemory
 
 
 class GrowingFile:
-    """One writer. `size` bytes count, what is not written yet included: that is `tail`, to be added to.
+    """One writer. `size` bytes count, what is not written yet included: that is the end of `tail`, to be added to.
 
-    It stays the same object.
+    It stays the same object; what is written leaves it when all is: to move what is left each time would take longer.
     """
 
-    __slots__ = ("_descriptor", "_disk", "_failure", "_written", "path", "tail", "unsynced")
+    __slots__ = ("_descriptor", "_disk", "_failure", "_tail_at", "_written", "path", "tail", "unsynced")
 
     def __init__(self, path: Path, size: int = 0, *, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
         self.unsynced = False  # something is written that may not be on disk
-        self._written = size
+        self._written = self._tail_at = size
         self.tail = bytearray()
         self._disk = disk
         self._descriptor: int | None = None
@@ -31,29 +32,54 @@ class GrowingFile:
 
     @property
     def size(self) -> int:
-        return self._written + len(self.tail)
+        return self._tail_at + len(self.tail)
 
-    def read(self, position: int, size: int) -> bytes:
-        """Return so many bytes from `position` on. Raises `StoreCorrupt` where the file does not have them."""
-        if position >= self._written:
-            start = position - self._written
+    @property
+    def unwritten(self) -> int:
+        return self.size - self._written
+
+    def read(self, position: int, size: int, *, wait: bool = True) -> bytes:
+        """Return so many bytes from `position` on. Raises `StoreCorrupt` where the file does not have them.
+
+        Raises `NotInMemory` instead of waiting for the disk if that is not wanted.
+        """
+        if position >= self._tail_at:
+            start = position - self._tail_at
             content = bytes(self.tail[start : start + size])
         else:
-            from_file = min(size, self._written - position)
-            content = self._disk.read(self._open(), from_file, position)
+            from_file = min(size, self._tail_at - position)
+            content = self._from_file(position, from_file, wait=wait)
             if len(content) == from_file < size:
                 content += self.tail[: size - from_file]
         if len(content) != size:
             raise StoreCorrupt(f"{self.path} ends before byte {position + size}: it was cut; restore it from a backup")
         return content
 
-    def write(self) -> None:
-        """Write what is new; a crash of the process does not lose it any more. Raises `OSError`."""
-        while self.tail:
-            written = self._disk.write(self._open(), self.tail, self._written)
+    def _from_file(self, position: int, size: int, *, wait: bool) -> bytes:
+        if wait:
+            return self._disk.read(self._open(), size, position)
+        content = self._disk.read_now(self._open(), size, position)
+        if content is None:
+            raise NotInMemory([FilePiece(self.path, position, size)])
+        return content
+
+    def write(self, most: int) -> int:
+        """Write what is new, up to so many bytes; return how many. A crash of the process does not lose them any more.
+
+        Raises `OSError`.
+        """
+        total = 0
+        while self.unwritten and total < most:
+            start = self._written - self._tail_at
+            with memoryview(self.tail)[start : start + most - total] as piece:
+                written = self._disk.write(self._open(), piece, self._written)
             self._written += written
             self.unsynced = True
-            del self.tail[:written]
+            total += written
+        if self.tail and not self.unwritten:
+            self._tail_at = self._written
+            self.tail.clear()
+        return total
 
     def sync(self) -> None:
         """Wait until what was written is on disk. Safe to call from any thread.

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from binascii import crc_hqx
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
+from pyromq.store.looking import FilePiece, NotInMemory
 from pyromq.store.timers.bucket_tail import BucketTail
 from pyromq.store.timers.growing_file import GrowingFile
 from pyromq.store.timers.key_hashes import KeyHashes
@@ -48,8 +49,9 @@ _CHECKSUM_AT, _REST_AT = 24, 26
 _DUE_AND_KEY = struct.Struct(">qI")
 _KEY = struct.Struct(">8xI24x")
 _ALL_BITS = 0xFFFFFFFF
+_AHEAD_BYTES = 1 << 20  # of entries, read from the disk at once
 _LOOKED_AT = 512  # entries, one by one, before others get their turn
-_AT_ONCE = 4_096  # entries, or marks of what is finished, before others get their turn: two milliseconds
+_AT_ONCE = 1_024  # entries, or marks of what is finished, before others get their turn: half a millisecond
 
 
 class TimerEntry(NamedTuple):
@@ -161,14 +163,20 @@ class TimerBucket(BucketTail):
 
     @property
     def unwritten(self) -> int:
-        return sum(len(file.tail) for file in self.files)
+        return sum(file.unwritten for file in self.files)
 
-    def uncopied(self, count: int) -> tuple[list[int], list[int]]:
-        """Return log offsets and sizes of the next records to copy, up to so many."""
-        fields = [*_ENTRY.iter_unpack(self._content(self.copied, count))]
-        return [each[3] for each in fields], [each[7] for each in fields]
+    def uncopied(self, count: int, most_bytes: int) -> tuple[list[int], list[int]]:
+        """Return log offsets and sizes of the next records to copy, up to so many, and so many bytes; one at least."""
+        starts, sizes, room = [], [], most_bytes
+        for entry in _ENTRY.iter_unpack(self._content(self.copied, count)):
+            starts.append(entry[3])
+            sizes.append(entry[7])
+            room -= entry[7]
+            if room <= 0:
+                break
+        return starts, sizes
 
-    def copy(self, records: list[Buffer]) -> None:
+    def copy(self, records: Sequence[Buffer]) -> None:
         """Take the records that `uncopied` spoke of."""
         self._records.tail += b"".join(records)
         self._set_copied(self.copied + len(records))
@@ -189,14 +197,20 @@ class TimerBucket(BucketTail):
     def is_finished(self, number: int) -> bool:
         return self._flags()[number] == 1
 
-    def entry(self, number: int) -> TimerEntry:
-        return read_entry(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES))
+    def entry(self, number: int, *, wait: bool = True) -> TimerEntry:
+        return read_entry(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES, wait=wait))
 
-    def record(self, entry: TimerEntry) -> bytes | None:
+    def record(self, entry: TimerEntry, *, wait: bool = True) -> bytes | None:
         """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt` if it cannot be."""
         if not 0 < entry.size <= self.records_end - entry.position:
             raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
-        return self._records.read(entry.position, entry.size) if entry.position < self._records.size else None
+        if entry.position >= self._records.size:
+            return None
+        return self._records.read(entry.position, entry.size, wait=wait)
+
+    def place_of(self, entry: TimerEntry) -> str:
+        """Return file and byte of the record of an entry, for people."""
+        return f"{self._records.path} byte {entry.position}"
 
     def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[list[tuple[int, int]]]:
         """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later.
@@ -214,9 +228,16 @@ class TimerBucket(BucketTail):
                 if topic == topic_hash and due_ms >= first_ms and not flags[number]
             ]
 
-    def due_times(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """Yield due time and number of those of `count` entries that wait; `UNKNOWN_MS` where an entry is damaged."""
-        flags, content = self._flags(), self._content(first, count)
+    def due_times(self, first: int, count: int, *, wait: bool = True) -> Iterator[tuple[int, int]]:
+        """Yield due time and number of those of `count` entries that wait; `UNKNOWN_MS` where an entry is damaged.
+
+        Raises `NotInMemory` where they, and those behind them, have to come from the disk, unless it may `wait`.
+        """
+        flags = self._flags()
+        try:
+            content = self._content(first, count, wait=wait)
+        except NotInMemory:
+            raise NotInMemory([FilePiece(self._entries.path, first * ENTRY_BYTES, _AHEAD_BYTES)]) from None
         for number, start in enumerate(range(0, len(content), ENTRY_BYTES), first):
             if not flags[number]:
                 entry = content[start : start + ENTRY_BYTES]
@@ -252,10 +273,10 @@ class TimerBucket(BucketTail):
                 high = middle
         return low if low < self.count and self.entry(low).log_offset == log_offset else None
 
-    def write(self) -> None:
-        """Write what is new. Raises `OSError`."""
+    def write(self, most: int) -> None:
+        """Write what is new, up to so many bytes. Raises `OSError`."""
         for file in self.files:
-            file.write()
+            most -= file.write(most)
 
     def close(self) -> None:
         """Keep no file open."""
@@ -271,8 +292,8 @@ class TimerBucket(BucketTail):
         for file in self.files:
             remove_file(self._disk, file.path)
 
-    def _content(self, first: int, count: int) -> bytes:
-        return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES)
+    def _content(self, first: int, count: int, *, wait: bool = True) -> bytes:
+        return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES, wait=wait)
 
     def _flags(self) -> bytearray:
         while not self.learn_finished():

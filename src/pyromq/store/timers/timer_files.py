@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -29,7 +30,9 @@ logger = logger_of(__name__)
 _CHECKPOINT = "checkpoint.json"
 _NAME_FORMAT = "%Y-%m-%dT%H"
 _FILE_NAME = re.compile(r".*-.*T.*\.")
-OPENING_EFFORT = 100  # records that could be copied while the files of a bucket are opened
+OPENING_EFFORT = 250  # records that could be copied while the files of a bucket are opened
+WRITTEN_BYTES = 128 << 10  # at once; of records copied as well
+_ALL = 1 << 62
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
@@ -66,16 +69,18 @@ class Snapshot:
     speaks_to: int
 
 
+class FromLog(Protocol):
+    def __call__(self, log_offsets: list[int], sizes: list[int], /, *, wait: bool) -> Sequence[Buffer]: ...
+
+
 class TimerFiles:
     """One writer; only `save` may run in another thread. `pending` counts what waits, by topic.
 
-    `changed` are the buckets with something that is not written or not copied. `from_log(log_offsets, sizes)` returns
-    records that are to be copied.
+    `changed` are the buckets with something that is not written or not copied. `from_log` returns records that are to
+    be copied, or raises `NotInMemory`.
     """
 
-    def __init__(
-        self, folder: Path, from_log: Callable[[list[int], list[int]], list[Buffer]], *, disk: Disk = LOCAL_DISK
-    ) -> None:
+    def __init__(self, folder: Path, from_log: FromLog, *, disk: Disk = LOCAL_DISK) -> None:
         self.folder = folder
         self._from_log = from_log
         self._disk = disk
@@ -87,6 +92,7 @@ class TimerFiles:
         self._round: dict[TimerBucket, int] = {}  # still to be written in this round; so many records are to be copied
         self._dropped: list[TimerBucket] = []  # since the last snapshot
         self._file = JsonFile(folder / _CHECKPOINT, disk)
+        self._has_folder = False
 
     def load(self) -> bool:
         """Find what the checkpoint vouches for; False if there is no checkpoint. Raises `StoreCorrupt`."""
@@ -186,44 +192,57 @@ class TimerFiles:
         else:
             self._round = {bucket: 0 for bucket in self.changed if bucket.unwritten}
 
-    def write_some(self, effort: int, *, keep: int) -> bool:
+    def write_some(self, effort: int, *, keep: int, wait: bool = True) -> bool:
         """Write some of the round, as much as that many records; False if there is more.
 
-        Files of buckets up to hour `keep` stay open. Raises `StoreNotWritable`.
+        Files of buckets up to hour `keep` stay open. Raises `StoreNotWritable`, and `NotInMemory` where records to copy
+        have to come from the disk, unless it may `wait` for that.
         """
         try:
-            self._disk.make_folder(self.folder)
+            self._make_folder()
             while self._round and effort > 0:
                 bucket, count = next(iter(self._round.items()))
-                effort -= OPENING_EFFORT + self._write(bucket, min(count - bucket.copied, effort))
-                if bucket.copied >= count:
+                effort -= OPENING_EFFORT + self._write(bucket, min(count - bucket.copied, effort), wait=wait)
+                if bucket.copied >= count and not bucket.unwritten:
                     del self._round[bucket]
                     if bucket.copied == bucket.count:
                         del self.changed[bucket]
-                if bucket.hour > keep:
-                    bucket.close()
+                    if bucket.hour > keep:
+                        bucket.close()
         except OSError as error:
+            self._has_folder = False
             raise self._not_writable(error) from error
         return not self._round
 
-    def _write(self, bucket: TimerBucket, count: int) -> int:
-        """Write what is new in a bucket, and copy so many records; return how many."""
+    def _make_folder(self) -> None:
+        if not self._has_folder:
+            self._disk.make_folder(self.folder)
+            self._has_folder = True
+
+    def _write(self, bucket: TimerBucket, count: int, *, wait: bool) -> int:
+        """Write some of what is new in a bucket, and copy so many records, fewer if they are large; return how many."""
+        self._write_new(bucket, WRITTEN_BYTES)
+        if count <= 0 or bucket.unwritten:
+            return 0
+        records = self._from_log(*bucket.uncopied(count, WRITTEN_BYTES), wait=wait)
+        bucket.copy(records)
+        self.unwritten += bucket.unwritten
+        self._write_new(bucket, WRITTEN_BYTES)
+        return len(records)
+
+    def _write_new(self, bucket: TimerBucket, most: int) -> None:
         before = bucket.unwritten
         try:
-            bucket.write()
-            if count > 0:
-                bucket.copy(self._from_log(*bucket.uncopied(count)))
-                bucket.write()
+            bucket.write(most)
         finally:
             self.unwritten -= before - bucket.unwritten
-        return max(count, 0)
 
     def write_entries(self) -> None:
         """Write all that is new, but copy nothing. Raises `StoreNotWritable`."""
         try:
             self._disk.make_folder(self.folder)
             for bucket in self.changed:
-                self._write(bucket, 0)
+                self._write_new(bucket, _ALL)
                 bucket.release()
         except OSError as error:
             raise self._not_writable(error) from error

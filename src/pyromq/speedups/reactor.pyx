@@ -50,7 +50,6 @@ cdef enum:
     ROOMY = 64  # how many these are
     UNTOLD = 1 << 24  # bytes of answers that are left unread, by all connections, before each tells of all of its own
     TOLD = 1 << 18  # bytes that are left unread beyond those the protocol was told of, before it is told again
-    BEHIND = 16  # connections that wait for their turn, served before the clock is looked at
     WRITTEN = 1 << 18  # bytes of answers that are sent before a burst has ended
     SHARE = 1 << 20  # bytes of answers after which a connection waits for its next turn
     MAX_FRAME = 16777216
@@ -58,7 +57,7 @@ cdef enum:
     TURN_NS = 500_000
     LEAST_TURN_NS = 200_000  # where a timer is due, or the loop has something else to do
 
-cdef double PLAIN_SECONDS = 0.002  # of a turn that protocols may take before others have theirs
+cdef double PLAIN_SECONDS = 0.00025  # that the protocol of one connection may take before others have their turn
 
 cdef inline int64_t now_ns() noexcept nogil:
     cdef timespec now
@@ -371,6 +370,7 @@ cdef class Transport:
         cdef Frame frames[MOST_AT_ONCE]
         cdef int count, answered
         cdef bint is_alone = False  # one of this burst had to take the plain path: what is prepared behind such is lost
+        cdef double plain_since = 0  # when the protocol got the first part of it
         cdef Express express
         cdef Output output = self._output
         if not self._reactor._express or not self._is_ipv4:
@@ -400,11 +400,13 @@ cdef class Transport:
             express = self._reactor._express_for(&frames[0])
             if express is not None:
                 if plain >= 0:
+                    if not plain_since:
+                        plain_since = self._reactor._monotonic()
                     self._deliver(data + plain, at - plain)
                     plain = -1
                     if self._is_closing or not self._is_reading:
                         continue
-                    if self._reactor._monotonic() > self._reactor._turn + PLAIN_SECONDS:
+                    if self._reactor._monotonic() > plain_since + PLAIN_SECONDS:
                         self._is_behind = True
                         break
                 if express.turn != self._reactor._number:
@@ -635,7 +637,7 @@ cdef class Reactor:
             transport._is_queued = False
             if not transport._is_closed:
                 self._serve(transport, 0)
-            if number % BEHIND == 0 and now_ns() > self._deadline - TURN_NS // 2:
+            if now_ns() > self._deadline - TURN_NS // 2:
                 break
         if number < len(behind):
             self._behind = behind[number:] + self._behind

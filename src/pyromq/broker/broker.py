@@ -68,10 +68,16 @@ def _parts(state: SharedState) -> list[Part]:
         audit_log(state),
         permissions(state),
     ]
-    expiring = LogCleaning(state.store, [part.log_needed_from for part in parts if part.log_needed_from is not None])
+    expiring = LogCleaning(
+        state.store,
+        [part.log_needed_from for part in parts if part.log_needed_from is not None],
+        cold_reads=state.cold_reads,
+        long_answers=state.long_answers,
+        clock=state.clock,
+    )
     return [
         *parts,
-        Part(answerers=[expiring], steps=[Step(expiring.step)]),
+        Part(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
         Part(start=state.registering.start, stop=state.registering.stop),
     ]
 

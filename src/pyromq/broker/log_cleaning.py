@@ -6,9 +6,14 @@ What waits in the log to be delivered or decided stays, whatever the disk says.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
+from pyromq.broker.cold_reads import ColdReads, Fetching
+from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.net.alarm import Alarm
+from pyromq.net.long_answers import LongAnswer, LongAnswers
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse
@@ -25,23 +30,43 @@ _HOUR_MS = 3_600_000
 class LogCleaning:
     """Answers requests to clean up; `step` is called again and again while the broker runs.
 
-    `needed` return log offsets from which on parts of the broker read the log after a crash.
+    `needed` return log offsets from which on parts of the broker read the log after a crash. `alarm` rings when a
+    step has to run earlier than it said.
     """
 
-    def __init__(self, store: MessageStore, needed: Sequence[Callable[[], int]]) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        needed: Sequence[Callable[[], int]],
+        *,
+        cold_reads: ColdReads,
+        long_answers: LongAnswers,
+        clock: Clock,
+    ) -> None:
+        self.alarm = Alarm(clock)
+        self._fetching = Fetching(cold_reads, self.alarm)
+        self._cold_reads = cold_reads
+        self._long_answers = long_answers
         self._retention = store.retention
         self._retention.keep_from = lambda: min(needed_from() for needed_from in needed)
 
     def step(self) -> float:
         """Do some of what there is to do; return after how many seconds to go on."""
+        if self._fetching.is_under_way or self._fetching.lacks(self._retention.unread()):
+            return IDLE_SECONDS
         return IDLE_SECONDS if self._retention.step(STEP_SECONDS) else PAUSE_SECONDS
 
     @answers(DeleteExpiredLog)
-    def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply:
+    def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply | Future[Reply]:
         """Let log files go that have expired, at any hour, now and in the next rounds."""
+        return self._long_answers.give(self._deleted(header, call), call)
+
+    def _deleted(self, header: DeleteExpiredLog, call: Call) -> LongAnswer:
         hours = header.older_than_hours
         if hours is not None and hours < 0:
             raise UsageError(f"olderThanHours is {hours}; it must be 0 or more")
+        if unread := self._retention.unread():
+            yield self._cold_reads.when_loaded(unread, Reply)
         files = self._retention.expire_now(None if hours is None else hours * _HOUR_MS)
         logger.info("%s lets expired messages go: %d log files now", call.peer.address, files)
         return Reply(DeleteExpiredLogResponse(files=files, kept_from=self._retention.keep_from()))

@@ -72,17 +72,18 @@ class MessageStore:
             self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock, disk=disk
         )
         self._flusher.on_failure = self._directory.mark_unflushed
+        self.residency = Residency(self._log, disk=disk, clock=clock)
         self.retention = Retention(
             self._log,
             self._queues,
             self._index,
+            residency=self.residency,
             config=config,
             clock=clock,
             disk=disk,
             sync_entries=self._flusher.sync_entries,
         )
         self._proof = EntryProof(self._log, self._follower.tags_code)
-        self.residency = Residency(self._log, disk=disk, clock=clock)
         self.reading = Reading(self._log, self._queues, config, proof=self._proof, residency=self.residency, disk=disk)
         self.read = self.reading.read
         self.batch_appends = BatchAppends(self._log, self._queues, clock)

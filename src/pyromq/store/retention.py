@@ -21,6 +21,9 @@ from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.disk_use import DiskUse, measured
 from pyromq.store.log.removal import Removal
+from pyromq.store.log.residency import Residency
+from pyromq.store.log.segment import Segment
+from pyromq.store.looking import Unread
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 
@@ -46,6 +49,7 @@ class Retention:
         queues: QueueTable,
         index: KeyIndex,
         *,
+        residency: Residency,
         config: StoreConfig,
         clock: Clock,
         disk: Disk = LOCAL_DISK,
@@ -56,6 +60,7 @@ class Retention:
         self._log = log
         self._queues = queues
         self._index = index
+        self._residency = residency
         self._config = config
         self._clock = clock
         self._removal = Removal(disk)
@@ -66,6 +71,10 @@ class Retention:
         self._rounds_by_hand = 0
         self._age_by_hand_ms: int | None = None
         self._held = False
+
+    def unread(self) -> Unread:
+        """Return what has to come from the disk before the next look which files are old."""
+        return self._residency.unread_heads(segment.base + segment.size for segment in self._candidates)
 
     def step(self, budget_seconds: float) -> bool:
         """Look at the disk, let files go, let the queues follow for that long; True if nothing is left to do now."""
@@ -164,12 +173,16 @@ class Retention:
         if (limit := self._config.retained_bytes) is not None:
             too_many = len(segments) - limit // self._config.segment_bytes
         count = 0
-        for segment in segments[: min(len(segments) - 1, FILES_A_ROUND)]:
+        for segment in self._candidates:
             end = segment.base + segment.size
             if end > keep_from or not (self._is_forced or count < too_many or self._is_older(end, age_ms)):
                 break
             count += 1
         return count
+
+    @property
+    def _candidates(self) -> list[Segment]:
+        return self._log.files.segments[:-1][:FILES_A_ROUND]
 
     def _age_ms(self) -> int | None:
         """Return from which age on files go in this round; None: age does not count now."""

@@ -19,6 +19,8 @@ from pyromq.remoting.headers import (
     ConsumeDirectly,
     ConsumeStatistics,
     ConsumeTimeSpan,
+    DeleteExpiredLog,
+    DeleteExpiredLogResponse,
     EarliestStoreTime,
     EarliestStoreTimeResponse,
     EndTransaction,
@@ -153,6 +155,12 @@ async def test_the_state_of_the_broker(cold, clock):
     with without_waiting():
         state = (await cold.body(BrokerState())).table
     assert int(state["earliestMessageTimeStamp"]) == stored_ms(clock, 0)
+
+
+async def test_whether_log_files_are_old_enough_to_go(cold):
+    with without_waiting():
+        response = await cold.ask(DeleteExpiredLog(older_than_hours=1))
+    assert response.header(DeleteExpiredLogResponse).files == 0
 
 
 async def test_how_long_a_message_waits_for_its_group(cold, clock):

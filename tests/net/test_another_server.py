@@ -96,7 +96,7 @@ async def test_bytes_that_say_nothing_are_no_other_server(saying):
 
 
 async def test_sending_to_a_web_server_says_so(web_server):
-    async with AsyncProducer("p", web_server, config=ProducerConfig(timeout=0.3)) as producer:
+    async with AsyncProducer("p", web_server, config=ProducerConfig(timeout=3)) as producer:
         with pytest.raises(NoNameServer, match=rf"{web_server} \({web_server} answers in HTTP: a web server listens"):
             await producer.send(Message("orders", b"1"))
 

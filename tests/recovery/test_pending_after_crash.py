@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.broker.consuming.cold import LoadedAtOnce
 from tests.seed import seed_of_the_day
 
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
@@ -71,7 +71,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         topics = Topics(config, JsonFile(root / "config/topics.json"), clock)
         put_message = PutMessage(store, statistics, config)
         file = JsonFile(root / "config/delayOffset.json")
-        cold_reads = ColdReads(store, clock)
+        cold_reads = LoadedAtOnce(store, clock)
         levels = DelayLevels(store, put_message, file, statistics=statistics, cold_reads=cold_reads, clock=clock)
         levels.load()
         halves = HalfMessages(store, put_message, topics=topics, offsets=offsets, clock=clock)

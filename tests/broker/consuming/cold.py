@@ -3,10 +3,12 @@
 import os
 import resource
 import threading
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
 
+from pyromq.broker.cold_reads import ColdReads
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
 
 
@@ -48,3 +50,15 @@ class WatchedDisk(LocalDisk):
             if position + size <= os.fstat(descriptor).st_size:
                 self.waited_for.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         return super().read(descriptor, size, position)
+
+
+class LoadedAtOnce(ColdReads):
+    """For tests that take a broker's steps themselves: what has to come from the disk is there for the next step.
+
+    A page that is being written back may be had no sooner than one that is on the disk only, however new it is.
+    """
+
+    def fetch(self, unread, alarm):
+        loading = super().fetch(unread, alarm)
+        wait([loading])
+        return loading

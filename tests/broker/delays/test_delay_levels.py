@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from tests.broker.consuming.cold import LoadedAtOnce
 from tests.broker.folders import killed
 from tests.broker.headers import batch_header, send_header
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays.delay_levels import LONGEST_WAIT, DelayLevels
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
@@ -47,7 +47,7 @@ class Alone(NamedTuple):
 def levels_of(store, config, clock):
     statistics = Statistics("c", clock)
     put_message = PutMessage(store, statistics, config)
-    cold_reads = ColdReads(store, clock)
+    cold_reads = LoadedAtOnce(store, clock)
     file = JsonFile(config.data / "o.json")
     return DelayLevels(store, put_message, file, statistics=statistics, cold_reads=cold_reads, clock=clock)
 

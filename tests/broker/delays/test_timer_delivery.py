@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
+from tests.broker.consuming.cold import LoadedAtOnce
 from tests.broker.headers import batch_header, send_header
 from tests.broker.timers import DAY, cancel, timed
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
 from pyromq.broker.delays.timer_delivery import LONGEST_WAIT, TimerDelivery
@@ -49,7 +49,7 @@ def alone_in(clock):
         store = MessageStore(config.store_config, clock, store_address=bytes(8), disk=disk)
         store.open()
         put_message = PutMessage(store, Statistics("c", clock), config)
-        cold_reads = ColdReads(store, clock)
+        cold_reads = LoadedAtOnce(store, clock)
         folder = config.data / "timers"
         timers = TimerDelivery(store, put_message, folder, config=config, cold_reads=cold_reads, clock=clock)
         opened.append(Alone(store, timers))

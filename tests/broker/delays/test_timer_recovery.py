@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.broker.consuming.cold import LoadedAtOnce
 from tests.broker.folders import killed
 from tests.seed import seed_of_the_day
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays import delivered_timers
 from pyromq.broker.delays import timer_delivery as timers
 from pyromq.broker.delays import timer_table as filed_timers
@@ -48,7 +48,7 @@ class Run:
             PutMessage(self.store, Statistics("c", self.clock), config),
             config.data / "timers",
             config=config,
-            cold_reads=ColdReads(self.store, self.clock),
+            cold_reads=LoadedAtOnce(self.store, self.clock),
             clock=self.clock,
         )
         self.timers.load()

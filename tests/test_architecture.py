@@ -97,8 +97,18 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-def imports(name: str, *, at_load: bool = False) -> Iterator[str]:
+@cache
+def nodes(name: str) -> list[ast.AST]:
+    return list(ast.walk(modules()[name]))
+
+
+@cache
+def imports(name: str, *, at_load: bool = False) -> list[str]:
     """The dotted names a module imports; `at_load`: only those that happen when it is loaded."""
+    return list(_imports(name, at_load=at_load))
+
+
+def _imports(name: str, *, at_load: bool) -> Iterator[str]:
     for node in _nodes(modules()[name], at_load=at_load):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -131,8 +141,8 @@ def ours() -> list[str]:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for name, tree in modules().items():
-        for node in ast.walk(tree):
+    for name in modules():
+        for node in nodes(name):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{name}.{node.name}", node
 
@@ -170,7 +180,7 @@ def test_only_the_command_line_and_clients_that_are_told_nothing_read_the_enviro
         (name, line.strip())
         for name in ours()
         if not within(name, {"cli"})
-        for node in ast.walk(modules()[name])
+        for node in nodes(name)
         if (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT and ast.unparse(node.value) == "os")
         or (isinstance(node, ast.ImportFrom) and node.module == "os" and {a.name for a in node.names} & ENVIRONMENT)
         for line in [_path(name).read_text().splitlines()[node.lineno - 1]]
@@ -195,7 +205,7 @@ def test_every_logger_makes_what_strangers_say_printable():
         name
         for name in ours()
         if name != "pyromq.logs"
-        for node in ast.walk(modules()[name])
+        for node in nodes(name)
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "logging.getLogger"
     ]
     assert wrong == []
@@ -206,7 +216,7 @@ def test_servers_name_the_bounds_of_what_they_read():
         f"{name} line {node.lineno}"
         for name in ours()
         if within(name, {"broker", "nameserver"})
-        for node in ast.walk(modules()[name])
+        for node in nodes(name)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "decode_body" and len(node.args) < 3
     ]
     assert wrong == []

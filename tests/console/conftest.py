@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -12,10 +13,12 @@ from pyromq.testing import Cluster
 pytest.importorskip("starlette", reason="the console needs its extra: pip install 'pyromq[console]'")
 httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
+PasswordHasher = pytest.importorskip("argon2").PasswordHasher
 
 from pyromq.console.app import make_app  # noqa: E402  after the look whether its extra is there
 from pyromq.console.config import ConsoleConfig  # noqa: E402
 from pyromq.console.console import Console  # noqa: E402
+from pyromq.console.security import accounts  # noqa: E402
 from pyromq.console.server import Server  # noqa: E402
 
 PASSWORD = "correct horse"
@@ -72,6 +75,12 @@ async def served(console):
         finally:
             server.stop()
             await running
+
+
+@pytest.fixture(autouse=True)
+def cheap_passwords(monkeypatch):
+    """Hash passwords by the least that argon2 allows: a tenth of a second each otherwise, for hundreds of them."""
+    monkeypatch.setattr(accounts, "PasswordHasher", partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1))
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ import json
 import stat
 from dataclasses import replace
 
+import argon2
 import httpx
 import pytest
 from tests.console.conftest import PASSWORD, browsing
 
 from pyromq.console.console import Console, check_openness
+from pyromq.console.security import accounts as accounts_of
 from pyromq.console.security.accounts import Accounts, Role
 from pyromq.console.security.audit_log import AuditLog
 from pyromq.errors import UsageError
@@ -29,6 +31,12 @@ async def signed(config, cluster, clock):
         accounts.save(role.text, role=role.text, password=PASSWORD)
     async with browsing(config) as browser:
         yield browser
+
+
+def test_passwords_are_hashed_at_the_cost_that_argon2_advises(tmp_path, monkeypatch):
+    monkeypatch.setattr(accounts_of, "PasswordHasher", argon2.PasswordHasher)  # others in tests are cheap
+    account = Accounts(tmp_path / "accounts.json").save("ann", role="viewer", password=PASSWORD)
+    assert account.password_hash.startswith("$argon2id$v=19$m=65536,t=3,p=4$")
 
 
 async def test_nothing_is_shown_to_who_is_not_signed_in(signed):

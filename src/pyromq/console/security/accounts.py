@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -64,8 +65,6 @@ class Accounts:
         self._path = path
         self._hasher = PasswordHasher()
         self._accounts: dict[str, Account] = {}
-        # What a name that nobody has is compared with, so that the answer takes as long as for one that somebody has.
-        self._nobody = self._hasher.hash(os.urandom(16).hex())
         if path.exists():
             try:
                 found = msgspec.json.decode(path.read_bytes(), type=list[Account])
@@ -82,13 +81,18 @@ class Accounts:
 
     def signed_in(self, name: str, password: str) -> Account | None:
         """Return the account of this name and password; None where there is none. Takes some 50 ms of a processor."""
-        account = self._accounts.get(name)
-        known = account.password_hash if account is not None else self._nobody
+        account, nobody = self._accounts.get(name), self._nobody
+        known = account.password_hash if account is not None else nobody
         try:
             self._hasher.verify(known, password[:MOST_PASSWORD])
         except (Argon2Error, InvalidHashError):
             return None
         return account
+
+    @cached_property
+    def _nobody(self) -> str:
+        """What a name that nobody has is compared with: its answer takes as long as that of one that somebody has."""
+        return self._hasher.hash(os.urandom(16).hex())
 
     def save(
         self,

@@ -1,8 +1,7 @@
 """Where order is kept, never two listeners at once in a queue, whatever happens to members and connections.
 
-Every run plays another schedule, made from the seed in the test's name: ten in every run of the tests, others every
-day, and
-200 from SOAK_SEED on, by default from the time of day, in `make soak`.
+Every run plays another schedule, made from the seed in the test's name: six in every run of the tests, others every
+day, and 200 from SOAK_SEED on, by default from the time of day, in `make soak`.
 """
 
 import os

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import ssl
+from contextlib import suppress
 
 import pytest
 from tests.certificates import Authority
@@ -19,8 +20,9 @@ from pyromq.net.server import Server
 from pyromq.net.tls import config as tls
 from pyromq.net.tls import first_bytes
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
-from pyromq.remoting.command import encode_request
+from pyromq.remoting.command import decode_response, encode_request
 from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.headers import MaxOffset, OffsetResponse
 
 ASKED = MaxOffset(topic="t", queue_id=3)
@@ -95,6 +97,37 @@ async def test_an_enforcing_port_tells_who_speaks_plainly_what_is_wrong(serve_tl
     assert offsets.asked == 0
     assert server._dispatcher.refusals.counts == {"plainConnections": 3}
     assert "it is not encrypted" in caplog.text
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_enforcing_port_refuses_each_request_of_a_plain_connection(serve_tls, until, together):
+    """Java's clients send two at once as they begin, and the second may be the one that somebody waits for."""
+    server = await serve_tls(mode=TlsMode.ENFORCING)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    requests = [encode_request(ASKED, b"", opaque=opaque, flag=0) for opaque in (1, 2, 3)]
+    splitter, answers = FrameSplitter(), []
+    for piece in [b"".join(requests)] if together else [requests[0], requests[1][:9], requests[1][9:] + requests[2]]:
+        writer.write(piece)
+        await writer.drain()
+    while len(answers) < 3:
+        answers += splitter.split(await asyncio.wait_for(reader.read(1 << 16), PATIENCE_SECONDS))
+    found = [decode_response(*answer) for answer in answers]
+    assert [answer.opaque for answer in found] == [1, 2, 3]
+    assert all("TLS connections only" in answer.remark for answer in found)
+    writer.close()
+
+
+async def test_who_goes_on_asking_an_enforcing_port_plainly_is_read_to_a_limit(serve_tls, until, clock):
+    server = await serve_tls(mode=TlsMode.ENFORCING)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    request = encode_request(ASKED, b"", opaque=1, flag=0)
+    writer.write(request * (2 * (1 << 16) // len(request)))
+    await until(lambda: _first_bytes(server)._refused and not _first_bytes(server)._refused[0].left)
+    await clock.advance(2)
+    with suppress(ConnectionError):
+        await asyncio.wait_for(_rest(reader), PATIENCE_SECONDS)
+    assert not _first_bytes(server)._refused
+    writer.close()
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.0\r\n\r\n", b"\0\0\1\0", b"\0\0\0\5\0\0\0\1x", b"\x15\3\1\0\2\2\0"])

@@ -12,7 +12,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, ProtocolError
@@ -35,7 +35,7 @@ _HANDSHAKE = 0x16
 _ESTABLISHED = 1  # of tcp(7)'s states
 _RECORD_HEADER = 5  # type, version, length
 _MOST_RECORD = (1 << 14) + _RECORD_HEADER
-_MOST_REFUSED = 1 << 16  # bytes of a request that are read to refuse it
+_MOST_REFUSED = 1 << 16  # bytes of requests that are read to refuse them
 
 REFUSED = "this port takes TLS connections only (tls.server.mode=enforcing): connect with TLS"
 
@@ -47,6 +47,33 @@ class _Waiting:
     accepted: socket.socket
     deadline: float  # monotonic seconds
     needed: int = 1  # bytes until there is something to see
+
+
+@dataclass(slots=True)
+class _Refused:
+    """A plain connection that is told why it is none; Java's clients ask for two things at once as they begin."""
+
+    accepted: socket.socket
+    deadline: float  # monotonic seconds
+    splitter: FrameSplitter = field(default_factory=lambda: FrameSplitter(_MOST_REFUSED))
+    left: int = _MOST_REFUSED  # bytes that are still read
+
+    def tell(self) -> bool:
+        """Refuse the requests that have come; False if there is nobody to be told more."""
+        output: list[bytes | memoryview] = []
+        try:
+            data = self.accepted.recv(self.left)
+            self.left -= len(data)
+            for serialization, header, body in self.splitter.split(data):
+                call = decode_request(serialization, header, body)
+                if isinstance(call, Call):
+                    write_reply(refusal(NoPermission(REFUSED)), call, output)
+            self.accepted.send(b"".join(output))
+        except (BlockingIOError, InterruptedError):
+            return True
+        except (OSError, ProtocolError):  # whoever that is does not understand us either
+            return False
+        return bool(data) and self.left > 0 and not self.splitter.broken
 
 
 class FirstBytes:
@@ -72,7 +99,7 @@ class FirstBytes:
         self._waiting: dict[int, _Waiting] = {}  # by descriptor, in order of arrival
         self._ready: deque[socket.socket] = deque()
         self._shaking: dict[TlsLayer, tuple[str, float]] = {}  # with address and deadline, in order
-        self._refused: deque[tuple[float, socket.socket]] = deque()  # and when they are closed
+        self._refused: deque[_Refused] = deque()  # in order of their ends
         self._refusals = refusals
         self._tasks = Tasks()
         self._tasks.start(every(_EXPIRE_SECONDS, self._expire, clock), name="expire handshakes")
@@ -94,10 +121,11 @@ class FirstBytes:
         """End all of them."""
         for waiting in list(self._waiting.values()):
             self._drop(waiting)
-        for accepted in (*self._ready, *(refused for _, refused in self._refused)):
+        for accepted in self._ready:
             accepted.close()
         self._ready.clear()
-        self._refused.clear()
+        while self._refused:
+            self._end_refused()
         for layer in list(self._shaking):
             layer.abort()
 
@@ -137,12 +165,24 @@ class FirstBytes:
         if self._context.config.mode is TlsMode.ENFORCING:
             address = _address_of(accepted)
             self._refusals.note(NOT_ENCRYPTED, address, "refused connection of %s: it is not encrypted", address)
-            _refuse(accepted)
             if len(self._refused) >= MOST_WAITING:
-                self._refused.popleft()[1].close()
-            self._refused.append((self._clock.monotonic() + _REFUSED_SECONDS, accepted))
+                self._end_refused()
+            refused = _Refused(accepted, self._clock.monotonic() + _REFUSED_SECONDS)
+            self._refused.append(refused)
+            self._loop.add_reader(accepted.fileno(), self._tell, refused)
+            self._tell(refused)
         else:
             self._serve(accepted, self._factory())
+
+    def _tell(self, refused: _Refused) -> None:
+        if not refused.tell():
+            self._loop.remove_reader(refused.accepted.fileno())
+
+    def _end_refused(self) -> None:
+        """Close the one that was refused first."""
+        accepted = self._refused.popleft().accepted
+        self._loop.remove_reader(accepted.fileno())
+        accepted.close()
 
     def _begin_soon(self, accepted: socket.socket) -> None:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -178,8 +218,8 @@ class FirstBytes:
         now = self._clock.monotonic()
         for waiting in [each for each in self._waiting.values() if each.deadline <= now]:
             self._drop(waiting)
-        while self._refused and self._refused[0][0] <= now:
-            self._refused.popleft()[1].close()
+        while self._refused and self._refused[0].deadline <= now:
+            self._end_refused()
         for layer in [layer for layer, (_, deadline) in self._shaking.items() if deadline <= now]:
             self._cut(layer)
 
@@ -214,16 +254,3 @@ def _record_size(seen: bytes) -> int:
 def _is_open(accepted: socket.socket) -> bool:
     """Return whether the peer may still send: the first byte that the kernel tells of a connection is its state."""
     return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
-
-
-def _refuse(accepted: socket.socket) -> None:
-    """Tell who speaks plainly what is wrong, if the first request is there as a whole."""
-    output: list[bytes | memoryview] = []
-    try:
-        for serialization, header, body in FrameSplitter(_MOST_REFUSED).split(accepted.recv(_MOST_REFUSED))[:1]:
-            call = decode_request(serialization, header, body)
-            if isinstance(call, Call):
-                write_reply(refusal(NoPermission(REFUSED)), call, output)
-        accepted.send(b"".join(output))
-    except (OSError, ProtocolError):
-        pass  # whoever that is does not understand us either

@@ -84,6 +84,7 @@ class ClusterClient:
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
         self._greeted: dict[str, Channel] = {}
+        self._beats: dict[str, asyncio.Future[Response]] = {}  # the latest heartbeat to each broker
         self._silent: set[str] = set()
         self._everywhere = False
 
@@ -141,8 +142,7 @@ class ClusterClient:
             self._greeted[address] = channel
             self._silent.discard(address)
             channel.exchange.on_close += (lambda _: self._lost(address),)
-            if (body := self._announce(self.client_id)) is not None:
-                channel.notify(Heartbeat(), encode_body(body))
+            self._beat_now(address, channel)
         return channel
 
     def sending_address(self, address: str) -> str:
@@ -243,17 +243,33 @@ class ClusterClient:
         if self._everywhere:
             with suppress(MQError):  # no name server answers now
                 addresses.update((await self.masters()).values())
-        await asyncio.gather(*(self._beat(address, encode_body(body)) for address in addresses))
+        await asyncio.gather(*map(self._beat, addresses))
 
     def _lost(self, address: str) -> None:
         if self.running:
             for tell in self.on_connection_lost:
                 tell(address)
 
-    async def _beat(self, address: str, body: bytes) -> None:
+    def _beat_now(self, address: str, channel: Channel) -> asyncio.Future[Response] | None:
+        """Tell a broker who is here; None where nobody is."""
+        if (body := self._announce(self.client_id)) is None:
+            return None
+        beat = self._beats[address] = channel.call_soon(Heartbeat(), encode_body(body), timeout=API_SECONDS)
+        beat.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it
+        return beat
+
+    async def _beat(self, address: str) -> None:
+        """Tell a broker who is here, once it has answered what it was told before.
+
+        Java's brokers work on heartbeats side by side: of two that are under way the older one could be the last.
+        Source: RocketMQ 4.9.8, MQClientInstance.lockHeartbeat.
+        """
         try:
             channel = await self.channel(address)
-            (await channel.call(Heartbeat(), body, timeout=API_SECONDS)).check()
+            while (before := self._beats.get(address)) is not None and not before.done():
+                await asyncio.wait({before})
+            if (beat := self._beat_now(address, channel)) is not None:
+                (await beat).check()
         except MQError as error:
             if self.running and address not in self._silent:  # said once, until it answers again; not while leaving
                 logger.warning("no heartbeat to broker %s: %s", address, error)

@@ -23,12 +23,23 @@ _give_back_buffer.restype = None
 
 
 def stretches(views: Sequence[memoryview]) -> list[tuple[int, int]]:
-    """Return address and size of the pages that hold these views: in one piece if they are neighbours."""
-    start = address_of(views[0])
-    size = address_of(views[-1]) + len(views[-1]) - start
-    if 0 < size <= _STRETCH_BYTES:
-        return [_pages(start, size)]
-    return [_pages(address_of(view), len(view)) for view in views]
+    """Return address and size of the pages that hold these views: in one piece those of a file that are neighbours.
+
+    Between two mapped files there may be what is no memory at all.
+    """
+    found: list[tuple[int, int]] = []  # where each piece begins and ends
+    before: object = None
+    for view in views:
+        start = address_of(view)
+        end = start + len(view)
+        if found and view.obj is before:
+            first, last = min(found[-1][0], start), max(found[-1][1], end)
+            if last - first <= _STRETCH_BYTES:
+                found[-1] = first, last
+                continue
+        found.append((start, end))
+        before = view.obj
+    return [_pages(start, end - start) for start, end in found]
 
 
 def address_of(view: memoryview) -> int:

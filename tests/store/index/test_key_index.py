@@ -115,6 +115,27 @@ def test_a_search_through_many_of_another_time_may_be_left_between(
         assert len(list(search)) >= 3
 
 
+def test_a_search_goes_on_over_files_that_are_deleted_meanwhile(tmp_path: Path) -> None:
+    with opened(tmp_path, index_slots=10, index_entries=20) as store:
+        for number in range(100):
+            store.append(message(number, KEYS="same"))
+        store.follow_index()
+        files = store._index.files
+        search = store.search_by_key(TOPIC, "same", 64, *EVER)
+        next(search)  # in the last file
+        newest = files[-1]
+        for file in files[:]:
+            files.remove(file)
+            file.file.delete()
+        with pytest.raises(StopIteration) as done:
+            while True:
+                next(search)
+        bodies = [store.message_at(at).body for at in done.value.value.log_offsets]
+        assert bodies == [b"body %d" % number for number in range(99, 99 - len(bodies), -1)]
+        assert 0 < len(bodies) < 64
+        files.append(newest)
+
+
 def test_reopened_index_goes_on_where_it_was(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, 30)

@@ -177,16 +177,16 @@ class IndexFile(IndexTail):
         In between, as it may take long, what is to be loaded before it goes on. What is entered meanwhile is not found.
         """
         file = self.file
-        memory = file.memory  # which stays as it is where the file is deleted meanwhile
+        memory = file.memory  # which stays where the file is deleted meanwhile
         slot_at = HEADER.size + key_hash % self.slots * SLOT.size
-        yield file.unread(slot_at, SLOT.size)
+        yield file.unread(memory[slot_at : slot_at + SLOT.size])
         number = self._counted(SLOT.unpack_from(memory, slot_at)[0])
         end, looked_at, page = self.next_entry, 0, -1
         while 0 < number < end:
             entry_at = self.entries_at + number * ENTRY.size
             if entry_at // _PAGE_BYTES != page:
                 page = entry_at // _PAGE_BYTES
-                if unread := file.unread(entry_at, ENTRY.size):
+                if unread := file.unread(memory[entry_at : entry_at + ENTRY.size]):
                     yield unread
             entry = ENTRY.unpack_from(memory, entry_at)
             entry_hash, log_offset, seconds, previous = entry

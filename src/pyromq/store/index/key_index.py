@@ -299,7 +299,7 @@ class KeyIndex:
         found: list[int] = []
         key_hash = _index_hash(java_hash(f"{topic}#{key}"))
         for file in self.files[::-1]:
-            if file.overlaps(begin_ms, end_ms):
+            if file.overlaps(begin_ms, end_ms) and file in self.files:  # one may be deleted while others are searched
                 for log_offset in file.search(key_hash, begin_ms=begin_ms, end_ms=end_ms):
                     if len(found) >= max_count:
                         break

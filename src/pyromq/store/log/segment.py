@@ -164,9 +164,8 @@ class Segment:
             raise NotInMemory([FilePiece(self.path, position, size) for position, size in lacking])
         return there
 
-    def unread(self, start: int, size: int) -> Unread:
-        """Return a stretch of the mapped file if it has to come from the disk before it is touched."""
-        stretch = self.memory[start : start + size]
+    def unread(self, stretch: memoryview) -> Unread:
+        """Return a view of the mapped file if it has to come from the disk before it is touched."""
         return [] if self._disk.is_loaded([stretch]) else [stretch]
 
     def forget(self, start: int, end: int) -> None:

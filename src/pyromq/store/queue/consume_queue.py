@@ -233,8 +233,8 @@ class ConsumeQueue(QueueTail):
         segment = self.files.find(position) if 0 <= queue_offset < self.max_offset else None
         if segment is None:
             return []
-        self._mapped(segment)
-        return segment.unread(position - segment.base, ENTRY_BYTES)
+        start = position - segment.base
+        return segment.unread(self._mapped(segment)[start : start + ENTRY_BYTES])
 
     def after_file_of(self, queue_offset: int) -> int:
         """Return the first queue offset of the next file: where to go on when this one is gone."""

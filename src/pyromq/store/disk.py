@@ -18,11 +18,12 @@ import os
 import shutil
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyromq import speedups
+from pyromq.errors import StoreError
 from pyromq.store import page_cache
 from pyromq.store.addresses import address_of
 from pyromq.store.looking import FilePiece
@@ -310,6 +311,15 @@ def complaint(error: OSError, then: str) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{error.strerror}; make room on that disk, then {then}"
     return f"{error.strerror}; see to that disk, and restart"
+
+
+@contextlib.contextmanager
+def readable() -> Iterator[None]:
+    """For what reads files, and translates itself what writing raises: raises `StoreError`, naming the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot read {error.filename or 'a file of the store'}: {error.strerror}") from error
 
 
 def read_file(disk: Disk, path: Path) -> bytes | None:

@@ -1,5 +1,6 @@
 """Batch transactions: what runs store, what one commit does and refuses, and what no stop may change."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from pyromq.broker.batches import batch_publishing
 from pyromq.broker.batches.batch_transactions import GROUP
 from pyromq.broker.batches.half_runs import ELSEWHERE_MS
 from pyromq.broker.broker import Broker
+from pyromq.broker.put_message import PutMessage
 from pyromq.errors import ResponseCode
 from pyromq.message import SysFlag
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
@@ -283,6 +285,25 @@ async def test_many_messages_become_visible_in_slices(batches, broker, short_sli
     await batches.commit({"a": len(bodies)})
     assert await batches.visible() == bodies
     assert broker.store.max_offset(LEDGER_TOPIC, 1) == 3
+
+
+async def test_a_slice_that_the_disk_held_up_is_not_left_out(batches, broker, clock, short_slices, monkeypatch):
+    bodies = [str(number) for number in range(201)]
+    await batches.run(bodies)
+    failures = iter([False, True])
+    put_batch = PutMessage.put_batch
+
+    def put(self, *arguments, **named):
+        if next(failures, False):
+            raise OSError(errno.EMFILE, "Too many open files", "/orders/0")
+        put_batch(self, *arguments, **named)
+
+    monkeypatch.setattr(batch_publishing, "members_of", lambda batch, more: None)
+    monkeypatch.setattr(PutMessage, "put_batch", put)
+    broker.batches.commit("t", [BatchAttempt("a", len(bodies))])
+    await settle()
+    await clock.advance(2)
+    assert await batches.visible() == bodies
 
 
 async def test_where_flushing_is_synchronous_a_commit_is_on_disk(config, clock, batches_of):

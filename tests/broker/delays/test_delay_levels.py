@@ -1,6 +1,7 @@
 """Delay levels: when messages come, in which order, what is stored meanwhile, and that no stop loses one."""
 
 import asyncio
+import errno
 import json
 import logging
 from collections import Counter
@@ -16,7 +17,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.delays.delay_levels import LONGEST_WAIT, DelayLevels
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
-from pyromq.errors import MessageRefused, StoreNotWritable
+from pyromq.errors import MessageRefused, StoreError, StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.net.alarm import Alarm
@@ -392,6 +393,27 @@ async def test_nothing_is_lost_while_the_disk_takes_nothing(broker, orders, cloc
     await clock.advance(1)
     assert await orders.bodies() == [b"hello"]
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_file_that_cannot_be_opened_is_named_and_costs_no_message(alone, clock, monkeypatch):
+    bodies = [b"%d" % number for number in range(5)]
+    for body in bodies:
+        park(alone, 1, body)
+    clock.jump(1)
+    message = alone.store.message
+
+    def refuse(topic, queue_id, offset):
+        if offset == 2:
+            raise OSError(errno.EMFILE, "Too many open files", "/commitlog/0")
+        return message(topic, queue_id, offset)
+
+    with monkeypatch.context() as full:
+        full.setattr(alone.store, "message", refuse)
+        with pytest.raises(StoreError, match=r"^cannot read /commitlog/0: Too many open files$"):
+            deliver(alone)
+    deliver(alone)
+    assert [alone.store.message("orders", 0, offset).body for offset in range(5)] == bodies
+    assert alone.store.max_offset("orders", 0) == 5
 
 
 # -- stops

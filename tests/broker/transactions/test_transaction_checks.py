@@ -7,6 +7,7 @@ from tests.broker.transactions.transactions import COMMIT, ROLLBACK, ROUND, numb
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
+from pyromq.errors import ResponseCode
 from pyromq.message import StoredMessage
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
 
@@ -215,15 +216,80 @@ async def test_messages_without_a_unique_key_are_kept_apart(producer, clock):
     assert len(await producer.visible()) == 3
 
 
-async def test_a_message_that_was_damaged_meanwhile_costs_the_others_nothing(broker, producer, clock, caplog):
+def damage(broker, at):
+    """Flip a bit in the body, "first", of the message that begins there in the log."""
+    segment = broker.store.log_tail.files.segments[0]
+    segment.memory[bytes(segment.memory).index(b"first", at)] ^= 1
+
+
+def log_offset(sent):
+    return int(sent.message_id[-16:], 16)
+
+
+def complaints(caplog):
+    return [record.getMessage() for record in caplog.records if "half message at" in record.getMessage()]
+
+
+async def test_a_message_that_was_damaged_meanwhile_costs_the_others_nothing(broker, producer, clock):
     sent = [await producer.send(body) for body in (b"first", b"second")]
     assert broker.half_messages.undecided() == [0, 1]
-    segment = broker.store.log_tail.files.segments[0]
-    place = bytes(segment.memory).index(b"first", int(sent[0].message_id[-16:], 16))
-    segment.memory[place] ^= 1
+    damage(broker, log_offset(sent[0]))
     await producer.rounds(1)
     header, message = await producer.checked.next()
     assert message.body == b"second"
     await producer.answer(header, COMMIT)
     assert await producer.visible() == [b"second"]
-    assert "the half message at 0 cannot be checked" in caplog.text
+
+
+async def test_a_message_that_was_damaged_meanwhile_is_settled_and_named_once(broker, producer, caplog):
+    await producer.send(b"before")
+    sent = await producer.send(b"first")
+    broker.half_messages.settle(broker.half_messages.at(broker.half_messages.undecided()[0]))
+    damage(broker, log_offset(sent))
+    await producer.rounds(3)
+    assert broker.half_messages.undecided() == []
+    [complaint] = complaints(caplog)
+    assert f"the half message at log offset {log_offset(sent)}, of group p, is lost: " in complaint
+    assert numbers_done(broker) == [0, 1]
+    broker.half_messages.note_progress(closed=True)
+    assert broker.half_messages.log_needed_from == broker.store.max_log_offset
+
+
+async def test_a_damaged_message_nobody_asks_about_is_settled_when_it_is_too_old(
+    broker, transactions_of, clock, caplog
+):
+    producer = await transactions_of(broker, member=False)
+    sent = await producer.send(b"first")
+    assert broker.half_messages.undecided() == [0]
+    damage(broker, log_offset(sent))
+    clock.jump(72 * 3_600)
+    await clock.advance(2 * ROUND)
+    assert broker.half_messages.undecided() == []
+    assert broker.store.max_offset(TRANSACTION_GIVE_UP_TOPIC, 0) == 0
+    [complaint] = complaints(caplog)
+    assert "is lost: " in complaint
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize("rounds", [0, 1])
+async def test_who_decides_on_a_damaged_message_is_told_of_the_damage(broker, producer, decision, rounds):
+    sent = await producer.send(b"first")
+    assert broker.half_messages.undecided() == [0]
+    damage(broker, log_offset(sent))
+    await producer.rounds(rounds)
+    response = await producer.end(sent, decision, code=ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert f"byte {log_offset(sent)}: the record is damaged" in response.remark
+    assert await producer.visible() == []
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+async def test_who_decides_on_a_message_whose_latest_copy_was_damaged_is_told_it_is_over(broker, producer, decision):
+    sent = await producer.send(b"first")
+    await producer.rounds(1)
+    header, _ = await producer.checked.next()
+    damage(broker, header.log_offset)
+    await producer.rounds(1)
+    assert broker.half_messages.undecided() == []
+    response = await producer.end(sent, decision, code=1)
+    assert response.remark == f"the half message at {log_offset(sent)} is decided already, was given up, or is lost"
+    assert await producer.visible() == []

@@ -19,7 +19,7 @@ from pyromq.broker.batches.half_runs import Run
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
-from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
+from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.record import FIXED_SIZE, decode, decode_batch, sys_flag_of
@@ -138,23 +138,24 @@ class BatchPublishing:
         return self._store.residency.unread_record(self._waiting[0].runs[0].log_offset)
 
     def publish(self) -> int:
-        """Make the next slice visible; return the queue offset of its note. Raises `StoreNotWritable`."""
+        """Make the next slice visible; return the queue offset of its note. Raises `StoreNotWritable`.
+
+        Whatever is raised, the next try begins with what was not written.
+        """
         publication = self._waiting[0]
         run = publication.runs[0]
-        if self._open_run is None:
-            self._open_run = self._opened(run, publication.done)
-        count, messages = self._open_run.next_slice(publication.done)
+        opened = self._open_run or self._opened(run, publication.done)
+        self._open_run = None  # until its slice is written
+        count, messages = opened.next_slice(publication.done)
         done = publication.done + count
         ended = not count or done >= run.messages
         note = self._ledger.note(LedgerNote(run.transaction, run.queue_offset, run.messages if ended else done))
-        try:
-            if not self._append_members(publication, self._open_run, count, note):
-                self._append(publication, messages or list(self._open_run.made(publication.done, done)), note)
-        except StoreNotWritable:
-            self._open_run = None  # the next try begins with what was not written
-            raise
+        if not self._append_members(publication, opened, count, note):
+            self._append(publication, messages or list(opened.made(publication.done, done)), note)
         if ended:
             self._end_run(publication)
+        else:
+            self._open_run = opened
         return note.queue_offset
 
     def _opened(self, run: Run, done: int) -> _OpenRun:
@@ -219,7 +220,6 @@ class BatchPublishing:
             logger.exception("a committed message to %s is lost", message.topic)
 
     def _end_run(self, publication: _Publication) -> None:
-        self._open_run = None
         publication.runs.popleft()
         publication.done = 0
         if not publication.runs:

@@ -30,6 +30,7 @@ from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.record import Labels, decode_labels
 from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
+from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore, QueueEntry
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 
@@ -180,10 +181,11 @@ class BatchTransactions:
 
     # -- work
 
+    @readable()
     def step(self) -> float:
         """Make a slice of what is decided visible, look for what timed out; return in how many seconds to go on.
 
-        Raises `StoreNotWritable`; the rest is done later.
+        Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; the rest is done later.
         """
         now = self._clock.monotonic()
         if now >= self._next_look:

@@ -25,6 +25,7 @@ from pyromq.message import Property, StoredMessage, SysFlag, encode_properties
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.bodies import FILE, DelayOffsetTable, decode_body
+from pyromq.store.disk import readable
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore, QueueEntry
 
@@ -154,10 +155,12 @@ class DelayLevels:
             self.alarm.ring_within(0)  # the first one of its level; behind others it is due after them
         return True
 
+    @readable()
     def deliver(self) -> float | None:
         """Deliver a batch of the next level that is due; return in how many seconds there is more to do.
 
-        None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
+        None: nothing waits. Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; then what could
+        not be stored, or read, is delivered next time.
         """
         waits = []
         self._notice_set_back()

@@ -8,6 +8,7 @@ the due times near now. `step` says when it wants to run next; `alarm` rings whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
+from pyromq.store.disk import readable
 from pyromq.store.looking import FilePiece, NotInMemory, Unread
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.due_times import DueTime, DueTimes
@@ -57,6 +59,30 @@ class _Delivery(NamedTuple):
     time: DueTime
     bucket: TimerBucket
     message: StoredMessage
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What leaves by one write; what cannot yet, and all behind it; what has to come from the disk for that."""
+
+    deliveries: list[_Delivery] = field(default_factory=list)
+    lacking: list[DueTime] = field(default_factory=list)
+    unread: Unread = field(default_factory=list)
+    taken: int = 0
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.taken >= DELIVERED_MESSAGES or self.size >= DELIVERED_BYTES
+
+    def add(self, delivery: _Delivery) -> None:
+        self.size += len(delivery.message.stored_body)
+        self.deliveries.append(delivery)
+
+    def lacks(self, time: DueTime, unread: Unread) -> None:
+        self.unread += unread
+        self.size += sum(map(_size_of, unread))
+        self.lacking.append(time)
 
 
 class TimerDelivery:
@@ -146,10 +172,12 @@ class TimerDelivery:
 
     # -- delivering
 
+    @readable()
     def step(self) -> float | None:
         """Read ahead, deliver and write for up to three milliseconds; return in how many seconds there is more to do.
 
-        None: nothing waits. Raises `StoreNotWritable`; then what could not be stored is delivered next time.
+        None: nothing waits. Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; then what could
+        not be stored, or read, is delivered next time.
         """
         now = self._clock.now_ms()
         filed = self.filed
@@ -232,9 +260,12 @@ class TimerDelivery:
         """Read due times of one bucket; True if none is left."""
         if not bucket.learn_finished():
             return False
-        for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.is_in_vain):
-            if due_ms // HOUR_MS != bucket.hour:  # only damage says so
-                due_ms = self.filed.due_of_damaged(bucket, number)
+        found = [
+            # Of another hour: only damage says so.
+            (due_ms if due_ms // HOUR_MS == bucket.hour else self.filed.due_of_damaged(bucket, number), number)
+            for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.is_in_vain)
+        ]
+        for due_ms, number in found:  # all or none: they are read again where one cannot be
             self._times.add(due_ms, number)
         self._to_deliver.went_on()
         bucket.listed = min(bucket.listed + READ_ENTRIES, bucket.count)
@@ -243,45 +274,46 @@ class TimerDelivery:
     def _deliver(self, until_ms: int) -> bool:
         """Deliver a batch of what is due by then; False if nothing is.
 
-        Raises `NotInMemory` when it has come to one that has to come from the disk.
+        Raises `NotInMemory` when it has come to one that has to come from the disk, `OSError` at one that cannot be
+        read. Whatever is raised: what was opened before is delivered, and all others are delivered later.
         """
+        batch = _Batch()
+        try:
+            try:
+                self._take(batch, until_ms)
+            finally:
+                if batch.taken > len(batch.lacking):
+                    self._to_deliver.went_on()
+                self._append(batch.deliveries)
+        finally:
+            for time in (*(each.time for each in batch.deliveries), *batch.lacking):
+                self._times.add(*time)
+        if batch.unread:
+            raise NotInMemory(batch.unread)
+        return batch.taken > 0
+
+    def _take(self, batch: _Batch, until_ms: int) -> None:
+        """Open what is due by then, as much as goes by one write. Where that fails nothing is taken from there on."""
         wait = self._to_deliver.is_in_vain
-        deliveries: list[_Delivery] = []
-        lacking: list[DueTime] = []
-        unread: Unread = []
-        size = taken = 0
-        while taken < DELIVERED_MESSAGES and size < DELIVERED_BYTES:
+        while not batch.is_full:
             time = self._times.first()
             if time is None or time.due_ms > until_ms:
                 break
-            self._times.pop()
-            taken += 1
             try:
                 delivery = self._open(time, wait=wait)
             except NotInMemory as lack:
-                unread += lack.unread
-                size += sum(map(_size_of, lack.unread))
-                lacking.append(time)
-                continue
-            if lacking:  # order is kept
-                lacking.append(time)
-            elif delivery is not None:
-                size += len(delivery.message.stored_body)
-                deliveries.append(delivery)
-        if taken > len(lacking):
-            self._to_deliver.went_on()
-        try:
-            if deliveries:
-                self._append(deliveries)
-        except StoreNotWritable:
-            lacking += [each.time for each in deliveries if not each.bucket.is_finished(each.time.number)]
-            raise
-        finally:
-            for time in lacking:
-                self._times.add(*time)
-        if unread:
-            raise NotInMemory(unread)
-        return taken > 0
+                batch.lacks(time, lack.unread)
+            except OSError:
+                if batch.lacking:  # those come first; then it is met again
+                    break
+                raise
+            else:
+                if batch.lacking:  # order is kept
+                    batch.lacking.append(time)
+                elif delivery is not None:
+                    batch.add(delivery)
+            self._times.pop()
+            batch.taken += 1
 
     def _open(self, time: DueTime, *, wait: bool) -> _Delivery | None:
         """Return the message of a due time; None, and a line in the log if it is broken, where there is none to go."""
@@ -298,13 +330,21 @@ class TimerDelivery:
             return None
 
     def _append(self, deliveries: list[_Delivery]) -> None:
+        """Store messages; none of those that are is left in the list. Raises `StoreNotWritable`."""
+        if not deliveries:
+            return
         errors = self._put_message.put_each([delivery.message for delivery in deliveries])
-        for delivery, error in zip(deliveries, errors, strict=True):
-            if isinstance(error, MessageRefused):
-                logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
-            elif error is not None:
-                raise error
-            self.filed.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
+        done = 0
+        try:
+            for delivery, error in zip(deliveries, errors, strict=True):
+                if isinstance(error, MessageRefused):
+                    logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
+                elif error is not None:
+                    raise error
+                self.filed.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
+                done += 1
+        finally:
+            del deliveries[:done]
 
 
 def _size_of(unread: memoryview | FilePiece) -> int:

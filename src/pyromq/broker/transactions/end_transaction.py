@@ -107,7 +107,7 @@ class Transacting:
     def _check_repeated(self, header: EndTransaction, record: StoredMessage) -> None:
         """Raise `BrokerError` unless it was decided like this: the first decision counts."""
         if self._decided.get(_key(record)) != header.decision:
-            raise BrokerError(f"the half message at {header.log_offset} is decided already, or was given up")
+            raise BrokerError(f"the half message at {header.log_offset} is decided already, was given up, or is lost")
 
     def _commit(self, half: Half, record: StoredMessage) -> None:
         topic, queue_id = real_queue(record)

@@ -20,12 +20,13 @@ from pyromq.broker.transactions.half_messages import Half, HalfMessages, half_co
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
-from pyromq.message import Property, StoredMessage
+from pyromq.message import Property
 from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.record import encode
 from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import CheckTransaction
+from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
@@ -33,6 +34,7 @@ logger = logger_of(__name__)
 SLICE = 50  # messages looked at before others get their turn: about 3 ms
 LONGEST_WAIT = 1.0  # seconds, for what comes from the disk: the alarm rings when it is there
 LONGEST_MS = 72 * 3_600_000  # undecided for longer: given up (fileReservedTime, when upstream's log has lost it)
+_GONE = "no record begins there any more"
 
 
 class TransactionChecks:
@@ -61,8 +63,12 @@ class TransactionChecks:
         self._next_round = clock.monotonic() + config.transaction_check_interval_ms / 1000
         self._asked = count()
 
+    @readable()
     def step(self) -> float:
-        """Look at some messages of the round; return in how many seconds there is more to do."""
+        """Look at some messages of the round; return in how many seconds there is more to do.
+
+        Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; then it goes on with that message.
+        """
         if self._fetching.is_under_way:
             return LONGEST_WAIT
         now = self._clock.monotonic()
@@ -82,8 +88,15 @@ class TransactionChecks:
     def _try(self, half: Half, act: Callable[[Half], None]) -> None:
         try:
             act(half)
-        except (MessageRefused, StoreCorrupt) as error:
+        except StoreCorrupt as error:
+            self._lose(half, str(error))
+        except MessageRefused as error:
             logger.warning("the half message at %d cannot be checked: %s", half.log_offset, error)
+
+    def _lose(self, half: Half, why: str) -> None:
+        """Settle a message that nobody can decide on any more, as a restart would: else the log is kept for it."""
+        self._half_messages.settle(half)
+        logger.error("the half message at log offset %d, of group %s, is lost: %s", half.log_offset, half.group, why)
 
     def _due_act(self, half: Half) -> Callable[[Half], None] | None:
         """Return what is to be done with a message now, None: nothing."""
@@ -104,7 +117,7 @@ class TransactionChecks:
     def _ask(self, producer: Exchange, half: Half) -> None:
         record = self._store.message_at(half.log_offset)
         if record is None:
-            self._half_messages.settle(half)  # not in the log any more: there is nothing to decide
+            self._lose(half, _GONE)
             return
         if not names_real_queue(record):
             raise MessageRefused("it has no topic and queue to go to")
@@ -123,11 +136,11 @@ class TransactionChecks:
     def _give_up(self, half: Half) -> None:
         """Put the message where an administrator finds it."""
         record = self._store.message_at(half.log_offset)
-        outcome: list[StoredMessage] = []
-        if record is not None:
-            topic = self._topics.for_group_retry(TRANSACTION_GIVE_UP_TOPIC, 1).name
-            outcome.append(half_copy(record, checks=half.checks, topic=topic))
-        self._half_messages.settle(half, *outcome)
+        if record is None:
+            self._lose(half, _GONE)
+            return
+        topic = self._topics.for_group_retry(TRANSACTION_GIVE_UP_TOPIC, 1).name
+        self._half_messages.settle(half, half_copy(record, checks=half.checks, topic=topic))
         logger.warning(
             "nobody of group %s decided on the half message born at %d: given up after %d checks, see topic %s",
             half.group,

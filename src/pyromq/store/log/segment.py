@@ -58,6 +58,9 @@ class Segment:
         descriptor = self._disk.open(self.path, write=write)
         try:
             return self._disk.map(descriptor, self.size, scattered=self.scattered, write=write)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
         finally:
             self._disk.close(descriptor)
 

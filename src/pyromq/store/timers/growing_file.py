@@ -41,14 +41,18 @@ class GrowingFile:
     def read(self, position: int, size: int, *, wait: bool = True) -> bytes:
         """Return so many bytes from `position` on. Raises `StoreCorrupt` where the file does not have them.
 
-        Raises `NotInMemory` instead of waiting for the disk if that is not wanted.
+        Raises `NotInMemory` instead of waiting for the disk if that is not wanted, and `OSError`, which names the file.
         """
         if position >= self._tail_at:
             start = position - self._tail_at
             content = bytes(self.tail[start : start + size])
         else:
             from_file = min(size, self._tail_at - position)
-            content = self._from_file(position, from_file, wait=wait)
+            try:
+                content = self._from_file(position, from_file, wait=wait)
+            except OSError as error:
+                error.filename = str(self.path)
+                raise
             if len(content) == from_file < size:
                 content += self.tail[: size - from_file]
         if len(content) != size:

@@ -6,6 +6,7 @@ keeps `size` somewhere safe: bytes behind it are of no account, and are written 
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
@@ -51,6 +52,10 @@ class GrowingFile:
             try:
                 content = self._from_file(position, from_file, wait=wait)
             except OSError as error:
+                if error.errno == errno.EIO:  # that part of the disk is gone, for good: others are not to wait for it
+                    raise StoreCorrupt(
+                        f"{self.path} cannot be read at byte {position}; restore it from a backup"
+                    ) from error
                 error.filename = str(self.path)
                 raise
             if len(content) == from_file < size:

@@ -351,6 +351,8 @@ class Exchange:
         if error is not None:
             reply = dispatcher.refused(error, call) if isinstance(error, MQError) else dispatcher.failure(error, call)
         elif (reply := future.result()) is ASK_AGAIN:
+            if self._budget is not None and self._budget.is_over:
+                return
             reply = dispatcher.dispatch(call)
             if isinstance(reply, Future | Later):
                 self._reply(call, reply)

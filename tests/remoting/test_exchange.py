@@ -10,7 +10,7 @@ from pyromq.errors import ConnectionLost, DeadlineExceeded, ProtocolError, Respo
 from pyromq.message import pack_address
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request, write_reply
-from pyromq.remoting.dispatch import ASK_AGAIN, AskAgain, Dispatcher, answers, answers_runs
+from pyromq.remoting.dispatch import Dispatcher, answers, answers_runs
 from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
 from pyromq.remoting.header import Filled, HeaderTemplate
@@ -233,77 +233,6 @@ def test_asking_wakes_the_writer_once_and_answering_at_once_does_not():
     assert pair.client.wakes == 2
     pair.carry()
     assert pair.server.wakes == 0
-
-
-# -- asked again
-
-
-class Unready(Offsets):
-    """Lacks something for the first so many times."""
-
-    def __init__(self, times):
-        super().__init__()
-        self.missing = [Future() for _ in range(times)]
-        self.came = []
-
-    @answers(MaxOffset)
-    def at_once(self, header, call):
-        self.asked.append(header.queue_id)
-        if len(self.came) < len(self.missing):
-            raise AskAgain(self.missing[len(self.came)])
-        return Reply(OffsetResponse(offset=header.queue_id))
-
-    def come(self):
-        self.came.append(True)
-        self.missing[len(self.came) - 1].set_result(ASK_AGAIN)
-
-
-def test_a_call_is_answered_from_the_start_each_time_something_it_lacked_has_come():
-    unready = Unready(2)
-    pair = Pair(unready)
-    pair.client.ask(maximum(5))
-    pair.carry()
-    for asked in (1, 2):
-        assert (unready.asked, pair.client.got) == ([5] * asked, [])
-        unready.come()
-        pair.server.run_soon()
-        pair.carry()
-    assert (unready.asked, pair.offsets) == ([5, 5, 5], [5])
-    assert pair.server.exchange.parked == 0
-
-
-def test_an_answer_that_comes_later_may_follow():
-    class Confirmed(Offsets):
-        ready = Future()
-
-        @answers(MinOffset)
-        def later(self, header, call):
-            if not self.ready.done():
-                raise AskAgain(self.ready)
-            return super().later(header, call)
-
-    confirmed = Confirmed()
-    pair = Pair(confirmed)
-    pair.client.ask(minimum(5))
-    pair.carry()
-    confirmed.ready.set_result(ASK_AGAIN)
-    pair.server.run_soon()
-    confirmed.waiting[0].set_result(Reply(OffsetResponse(offset=7)))
-    pair.server.run_soon()
-    pair.carry()
-    assert pair.offsets == [7]
-
-
-def test_a_one_way_request_of_a_peer_that_is_gone_is_done_all_the_same():
-    unready = Unready(1)
-    pair = Pair(unready)
-    pair.client.exchange.notify(maximum(5))
-    pair.carry()
-    unready.come()
-    pair.server.exchange.close("closed by peer")
-    pair.server.run_soon()
-    assert unready.asked == [5, 5]
-    assert pair.server.output() == b""
 
 
 # -- deadlines

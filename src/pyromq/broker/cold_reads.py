@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from pyromq.broker.waiting import Waiting
@@ -60,10 +61,12 @@ class ColdReads:
     def need_record(self, log_offset: int) -> None:
         """Have the call that is being answered asked again, once the record that begins there is in memory.
 
-        To be called before anything is changed: raises `AskAgain` unless the record is there now.
+        To be called before anything is changed: raises `AskAgain` unless the record is there now. A call whose record
+        is not there, however often it was loaded, is refused: to touch it might be the end of the process.
         """
         if unread := self._residency.unread_record(log_offset):
-            raise AskAgain(self.when_loaded(unread, lambda: ASK_AGAIN))
+            in_vain = self._residency.unreadable(log_offset)
+            raise AskAgain(partial(self.when_loaded, unread, lambda: ASK_AGAIN), in_vain)
 
     def fetch(self, unread: Unread, alarm: Alarm) -> Future[None]:
         """Load something, and let an alarm ring when it is there."""

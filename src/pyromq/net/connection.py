@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pyromq import speedups
@@ -149,7 +150,7 @@ class Connection(asyncio.Protocol):
             self._clock,
             address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # none: the peer is gone already
             wake=self._ask_flush,
-            run_soon=self._run_soon if self._shared is None else self._shared.run_soon,
+            run_soon=partial(run_soon, self._loop) if self._shared is None else self._shared.run_soon,
             initiator=self._initiator,
             serialization=self._config.serialization,
             hooks=self._config.hooks,
@@ -249,9 +250,6 @@ class Connection(asyncio.Protocol):
             self._flush_asked = True
             self._last_written = self._clock.monotonic()
             self._loop.call_soon(self.flush)
-
-    def _run_soon(self, *call: object) -> None:
-        run_soon(self._loop, *call)
 
 
 def _another_server(address: str, data: bytes) -> AnotherServer | None:

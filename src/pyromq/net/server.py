@@ -107,7 +107,8 @@ class Server:
     async def close(self, drain_seconds: float = 2.0) -> None:
         """Stop accepting, give parked answers `drain_seconds` to come, close every connection.
 
-        Who does not read loses what was written to it.
+        Who does not read loses what was written to it. From then on no request is answered, also none that was to be
+        asked again.
         """
         self.stop_accepting()
         await all_accepted()
@@ -119,6 +120,8 @@ class Server:
         if self._connections:
             self.cut()
             await _poll(lambda: not self._connections, WRITE_SECONDS)
+        if self._shared is not None:
+            self._shared.budget.is_over = True
         if self._listener is not None:
             await self._listener.wait_closed()
 

@@ -47,6 +47,7 @@ class Budget:
         self.limits = limits
         self.refusals = refusals
         self.in_flight = 0  # requests taken and not answered
+        self.is_over = False  # whether the server has stopped: what its answers are about may be closed
 
     def most_in_flight(self) -> int:
         """Return how many requests one connection may have in flight now."""

@@ -50,13 +50,14 @@ class Call(msgspec.Struct):
     language: str = "JAVA"
     version: int = 0
     header: Header | None = msgspec.field(name="extFields", default=None)
-    # The next six are never on the wire: whoever decodes overwrites them.
+    # The next seven are never on the wire: whoever decodes overwrites them.
     body: bytes = msgspec.field(name="#body", default=b"")
     serialization: int = msgspec.field(name="#serialization", default=JSON)
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
     fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: as they came, where asked for
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: what hooks saw of it
     peer: Any = msgspec.field(name="#peer", default=None)  # the Exchange it came by
+    rounds: int = msgspec.field(name="#rounds", default=0)  # how often it was to be asked again
 
 
 class Response(msgspec.Struct):
@@ -189,6 +190,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
                 if not call.flag & RESPONSE:
                     call.body = body
                     call.serialization = JSON
+                    call.rounds = 0
                     return call
     return _decode_tolerantly(serialization, header, body)
 

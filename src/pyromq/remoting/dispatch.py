@@ -17,6 +17,9 @@ from pyromq.remoting.later import Later
 from pyromq.remoting.refusals import FAILED, UNREADABLE, UNSUPPORTED, Refusals
 
 ASK_AGAIN = Reply()  # what an answer that comes later is, where the call is to be answered from the start then
+MOST_AGAIN = (
+    4  # times that a call is asked again: a record's head and the rest, and both once more if they went meanwhile
+)
 MOST_REMARK = 1000  # characters of an error's text in an answer: it quotes names of whatever length
 
 Answer = Callable[[Any, Call], "Answered | Future[Answered] | Later"]
@@ -25,13 +28,15 @@ A = TypeVar("A", bound=Callable[..., Any])
 
 
 class AskAgain(Exception):
-    """Raised by who judges or answers a call and lacks what is on its way: `ready` resolves to `ASK_AGAIN`.
+    """Raised by who judges or answers a call and lacks something: `fetch` begins to fetch it, and its future resolves
+    to `ASK_AGAIN`. Where it was fetched `MOST_AGAIN` times and still is lacking, the call is refused with `in_vain`.
 
     Nothing may have been changed by then that must not be changed twice.
     """
 
-    def __init__(self, ready: Future[Answered]) -> None:
-        self.ready = ready
+    def __init__(self, fetch: Callable[[], Future[Answered]], in_vain: MQError) -> None:
+        self.fetch = fetch
+        self.in_vain = in_vain
 
 
 def answers(*requests: type[Header]) -> Callable[[A], A]:
@@ -125,8 +130,8 @@ class Dispatcher:
             if self._guard is not None and (error := self._guard.judge([call])[0]) is not None:
                 return self.refused(error, call)  # not raised, which would tie error and frame to each other
             return answer(call.header, call)
-        except AskAgain as wait:
-            return wait.ready
+        except AskAgain as lack:
+            return self._again(lack, call)
         except ProtocolError as error:
             text = "request %d of %s cannot be read: %s"
             self.refusals.note(UNREADABLE, call.peer.address, text, call.code, call.peer.address, error)
@@ -148,6 +153,14 @@ class Dispatcher:
         self.refusals.note(FAILED, address, text, requests, call.code, address, level=logging.ERROR, error=error)
         remark = bounded(f"{type(error).__name__}: {error}", MOST_REMARK)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def _again(self, lack: AskAgain, call: Call) -> Answered | Future[Answered]:
+        if call.rounds < MOST_AGAIN:
+            call.rounds += 1
+            return lack.fetch()
+        text, address = "request %d from %s failed: %s", call.peer.address
+        self.refusals.note(FAILED, address, text, call.code, address, lack.in_vain, level=logging.ERROR)
+        return refusal(lack.in_vain)
 
     def dispatch_run(self, calls: list[Call]) -> list[Answered | Future[Answered] | Later] | None:
         """Answer calls at once, in order, where all ask the same and that has a run answer; None: they are no run."""

@@ -69,10 +69,10 @@ class Exchange:
     """The state of one connection.
 
     `wake` is called when there is output that no `receive` is about to deliver; `run_soon(function, *arguments)` runs
-    a function on the owner's thread, for answers that other threads complete. `initiator` is true at the side that
-    opened the connection, which mostly receives answers. `hooks` see every call, ours and the peer's; `signer` signs
-    ours. `budget` is that of the server's connections; without one the peer is trusted. Then nothing is ever `behind`;
-    with one, what is not answered within a slice, or while the peer reads too little, waits for `go_on`.
+    a function on the owner's thread, for answers that other threads complete, after the end too: it holds no owner.
+    `initiator`: it is this side that opened the connection, and mostly receives answers. `hooks` see every call, ours
+    and the peer's; `signer` signs ours. `budget` is that of the server's connections; without one the peer is trusted:
+    nothing is `behind` then; else what is not answered in a slice, or while the peer reads little, is until `go_on`.
     """
 
     # There may be tens of thousands: no dict of so many names, and no list before something is in it.
@@ -106,8 +106,7 @@ class Exchange:
         self._failure: ConnectionLost | None = None  # what calls on a closed connection fail with, if not the usual
         self.last_heard = clock.monotonic()
         self.on_close: tuple[Callable[[Exchange], None], ...] = ()
-        self._dispatcher = dispatcher
-        self._clock = clock
+        self._dispatcher, self._clock = dispatcher, clock
         self._wake, self._run_soon = wake, run_soon
         self._decode = decode_response if initiator else decode_request
         if dispatcher.keeps_fields:
@@ -327,8 +326,7 @@ class Exchange:
         self._failure, self._error = failure, None
         self._frames = self._calls = self._finished = _NONE
         # What refers to the owner, and back to us: without it both are gone as soon as nobody knows them.
-        self.splitter, self.writer = FrameSplitter(), None
-        self._wake = self._run_soon = _nobody
+        self.splitter, self.writer, self._wake = FrameSplitter(), None, _nobody
         waiting = list(self._waiting.values())
         self._waiting.clear()
         for call in waiting:
@@ -353,6 +351,8 @@ class Exchange:
         if error is not None:
             reply = dispatcher.refused(error, call) if isinstance(error, MQError) else dispatcher.failure(error, call)
         elif (reply := future.result()) is ASK_AGAIN:
+            if self._budget is not None and self._budget.is_over:
+                return
             reply = dispatcher.dispatch(call)
             if isinstance(reply, Future | Later):
                 self._reply(call, reply)

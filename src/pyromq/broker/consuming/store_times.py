@@ -88,7 +88,8 @@ class StoreTimes:
                 unknown[queue_id] = place
             else:
                 self._known[place] = found[queue_id] = stored_ms
-        self._left -= yield from look_at(self._store, unknown, found, most_cold=self._left)
+        read = yield from look_at(self._store, unknown, found, most_cold=self._left)
+        self._left -= read  # not at once: others may have read meanwhile
         for queue_id, place in unknown.items():
             if queue_id in found:
                 self._known[place] = found[queue_id]

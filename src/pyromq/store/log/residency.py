@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyromq.clock import Clock
+from pyromq.errors import BrokerError
 from pyromq.record import FIXED_SIZE
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
@@ -72,6 +73,13 @@ class Residency:
             return head
         record = self._log.record_at(log_offset)
         return [] if record is None else self.unread([(log_offset, len(record))])
+
+    def unreadable(self, log_offset: int) -> BrokerError:
+        """Return the error that tells of a record that does not come from the disk, however often it is loaded."""
+        return BrokerError(
+            f"the record at log offset {log_offset} cannot be read from the disk ({self._log.place_of(log_offset)}):"
+            " look for errors of the disk in the kernel's log (dmesg), and restore the file from a copy"
+        )
 
     def approach(self, log_offset: int) -> Looking[None]:
         """Have all of the record that begins there in memory."""

@@ -1,0 +1,31 @@
+"""When messages were stored: how many records are read from the disk for that."""
+
+import pytest
+
+from pyromq.broker.consuming import store_times
+from pyromq.broker.consuming.store_times import StoreTimes
+from pyromq.store.log import residency
+from pyromq.store.looking import looked
+
+
+@pytest.fixture
+async def cold(broker, orders, monkeypatch):
+    """A store with a message in each of four queues, none of which counts as being in memory."""
+    for queue_id in range(4):
+        await orders.send("orders", queue_id=queue_id)
+    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(type(broker.store.disk), "is_loaded", lambda *_: False)
+    return broker.store
+
+
+def test_what_two_read_at_once_counts_for_both(cold, monkeypatch):
+    monkeypatch.setattr(store_times, "MOST_COLD", 3)
+    times = StoreTimes(cold)
+    founds = [{}, {}, {}]
+    first, second = (times.look("orders", {number: 0}, founds[number]) for number in range(2))
+    next(first)
+    for _ in second:
+        next(first, None)
+    looked(first)
+    looked(times.look("orders", {2: 0, 3: 0}, founds[2]))
+    assert [len(found) for found in founds] == [1, 1, 1]

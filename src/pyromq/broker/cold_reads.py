@@ -20,7 +20,8 @@ from pyromq.remoting.dispatch import ASK_AGAIN, AskAgain
 from pyromq.store.looking import FilePiece, Looking, Unread
 from pyromq.store.message_store import MessageStore
 
-THREADS = 4  # reads of the disk at a time
+THREADS = 4  # reads of the disk at a time, for requests
+STEP_THREADS = 2  # and for what the broker does by itself: what is due does not queue behind requests
 MOST_ROUNDS = 4  # of loading in a row: an entry, a record's head, the rest; what goes meanwhile is waited for
 LOADED_AT_ONCE = 256  # records of one long answer: so that others' turn comes in between
 
@@ -40,6 +41,7 @@ class ColdReads:
         self._disk = store.disk
         self._residency = store.residency
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-reads")
+        self._step_threads = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="cold-steps")
 
     def when_loaded(self, unread: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Future[Answered]:
         """Resolve to what `reply` returns, in a thread, once all of this is in memory."""
@@ -69,14 +71,15 @@ class ColdReads:
             raise AskAgain(partial(self.when_loaded, unread, lambda: ASK_AGAIN), in_vain)
 
     def fetch(self, unread: Unread, alarm: Alarm) -> Future[None]:
-        """Load something, and let an alarm ring when it is there."""
-        loading = self._threads.submit(self._disk.load, unread)
+        """Load something for a step, and let its alarm ring when that is there."""
+        loading = self._step_threads.submit(self._disk.load, unread)
         loading.add_done_callback(lambda _: self.run_soon(lambda: alarm.ring_within(0)))
         return loading
 
     def close(self) -> None:
         """End the threads; what they were at is answered before."""
         self._threads.shutdown()
+        self._step_threads.shutdown()
 
     def _load(self, unread: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Answered:
         self._disk.load(unread)

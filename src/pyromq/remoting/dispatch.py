@@ -17,9 +17,7 @@ from pyromq.remoting.later import Later
 from pyromq.remoting.refusals import FAILED, UNREADABLE, UNSUPPORTED, Refusals
 
 ASK_AGAIN = Reply()  # what an answer that comes later is, where the call is to be answered from the start then
-MOST_AGAIN = (
-    4  # times that a call is asked again: a record's head and the rest, and both once more if they went meanwhile
-)
+MOST_AGAIN = 4  # times that a call is asked again: a record's head and the rest, and both once more if they went
 MOST_REMARK = 1000  # characters of an error's text in an answer: it quotes names of whatever length
 
 Answer = Callable[[Any, Call], "Answered | Future[Answered] | Later"]

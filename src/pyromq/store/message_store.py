@@ -35,6 +35,7 @@ from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
 from pyromq.store.queue.time_search import TimeSearch
 from pyromq.store.recovery import Recovery
 from pyromq.store.retention import Retention
+from pyromq.store.worker import worker
 
 logger = logger_of(__name__)
 
@@ -87,6 +88,7 @@ class MessageStore:
         self.reading = Reading(self._log, self._queues, config, proof=self._proof, residency=self.residency, disk=disk)
         self.read = self.reading.read
         self.batch_appends = BatchAppends(self._log, self._queues, clock)
+        self._loading = worker(disk, "load-log-end")
         self._clock = clock
         self._open = False
         # Bound once: used for every message.
@@ -127,6 +129,8 @@ class MessageStore:
             way_out = "make room on its disk" if full else "see to its permissions, or choose another folder"
             raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {way_out}") from error
         self._flusher.start(flushed_to)
+        if recent := self.residency.recent():  # after a start of the machine it is on the disk only
+            self._loading.submit(self.disk.load, recent)
         self._open = True
 
     def close(self) -> None:
@@ -142,6 +146,7 @@ class MessageStore:
             self._directory.mark_unflushed()
             raise StoreNotWritable(f"cannot flush the store in {self._directory.root}: {error}") from error
         finally:
+            self._loading.shutdown()
             self._log.close()
             self._queues.release()
             self._directory.unlock()

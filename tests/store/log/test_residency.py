@@ -1,14 +1,17 @@
 """What of the log is in memory, and for how long that is believed."""
 
 import os
+from itertools import pairwise
 
 import pytest
 
 from pyromq.message import StoredMessage
-from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.config import StoreConfig
+from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.log import residency as residency_module
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import Residency
+from pyromq.store.message_store import MessageStore
 from pyromq.testing.clock import FakeClock
 
 MEGABYTE = 1 << 20
@@ -85,3 +88,35 @@ def test_a_block_with_a_page_missing_is_not_believed(log, residency, forget):
 @pytest.mark.parametrize("place", [(0, 65 * MEGABYTE), (-10 * MEGABYTE, -9 * MEGABYTE), (5000, -7)])
 def test_a_long_stretch_or_a_damaged_one_is_not_sure(residency, place):
     assert not residency.covers(*place)
+
+
+class LoadingDisk(LocalDisk):
+    """Notes what is loaded."""
+
+    def __init__(self):
+        self.loaded = []
+
+    def load(self, unread):
+        self.loaded += unread
+        super().load(unread)
+
+
+def test_an_opened_log_has_its_end_loaded(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(residency_module, "RECENT_BYTES", 6_000)
+    config = StoreConfig(tmp_path, segment_bytes=4096)
+    for disk in (LoadingDisk(), LoadingDisk()):
+        store = MessageStore(config, clock, store_address=bytes(8), disk=disk)
+        store.open()
+        for _ in range(12):
+            store.append(StoredMessage("orders", bytes(800)))
+        end = store.max_log_offset
+        store.close()
+    again = LoadingDisk()
+    store = MessageStore(config, clock, store_address=bytes(8), disk=again)
+    store.open()
+    store.close()
+    pieces = [(int(path.name) + position, size) for path, position, size in again.loaded]
+    assert pieces[0][0] == end - 6_000
+    assert sum(size for _, size in pieces) == 6_000
+    assert all(start + size == after for (start, size), (after, _) in pairwise(pieces))
+    assert len(pieces) in (2, 3)

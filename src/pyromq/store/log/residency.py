@@ -13,7 +13,7 @@ from pyromq.errors import BrokerError
 from pyromq.record import FIXED_SIZE
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.looking import Looking, Unread
+from pyromq.store.looking import FilePiece, Looking, Unread
 
 RECENT_BYTES = 64 << 20  # of the log's end: still in memory, since they were written a moment ago
 _BLOCK_BYTES = 1 << 20
@@ -30,6 +30,15 @@ class Residency:
         self._disk = disk
         self._monotonic = clock.monotonic
         self._trusted_until: dict[int, float] = {}  # by number of the block in the log
+
+    def recent(self) -> Unread:
+        """Return the end of the log as parts of its files. Who opens it loads that: all else takes it to be there."""
+        end = self._log.end
+        start = max(end - RECENT_BYTES, self._log.min_offset)
+        return [
+            FilePiece(each.path, max(start - each.base, 0), min(end - each.base, each.size) - max(start - each.base, 0))
+            for each in (self._log.files.between(start, end) if start < end else ())
+        ]
 
     def is_recent(self, log_offset: int) -> bool:
         """Whether all from a log offset on was written a moment ago, and so is in memory."""

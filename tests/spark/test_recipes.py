@@ -140,7 +140,7 @@ def test_protobuf_bodies(kitchen):
         payment.field.add(name=name, number=number, type="TYPE_INT64", label="LABEL_OPTIONAL")
     described = descriptor_pb2.FileDescriptorSet(file=[file])
     (kitchen.folder / "payment.desc").write_bytes(described.SerializeToString())
-    kitchen.send("payments", bytes([8, 7, 16, 99]), bytes([8, 8, 16, 1]))  # field 1 is 7, field 2 is 99, and so on
+    kitchen.send("card-payments", bytes([8, 7, 16, 99]), bytes([8, 8, 16, 1]))  # field 1 is 7, field 2 is 99, and so on
     kitchen.cook("Protobuf bodies")
     assert sorted(map(tuple, kitchen.names["payments"].collect())) == [(7, 99), (8, 1)]
 

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.broker.headers import pull_header
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
@@ -26,7 +27,7 @@ from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import decode_response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter, frame_words
-from pyromq.remoting.headers import MaxOffset, PullMessage, RouteOfTopic
+from pyromq.remoting.headers import MaxOffset, RouteOfTopic
 from pyromq.testing import Cluster
 
 FRAMES = Path(__file__).parent / "golden" / "frames"
@@ -271,17 +272,7 @@ async def kept(cluster):
     channel = await connect(cluster.broker.address, Dispatcher(), SystemClock())
     bodies = set()
     for queue_id in range(4):
-        pull = PullMessage(
-            consumer_group="c",
-            topic="kept",
-            queue_id=queue_id,
-            queue_offset=0,
-            max_count=32,
-            sys_flag=4,
-            commit_offset=0,
-            suspend_ms=0,
-            subscription_version=0,
-        )
+        pull = pull_header(topic="kept", queue_id=queue_id)
         bodies |= {message.body for message in decode_all((await channel.call(pull, timeout=30)).body)}
     await channel.close()
     return bodies

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.broker.headers import pull_header
 from tests.broker.transactions.transactions import ROUND, Checked, Transactions
 
 from pyromq.broker.broker import Broker
@@ -17,7 +18,6 @@ from pyromq.remoting.headers import (
     ConsumerIdsChanged,
     CreateTopic,
     Heartbeat,
-    PullMessage,
     SendMessageResponse,
 )
 from pyromq.store.config import StoreConfig
@@ -61,16 +61,12 @@ class Caller:
 
     def pull(self, topic="orders", queue_id=0, *, offset=0, suspend_ms=0, sql=None):
         """Ask for messages; return the future of the response."""
-        pull = PullMessage(
-            consumer_group="c",
+        pull = pull_header(
             topic=topic,
             queue_id=queue_id,
             queue_offset=offset,
-            max_count=32,
             sys_flag=6 if suspend_ms else 4,
-            commit_offset=0,
             suspend_ms=suspend_ms,
-            subscription_version=0,
             subscription=sql,
             expression_type=None if sql is None else "SQL92",
         )

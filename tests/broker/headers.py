@@ -1,6 +1,6 @@
-"""Headers of sends as plain clients fill them; a test names what it is about."""
+"""Headers of sends and pulls as plain clients fill them; a test names what it is about."""
 
-from pyromq.remoting.headers import SendBatchMessage, SendMessageV2
+from pyromq.remoting.headers import PullMessage, SendBatchMessage, SendMessageV2
 
 PLAIN = {
     "producer_group": "p",
@@ -12,6 +12,17 @@ PLAIN = {
     "born_ms": 1,
     "flag": 0,
 }
+PULL = {
+    "consumer_group": "c",
+    "topic": "orders",
+    "queue_id": 0,
+    "queue_offset": 0,
+    "max_count": 32,
+    "sys_flag": 4,
+    "commit_offset": 0,
+    "suspend_ms": 0,
+    "subscription_version": 0,
+}
 
 
 def send_header(properties="", **fields):
@@ -20,3 +31,7 @@ def send_header(properties="", **fields):
 
 def batch_header(**fields):
     return SendBatchMessage(**(PLAIN | fields), batch=True)
+
+
+def pull_header(**fields):
+    return PullMessage(**(PULL | fields))

@@ -3,11 +3,12 @@
 import socket
 
 import pytest
+from tests.broker.headers import pull_header
 
 from pyromq.broker.broker import Broker
 from pyromq.errors import StoreLocked, StoreNotWritable, UsageError
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.headers import MaxOffset, OffsetResponse, PullMessage, RegisterBroker, UpdateConsumerOffset
+from pyromq.remoting.headers import MaxOffset, OffsetResponse, RegisterBroker, UpdateConsumerOffset
 
 
 async def test_messages_topics_groups_and_offsets_outlast_a_restart(config, clock, caller_to):
@@ -60,18 +61,7 @@ async def test_a_parked_pull_is_answered_when_the_broker_stops(config, clock, ca
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders")
-        pull = PullMessage(
-            consumer_group="g",
-            topic="orders",
-            queue_id=0,
-            queue_offset=0,
-            max_count=1,
-            sys_flag=2 | 4,
-            commit_offset=0,
-            suspend_ms=15_000,
-            subscription="*",
-            subscription_version=0,
-        )
+        pull = pull_header(consumer_group="g", max_count=1, sys_flag=2 | 4, suspend_ms=15_000, subscription="*")
         parked = caller.channel.call_soon(pull, timeout=30)
         await caller.ask(MaxOffset(topic="orders", queue_id=0))
         assert not parked.done()

@@ -1,7 +1,7 @@
 """The VIP channel: a port two below the broker's that answers as the broker's own does."""
 
 import pytest
-from tests.broker.headers import send_header
+from tests.broker.headers import pull_header, send_header
 from tests.certificates import Authority
 from tests.processes import free_port
 
@@ -15,20 +15,9 @@ from pyromq.net.tls.config import TlsConfig
 from pyromq.net.tls.server import ServerTlsConfig, TlsMode
 from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import PullMessage
 from pyromq.remoting.signer import AccessKeySigner
 
-PULL = PullMessage(
-    consumer_group="c",
-    topic="orders",
-    queue_id=0,
-    queue_offset=0,
-    max_count=32,
-    sys_flag=4,
-    commit_offset=0,
-    suspend_ms=0,
-    subscription_version=0,
-)
+PULL = pull_header()
 ACCOUNTS = "accounts:\n- accessKey: writers\n  secretKey: secret-of-writers\n  defaultTopicPerm: PUB|SUB\n"
 
 

@@ -41,10 +41,10 @@ class JavaState:
         return Reply(body=encode_body(KeyValues(table={"brokerVersionDesc": "V4_9_8"})))
 
 
-@pytest.fixture
-async def java_broker():
-    """A registered broker that knows none of our own requests; yields the name server's address."""
-    server = Server(Dispatcher(JavaState()), FakeClock(), host="127.0.0.1", port=0)
+@asynccontextmanager
+async def stand_in(answerer):
+    """A registered broker that answers what is given, and nothing else; yields the name server's address."""
+    server = Server(Dispatcher(answerer), FakeClock(), host="127.0.0.1", port=0)
     await server.start()
     async with Cluster(brokers=0) as cluster:
         channel = await connect(cluster.namesrv, Dispatcher(), cluster.clock)
@@ -54,6 +54,13 @@ async def java_broker():
         yield cluster.namesrv
         await channel.close()
     await server.close()
+
+
+@pytest.fixture
+async def java_broker():
+    """A registered broker that knows none of our own requests; yields the name server's address."""
+    async with stand_in(JavaState()) as namesrv:
+        yield namesrv
 
 
 class ThreadedCluster:

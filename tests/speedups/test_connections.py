@@ -8,29 +8,18 @@ import socket
 import struct
 
 import pytest
-from tests.broker.headers import send_header
+from tests.broker.headers import pull_header, send_header
 from tests.net.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.remoting.command import decode_response, encode_request
 from pyromq.remoting.frame import MAX_FRAME_BYTES, FrameSplitter, frame_words
-from pyromq.remoting.headers import CreateTopic, MaxOffset, PullMessage
+from pyromq.remoting.headers import CreateTopic, MaxOffset
 from pyromq.testing import Cluster
 
 RESET = struct.pack("ii", 1, 0)
 SEND = send_header("TAGS\x01a", topic="t")
-PULL = PullMessage(
-    consumer_group="g",
-    topic="t",
-    queue_id=0,
-    queue_offset=0,
-    max_count=32,
-    sys_flag=4,
-    commit_offset=0,
-    suspend_ms=0,
-    subscription_version=0,
-    subscription="*",
-)
+PULL = pull_header(consumer_group="g", topic="t", subscription="*")
 
 
 class Peer:

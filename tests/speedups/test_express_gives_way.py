@@ -7,7 +7,8 @@ import contextlib
 import socket
 
 import pytest
-from tests.broker.headers import send_header
+from tests.broker.headers import pull_header, send_header
+from tests.waiting import until
 
 from pyromq import speedups
 from pyromq.clock import SystemClock
@@ -18,7 +19,6 @@ from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.server import Server
 from pyromq.remoting.command import encode_request
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import PullMessage
 from pyromq.testing import Cluster
 
 pytestmark = pytest.mark.skipif(not speedups.is_active, reason="the compiled parts are not active")
@@ -85,26 +85,15 @@ async def test_hooks_see_every_send(cluster):
 async def test_many_bursts_that_python_answers_leave_others_their_turn(cluster):
     """Pulls that find nothing wait, which is Python's: 20 connections with 200 each must not hold up a send."""
     address, bursts, size = ("127.0.0.1", cluster.broker.port), 20, 200
-    pull = PullMessage(
-        consumer_group="workers",
-        topic="orders",
-        queue_id=0,
-        queue_offset=1,
-        max_count=32,
-        sys_flag=6,
-        commit_offset=0,
-        suspend_ms=60_000,
-        subscription_version=0,
-        subscription="*",
-        expression_type="TAG",
+    pull = pull_header(
+        consumer_group="workers", queue_offset=1, sys_flag=6, suspend_ms=60_000, subscription="*", expression_type="TAG"
     )
     await (await cluster.producer()).send(Message("other", b"first"))
     waiting = cluster.broker._state.long_polls
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(socket.create_connection(address)) for _ in range(bursts + 1)]
         *greedy, honest = opened
-        while len(cluster.broker._server.exchanges) < len(opened):
-            await asyncio.sleep(0.001)
+        await until(lambda: len(cluster.broker._server.exchanges) >= len(opened))
         for connection in greedy:
             connection.sendall(encode_request(pull, b"", opaque=1, flag=0) * size)
         honest.sendall(encode_request(send_header("", topic="other", queue_id=0), b"x", opaque=1, flag=0))

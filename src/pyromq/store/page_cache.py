@@ -51,8 +51,7 @@ def load(unread: Sequence[memoryview | FilePiece]) -> None:
         if isinstance(piece, FilePiece):
             with contextlib.suppress(OSError):  # who reads it next is told
                 _read_through(piece)
-    views = [each for each in unread if isinstance(each, memoryview)]
-    for start, size in stretches(views) if views else ():
+    for start, size in stretches([each for each in unread if isinstance(each, memoryview)]):
         if _advise(start, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() == errno.EINVAL:
             _compare(start, start, size)  # which touches all of it
 

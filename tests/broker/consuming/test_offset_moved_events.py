@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
+from tests.broker.headers import pull_header
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.message import decode_properties
-from pyromq.remoting.headers import PullMessage
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 
@@ -62,17 +62,7 @@ def test_what_cannot_be_stored_is_a_line_in_the_log(tmp_path, clock, caplog):
     store = MessageStore(StoreConfig(tmp_path), clock, store_address=bytes(8))
     store.close()
     put_message = PutMessage(store, Statistics("c", clock), BrokerConfig(tmp_path))
-    header = PullMessage(
-        consumer_group="g",
-        topic="orders",
-        queue_id=0,
-        queue_offset=99,
-        max_count=32,
-        sys_flag=4,
-        commit_offset=0,
-        suspend_ms=0,
-        subscription_version=0,
-    )
+    header = pull_header(consumer_group="g", queue_offset=99)
 
     OffsetMovedEvents(put_message, "broker-a", clock).tell(header, 3)
 

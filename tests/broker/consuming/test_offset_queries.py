@@ -1,5 +1,7 @@
 """Stored offsets and bounds of queues, as consumers ask for them."""
 
+from tests.broker.headers import pull_header
+
 from pyromq.broker.broker import Broker
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.headers import (
@@ -9,7 +11,6 @@ from pyromq.remoting.headers import (
     MaxOffset,
     MinOffset,
     OffsetResponse,
-    PullMessage,
     QueryConsumerOffset,
     SearchOffset,
     UnlockQueues,
@@ -60,18 +61,7 @@ async def test_without_an_offset_a_queue_that_lost_its_begin_has_none(config, cl
 
 
 async def test_a_pull_may_carry_the_offset(caller):
-    pull = PullMessage(
-        consumer_group="g",
-        topic="orders",
-        queue_id=0,
-        queue_offset=0,
-        max_count=1,
-        sys_flag=1 | 4,
-        commit_offset=12,
-        suspend_ms=0,
-        subscription="*",
-        subscription_version=0,
-    )
+    pull = pull_header(consumer_group="g", max_count=1, sys_flag=1 | 4, commit_offset=12, subscription="*")
     await caller.send("orders")
     await caller.ask(pull)
     assert await offset(caller, stored()) == 12

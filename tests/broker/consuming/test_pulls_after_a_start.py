@@ -3,13 +3,14 @@
 from random import Random
 
 import pytest
+from tests.broker.headers import pull_header
 
 from pyromq import speedups
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
 from pyromq.remoting.codes import PullFlag
-from pyromq.remoting.headers import PullMessage, PullMessageResponse
+from pyromq.remoting.headers import PullMessageResponse
 from pyromq.store.queue.consume_queue import ENTRY_BYTES
 from pyromq.store.queue.reading import Reading
 
@@ -18,16 +19,10 @@ QUEUE = "consumequeue/orders/0/" + "0" * 20
 
 
 def bulk(offset, tags="*"):
-    return PullMessage(
-        consumer_group="c",
-        topic="orders",
-        queue_id=0,
+    return pull_header(
         queue_offset=offset,
         max_count=2 * COUNT,
         sys_flag=int(PullFlag.SUBSCRIPTION),
-        commit_offset=0,
-        suspend_ms=0,
-        subscription_version=0,
         subscription=tags,
         max_bytes=1 << 20,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.broker.headers import pull_header
 
 from pyromq import speedups
 from pyromq.net.connection import Connection
 from pyromq.record import decode_all
 from pyromq.remoting.codes import PullFlag
-from pyromq.remoting.headers import PullMessage
 
 pytestmark = pytest.mark.skipif(not speedups.is_active, reason="the compiled parts are not active")
 
@@ -16,18 +16,7 @@ BODY = bytes(10_000)
 
 
 async def pulled(caller, offset):
-    header = PullMessage(
-        consumer_group="g",
-        topic="orders",
-        queue_id=0,
-        queue_offset=offset,
-        max_count=32,
-        sys_flag=PullFlag.SUBSCRIPTION,
-        commit_offset=0,
-        suspend_ms=0,
-        subscription_version=0,
-        subscription="*",
-    )
+    header = pull_header(consumer_group="g", queue_offset=offset, sys_flag=PullFlag.SUBSCRIPTION, subscription="*")
     return [message.queue_offset for message in decode_all((await caller.ask(header)).body)]
 
 

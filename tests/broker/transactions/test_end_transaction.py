@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.folders import killed
-from tests.broker.headers import batch_header, send_header
+from tests.broker.headers import batch_header, pull_header, send_header
 from tests.broker.transactions.transactions import COMMIT, ROLLBACK, UNKNOWN, numbers_done, queue
 
 from pyromq.broker.broker import Broker
@@ -14,7 +14,6 @@ from pyromq.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GIVE_
 from pyromq.record import BatchMember, decode_all, encode_batch
 from pyromq.remoting.headers import (
     ListHalfMessages,
-    PullMessage,
     ResumeHalfMessage,
 )
 from pyromq.store.config import FlushMode
@@ -103,17 +102,7 @@ async def test_the_op_record_is_as_upstream_writes_it(broker, producer, clock):
 
 async def test_a_waiting_pull_is_answered_by_the_commit(producer):
     sent = await producer.send()
-    pull = PullMessage(
-        consumer_group="c",
-        topic="orders",
-        queue_id=1,
-        queue_offset=0,
-        max_count=32,
-        sys_flag=6,
-        commit_offset=0,
-        suspend_ms=15_000,
-        subscription_version=0,
-    )
+    pull = pull_header(queue_id=1, sys_flag=6, suspend_ms=15_000)
     waiting = producer.caller.channel.call_soon(pull, timeout=30)
     await producer.end(sent, COMMIT)
     assert [message.body for message in decode_all((await waiting).body)] == [b"hello"]

@@ -4,20 +4,18 @@ import asyncio
 from concurrent.futures import Future
 
 import pytest
+from tests.client.conftest import stand_in
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.cluster import cluster_client
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.net.channel import connect
-from pyromq.net.server import Server
-from pyromq.remoting.bodies import BrokerRegistration, ConsumerEntry, HeartbeatBody
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
 from pyromq.remoting.command import Reply
-from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.headers import Heartbeat, RegisterBroker
-from pyromq.remoting.json_quirks import decode_body, encode_body
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import Heartbeat
+from pyromq.remoting.json_quirks import decode_body
 from pyromq.testing import FakeClock
 from pyromq.testing.clock import settle
-from pyromq.testing.cluster import Cluster
 
 
 class SlowBroker:
@@ -46,17 +44,8 @@ def slow():
 async def namesrv(slow, monkeypatch):
     """A name server that knows the slow broker alone."""
     monkeypatch.setattr(cluster_client, "API_SECONDS", PATIENCE_SECONDS)
-    server = Server(Dispatcher(slow), FakeClock(), host="127.0.0.1", port=0)
-    await server.start()
-    async with Cluster(brokers=0) as cluster:
-        channel = await connect(cluster.namesrv, Dispatcher(), cluster.clock)
-        registration = RegisterBroker(
-            broker_name="slow", broker_address=f"127.0.0.1:{server.port}", cluster="c", broker_id=0
-        )
-        (await channel.call(registration, encode_body(BrokerRegistration()), timeout=PATIENCE_SECONDS)).check()
-        yield cluster.namesrv
-        await channel.close()
-    await server.close(drain_seconds=0)
+    async with stand_in(slow) as namesrv:
+        yield namesrv
 
 
 async def test_a_heartbeat_waits_until_the_one_before_it_is_answered_and_says_what_is_so_then(slow, namesrv):

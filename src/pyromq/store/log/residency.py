@@ -33,12 +33,13 @@ class Residency:
 
     def recent(self) -> Unread:
         """Return the end of the log as parts of its files. Who opens it loads that: all else takes it to be there."""
-        end = self._log.end
-        start = max(end - RECENT_BYTES, self._log.min_offset)
-        return [
-            FilePiece(each.path, max(start - each.base, 0), min(end - each.base, each.size) - max(start - each.base, 0))
-            for each in (self._log.files.between(start, end) if start < end else ())
-        ]
+        log = self._log
+        start = max(log.end - RECENT_BYTES, log.min_offset)
+        pieces: Unread = []
+        for each in log.files.between(start, log.end) if start < log.end else ():
+            first = max(start - each.base, 0)
+            pieces.append(FilePiece(each.path, first, min(log.end - each.base, each.size) - first))
+        return pieces
 
     def is_recent(self, log_offset: int) -> bool:
         """Whether all from a log offset on was written a moment ago, and so is in memory."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyromq.errors import SubscriptionParseFailed
-from pyromq.filter.tags import parse_tags, subscribed_tags
+from pyromq.errors import IllegalMessage, SubscriptionParseFailed
+from pyromq.filter.tags import check_tag, check_tag_words, parse_tags, subscribed_tags
 from pyromq.java_hash import tag_hash
 
 
@@ -58,3 +58,47 @@ def test_an_expression_that_looks_like_sql_is_hinted_at_once(expression, caplog)
 def test_tags_are_not_taken_for_sql(expression, caplog):
     subscribed_tags(expression)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("a ||", "has an empty tag beside `||`"),
+        ("|| a", "has an empty tag"),
+        ("a || || b", "has an empty tag"),
+        ("a || *", "has `*` beside other tags"),
+        ("a | b", "has a single `|` in 'a | b'"),
+        ("a|b || c", "has a single `|` in 'a|b'"),
+        ("a ||| b", "has a single `|` in '| b'"),
+        (" || ", "names no tag"),
+    ],
+)
+def test_an_expression_that_is_read_differently_than_written_is_refused(expression, text):
+    with pytest.raises(SubscriptionParseFailed) as caught:
+        subscribed_tags(expression)
+    assert text in str(caught.value)
+    assert repr(expression) in str(caught.value)
+
+
+@pytest.mark.parametrize("expression", ["", "*", " * ", "a", " a ||b ", "a-b", "a=b", "a.b", "ä"])
+def test_plain_expressions_are_taken(expression):
+    subscribed_tags(expression)
+    check_tag_words(expression)
+
+
+def test_a_star_means_everything_also_with_blanks_around_it():
+    assert subscribed_tags(" * ").accepts_tag("any")
+
+
+@pytest.mark.parametrize(
+    "expression", ["a b", "a, b", "a,b", "a;b || c", "a && b", "new*", "a\tb", "price>5", "x and y"]
+)
+def test_tags_that_were_meant_as_several_or_as_a_pattern_are_told(expression):
+    with pytest.raises(SubscriptionParseFailed, match="two tags are written `a"):
+        check_tag_words(expression)
+
+
+@pytest.mark.parametrize("tag", ["  ", "||", "a||b", "a|b", "|", " a", "a\n"])
+def test_a_tag_that_no_subscription_finds_is_refused(tag):
+    with pytest.raises(IllegalMessage, match="no subscription finds a tag with"):
+        check_tag(tag)

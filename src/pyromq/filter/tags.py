@@ -22,6 +22,9 @@ _UNIT = 8  # tags that take about as much memory as a pull that waits
 # What is in expressions of SQL92 and hardly in tags: operators and words between blanks, comparisons with literals.
 _SQL = re.compile(r"\s(=|<>|[<>]=?|AND|OR|NOT|IN|IS|BETWEEN|and|or)\s|[<>=]\s*['\d]|(?i:\bis\s+(not\s+)?null\b)")
 
+# What is in a tag when several tags, or a pattern, were meant.
+_UNLIKELY = re.compile(r"[\s,;&*]")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TagFilter:
@@ -46,9 +49,47 @@ EVERYTHING = TagFilter(ALL, frozenset(), frozenset(), None)
 
 
 def subscribed_tags(expression: str) -> TagFilter:
-    """Return the filter of an expression of a user of ours; warns, once for each, of one that was meant as SQL."""
+    """Return the filter of an expression of a user of ours; warns, once for each, of one that was meant as SQL.
+
+    Raises `SubscriptionParseFailed` for an expression that means something else than it seems to say. RocketMQ's own
+    parser, `parse_tags`, takes such expressions: it skips an empty tag, and `*` beside other tags is a tag.
+    """
+    parts = _parts(expression)
+    if parts == [ALL]:  # with blanks around it
+        return EVERYTHING
+    _check_parts(expression, parts)
     _hint_at_sql(expression)
     return parse_tags(expression)
+
+
+def check_tag_words(expression: str) -> None:
+    """Raise `SubscriptionParseFailed` for a tag with a blank, a comma or the like in it, or that looks like SQL.
+
+    Such a tag is legal. Far more often two tags were meant, or a pattern, and the subscription finds nothing.
+    """
+    for tag in _parts(expression):
+        if tag != ALL and (found := _UNLIKELY.search(tag) or _SQL.search(tag)):
+            raise SubscriptionParseFailed(
+                f"{expression!r:.80} has the tag {tag!r:.80}, with {found[0]!r} in it: two tags are written `a || b`,"
+                f" there are no wildcards; an SQL expression finds a tag of that very text, `TAGS = '{tag:.80}'`"
+            )
+
+
+def _check_parts(expression: str, parts: list[str]) -> None:
+    if not any(parts):  # everything, or nothing but separators, which `parse_tags` refuses
+        return
+    if "" in parts:
+        raise SubscriptionParseFailed(
+            f"{expression!r:.80} has an empty tag beside `||`; write `a || b`, or `*` for all"
+        )
+    if ALL in parts:
+        raise SubscriptionParseFailed(f"{expression!r:.80} has `*` beside other tags; write `*` alone for all messages")
+    if wrong := [tag for tag in parts if "|" in tag]:
+        raise SubscriptionParseFailed(f"{expression!r:.80} has a single `|` in {wrong[0]!r:.80}; write `a || b`")
+
+
+def _parts(expression: str) -> list[str]:
+    return [part.strip() for part in (expression or "").split("||")]
 
 
 @lru_cache(maxsize=1024)
@@ -65,8 +106,11 @@ def check_tag(tag: str) -> None:
     """Raise `IllegalMessage` for a message's tag that no subscription finds."""
     if not isinstance(tag, str):
         raise IllegalMessage(f"tags={tag!r:.80} is {type(tag).__name__}; a message has one tag, a text")
-    if "||" in tag:
-        raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with `||` in it; a message has one tag")
+    if "|" in tag:
+        bars = "||" if "||" in tag else "|"
+        raise IllegalMessage(
+            f"tags={tag!r:.80}: no subscription finds a tag with `{bars}` in it; a message has one tag"
+        )
     if tag != tag.strip():
         raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with blanks around it")
 

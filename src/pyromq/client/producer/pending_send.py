@@ -151,7 +151,7 @@ def check_message(message: Message, config: ProducerConfig) -> None:
     """
     check_body(message.body, config.max_message_bytes)
     tags = message.tags
-    if tags is not None and (type(tags) is not str or "||" in tags or tags.strip() != tags):
+    if tags is not None and (type(tags) is not str or "|" in tags or tags.strip() != tags):
         check_tag(tags)  # says why
     if message.keys or type(message.keys) is not tuple:
         _check_keys(message)

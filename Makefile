@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash kill crashes damage sanitize image wheels
+.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash kill crashes damage sanitize image wheels size
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -79,6 +79,9 @@ kill: $(BUILT)  ## a real server killed with SIGKILL N times (N=50) under load: 
 
 sanitize: $(BUILT)  ## the compiled parts, each access to memory checked, against plain Python: half an hour (N, LOADS, SEED)
 	@scripts/sanitize
+
+size:  ## files, lines, imports and lengths of functions by package
+	@python3 scripts/size.py
 
 wheels: $(BUILT)  ## dist/: the sources, and a wheel for each CPython on the PATH (or in PYTHONS='...'), built and tried
 	@$(VENV)/bin/python scripts/make_wheels.py $(PYTHONS)

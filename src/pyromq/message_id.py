@@ -104,6 +104,15 @@ def parse_offset_id(text: str) -> OffsetId:
         )
     if raw[-12:-10] != b"\0\0":  # no port has more than 16 bits
         raise UsageError(
-            f"message id {text!r} points at no broker; if it is the producer's unique id, give its topic too"
+            f"message id {text!r} points at no broker: it looks like a producer's unique id, not like an offset id"
         )
     return OffsetId(format_address(raw[:-8]), int.from_bytes(raw[-8:], "big"))
+
+
+def is_offset_id(text: str) -> bool:
+    """Return whether a text can be an offset id; few unique ids, those of process 0, can be one too."""
+    try:
+        parse_offset_id(text)
+    except UsageError:
+        return False
+    return True

@@ -46,3 +46,12 @@ def decode_handle(text: str) -> RecallHandle:
     except ValueError:  # no Base64, no UTF-8, too few words
         pass
     raise RecallRefused(f"recall handle is invalid: {text[:64]!r}; it comes with the result of a delayed send")
+
+
+def is_recall_handle(text: str) -> bool:
+    """Return whether a text is a recall handle."""
+    try:
+        decode_handle(text)
+    except RecallRefused:
+        return False
+    return True

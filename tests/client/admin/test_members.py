@@ -6,7 +6,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.clock import SystemClock
-from pyromq.errors import BrokerError, ConsumerNotOnline, UsageError
+from pyromq.errors import BrokerError, ConsumerNotOnline, QueryNotFound
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import ConsumerRunning, PulledQueue, Subscription
 
@@ -50,7 +50,7 @@ async def test_a_member_consumes_a_message_once_more_when_told(cluster, send, co
         by_unique_id = await admin.members.consume("workers", consumer.client_id, sent.message_id, topic="orders")
         by_offset_id = await admin.members.consume("workers", consumer.client_id, sent.offset_message_id)
         assert (by_unique_id.result, by_offset_id.result) == ("CR_SUCCESS", "CR_SUCCESS")
-        with pytest.raises(UsageError):
+        with pytest.raises(QueryNotFound):
             await admin.members.consume("workers", consumer.client_id, "no id")
 
 

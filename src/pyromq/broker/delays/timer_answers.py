@@ -198,6 +198,7 @@ class ListingTimers:
             RecallHandle(topic, self._broker_name, due_ms, key).encode() if key else None,
             properties.get(Property.KEYS),
             properties.get(Property.TAGS),
+            message.offset_message_id,
         )
 
 

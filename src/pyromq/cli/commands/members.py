@@ -141,11 +141,11 @@ def offsets(group: str, topic: str, client_id: str | None, namesrv: str, output:
 @click.argument("group", type=GROUP_NAME)
 @click.argument("client_id")
 @click.argument("message_id")
-@click.option("--topic", help="Topic of a unique id (an offset id needs none).")
+@click.option("--topic", help="Look for the message there only. [default: in all topics]")
 @namesrv_option
 @output_option
 def consume(group: str, client_id: str, message_id: str, topic: str | None, namesrv: str, output: str) -> int:
-    """Let a member of GROUP consume one message now. Offsets and retries are not touched.
+    """Let a member of GROUP consume one message now, named by any of its ids. Offsets and retries are not touched.
 
     The exit code is 1 when its listener fails.
     """

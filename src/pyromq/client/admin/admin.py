@@ -17,7 +17,7 @@ from pyromq.client.admin.kv import ClusterKv
 from pyromq.client.admin.members import Members
 from pyromq.client.admin.messages.delay_levels import DelayLevels
 from pyromq.client.admin.messages.message_life import LifeEvent, life_of
-from pyromq.client.admin.messages.message_search import find_at, find_by_key, find_by_offset_id, find_by_unique_id
+from pyromq.client.admin.messages.message_search import find_at, find_by_key, find_message
 from pyromq.client.admin.offsets import ClusterOffsets, QueueProgress
 from pyromq.client.admin.overviews import Overviews
 from pyromq.client.admin.servers import Servers
@@ -308,24 +308,21 @@ class AsyncAdmin(ClusterTool):
     # --- messages
 
     async def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """Return one message: by the broker's offset id, or with `topic` by either id. Raises `QueryNotFound`.
+        """Return one message by its unique id, its offset id or its recall handle. Raises `QueryNotFound`.
 
-        One whose body does not match its checksum is returned as well, with a warning: its `is_damaged` is true.
+        A unique id is looked up in `topic`; without it in all topics, which takes a request for each of them.
+        A damaged message is returned as well, with a warning: its `is_damaged` is true.
         """
         self._cluster.check_running()
-        if topic is not None:
-            found = await find_by_unique_id(self._cluster, topic, message_id, timeout=self._timeout)
-            if found is not None:
-                return found
-        return await find_by_offset_id(self._cluster, message_id, timeout=self._timeout)
+        return await find_message(self._cluster, message_id, topic, timeout=self._timeout)
 
     async def message_life(
         self, message_id: str, topic: str | None = None, *, trace_topic: str = TRACE_TOPIC
     ) -> list[LifeEvent]:
-        """Return what became of the message with a producer's id, in order of time.
+        """Return what became of the message with this unique id, offset id or recall handle, in order of time.
 
-        Told by clients that trace, and by what the brokers' logs hold; without `topic` only where a trace names it.
-        Raises `QueryNotFound` where nothing is known.
+        Told by clients that trace, and by what the brokers' logs hold; without `topic`, all topics are searched unless
+        a trace names it. Raises `QueryNotFound` where nothing is known.
         """
         self._cluster.check_running()
         return await life_of(

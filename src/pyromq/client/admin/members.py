@@ -7,7 +7,7 @@ from enum import Enum
 
 from pyromq.client.admin.brokers import ClusterBrokers
 from pyromq.client.admin.groups import ClusterGroups
-from pyromq.client.admin.messages.message_search import find_by_unique_id
+from pyromq.client.admin.messages.message_search import find_message
 from pyromq.client.admin.offsets import ClusterOffsets
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
@@ -122,12 +122,12 @@ class Members:
     async def consume(
         self, group: str, client_id: str, message_id: str, *, topic: str | None = None
     ) -> ConsumeDirectlyResult:
-        """Let a member's listener have one message now: by the broker's offset id, or with `topic` by either id.
+        """Let a member's listener have one message now, by any id that `AsyncAdmin.view` takes.
 
         Offsets and retries are not touched. Raises `BrokerError` when the member is not online.
         """
-        found = await find_by_unique_id(self._cluster, topic, message_id, timeout=self._timeout) if topic else None
-        offset_id = message_id if found is None else found.offset_message_id
+        found = await find_message(self._cluster, message_id, topic, timeout=self._timeout)
+        offset_id = found.offset_message_id
         order = ConsumeDirectly(consumer_group=group, client_id=client_id, message_id=offset_id)
         response = await self._cluster.ask(parse_offset_id(offset_id).address, order, timeout=RELAY_SECONDS)
         return decode_body(ConsumeDirectlyResult, response.check().body)

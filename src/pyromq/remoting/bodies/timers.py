@@ -33,6 +33,7 @@ class TimerEntry(Body):
     recall_handle: str | None = None
     keys: str | None = None
     tags: str | None = None
+    offset_message_id: str | None = None
 
 
 class TimerList(Body):

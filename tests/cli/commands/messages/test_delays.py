@@ -54,6 +54,18 @@ def test_the_time_may_be_a_date_or_ms(cli, served, topic, form):
     assert datetime.fromisoformat(message["due"]) == moment
 
 
+@pytest.mark.parametrize("name", ["message_id", "offset_message_id"])
+def test_an_id_cancels_as_the_handle_does(cli, served, topic, send_later, name):
+    send_later("other", "1h")
+    sent = send_later("later", "2h")
+    done = cli("delay", "cancel", sent[name])
+    assert (done.code, done.lines) == (0, [f"{sent['message_id']}  cancelled"]), done.err
+    again = cli("delay", "cancel", sent[name])
+    assert (again.code, again.out) == (1, "")
+    assert sent[name] in again.err
+    assert len(waiting(cli, topic)) == 1
+
+
 def test_a_delayed_message_says_how_to_cancel_it(cli, served, topic):
     done = cli("send", topic, "later", "--delay", "1h")
     assert done.lines[0].startswith("SEND_OK  ")
@@ -182,7 +194,11 @@ def test_one_that_cannot_be_cancelled_makes_the_exit_code_1_and_does_not_stop_th
     outcomes = [json.loads(line) for line in done.lines]
     assert done.code == 1
     assert [each["outcome"] for each in outcomes] == ["failed", "failed", "cancelled"]
-    assert "recall handle is invalid" in outcomes[0]["error"]
+    assert "no message with id 'nonsense'" in outcomes[0]["error"]
+    assert [line.split()[:2] for line in done.err.splitlines()] == [
+        ["error:", "nonsense"],
+        ["error:", done_before["recall_handle"]],
+    ]
     assert "or cancelled before" in outcomes[1]["error"]
     assert outcomes[2]["message_id"] == good["message_id"]
 

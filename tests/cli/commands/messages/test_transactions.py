@@ -89,6 +89,9 @@ def test_one_that_cannot_be_decided_makes_the_exit_code_1_and_does_not_stop_the_
 
     assert done.code == 1
     assert [json.loads(line)["outcome"] for line in done.lines] == ["failed", "rolled back"]
+    again = cli("transaction", "commit", message_id)
+    assert (again.code, again.out) == (1, "")
+    assert again.err.startswith(f"error: {message_id} is not committed: no undecided half message")
     assert listed(cli, group) == []
 
 

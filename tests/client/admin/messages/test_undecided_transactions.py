@@ -94,6 +94,7 @@ async def test_one_that_was_checked_after_it_was_found_can_still_be_decided(send
             before = await half_messages.find(sent.message_id)
             await cluster.clock.advance(1.1)
             after = await half_messages.find(sent.message_id)
+            assert await half_messages.find(before.offset_message_id) == after
             await half_messages.decide(before, Decision.COMMIT)
         assert before.checks == 0 < after.checks
         assert before.offset_message_id != after.offset_message_id

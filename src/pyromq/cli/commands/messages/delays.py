@@ -16,8 +16,9 @@ from pyromq.cli.render import as_json, local_time, one_line, output_option, show
 from pyromq.cli.times import read_moment
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage
 from pyromq.errors import MQError
+from pyromq.excerpt import escaped
 
-_FOR_PROGRAMS = ("recall_handle", "topic")  # the handle is too long for a table; all rows have one topic
+_FOR_PROGRAMS = ("offset_message_id", "recall_handle", "topic")  # ids too long for a table; all rows have one topic
 
 
 @click.group()
@@ -66,11 +67,11 @@ def count(topic: str | None, namesrv: str, output: str) -> None:
 
 
 @delay.command()
-@click.argument("handles", metavar="HANDLE...", nargs=-1, required=True)
+@click.argument("handles", metavar="HANDLE|ID...", nargs=-1, required=True)
 @namesrv_option
 @output_option
 def cancel(handles: tuple[str, ...], namesrv: str, output: str) -> int:
-    """Cancel messages by the handles that sending or `delay list -o json` told.
+    """Cancel messages by their ids, or by the handles that sending or `delay list -o json` told.
 
     JSON is one object a line. The exit code is 1 when one could not be cancelled.
     """
@@ -111,19 +112,19 @@ async def _cancel(namesrv: str, handles: Sequence[str], *, output: str) -> int:
             except MQError as error:
                 failed = True
                 outcome |= {"outcome": "failed", "error": one_line(error)}
-            click.echo(as_json(outcome) if output == "json" else _line(outcome))
+                click.echo(f"error: {escaped(handle)} is not cancelled: {outcome['error']}", err=True)
+            if output == "json":
+                click.echo(as_json(outcome))
+            elif outcome["error"] is None:
+                click.echo(escaped(f"{outcome['message_id']}  cancelled"))
     return 1 if failed else 0
-
-
-def _line(outcome: dict[str, Any]) -> str:
-    text = f"{outcome['message_id'] or outcome['recall_handle']}  {outcome['outcome']}"
-    return f"{text}: {outcome['error']}" if outcome["error"] else text
 
 
 def _record(message: DelayedMessage) -> dict[str, Any]:
     return {
         "due": local_time(message.due_ms),
         "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
         "sent": local_time(message.sent_ms),
         "topic": message.topic,
         "broker": message.broker_name,

@@ -15,7 +15,7 @@ from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.render import as_json, local_time, output_option, show_record, show_rows
+from pyromq.cli.render import as_json, local_time, one_line, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
 from pyromq.client.admin.messages.dead_letters import (
     AsyncDeadLetters,
@@ -26,6 +26,7 @@ from pyromq.client.admin.messages.dead_letters import (
     RedriveOrder,
 )
 from pyromq.errors import GroupNotFound
+from pyromq.excerpt import escaped
 from pyromq.names import retry_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,7 +190,13 @@ async def _redrive(
     ):
         async for outcome in outcomes:
             fates[outcome.fate] += 1
-            click.echo(as_json(_outcome(outcome)) if output == "json" else _line(outcome))
+            if outcome.error is not None:
+                message_id = outcome.letter.message.message_id
+                click.echo(f"error: {escaped(message_id)} is not sent: {one_line(outcome.error)}", err=True)
+            if output == "json":
+                click.echo(as_json(_outcome(outcome)))
+            elif outcome.error is None:
+                click.echo(escaped(_line(outcome)))
             sys.stdout.flush()  # who interrupts a redrive knows how far it came
     return fates
 
@@ -214,4 +221,4 @@ def _line(outcome: Redriven) -> str:
         text += f" to {outcome.destination}"
     if outcome.queue is not None:
         text += f" at {outcome.queue.broker_name} queue {outcome.queue.queue_id} offset {outcome.queue_offset}"
-    return f"{text}: {outcome.error}" if outcome.error else text
+    return text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -12,8 +14,12 @@ from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.render import local_time, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
+from pyromq.client.admin.messages.message_search import PARKED_IN
+from pyromq.errors import QueryNotFound
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TRACE_TOPIC
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
@@ -21,25 +27,42 @@ def message() -> None:
     """Find messages by id or key, and what became of them."""
 
 
+def message_id_argument(command: F) -> F:
+    """Add `[TOPIC] MESSAGE_ID` and `--topic`; the command gets `message_id` and `topic`, None to look in all topics."""
+
+    @wraps(command)
+    def with_id(words: tuple[str, ...], topic: str | None, **arguments: Any) -> Any:
+        if len(words) > 2 or (len(words) == 2 and topic is not None):
+            raise click.UsageError("give one message id, and one topic at most")
+        *first, message_id = words
+        if first:
+            topic = TOPIC_NAME.convert(first[0], None, click.get_current_context())
+        return command(message_id=message_id, topic=topic, **arguments)
+
+    argument = click.argument("words", metavar="[TOPIC] MESSAGE_ID", nargs=-1, required=True)
+    option = click.option("--topic", type=TOPIC_NAME, help="Look there only. [default: in all topics]")
+    return cast(F, argument(option(with_id)))
+
+
 @message.command()
-@click.argument("message_id")
-@click.option("--topic", help="Topic of a unique id (an offset id needs none).")
+@message_id_argument
 @namesrv_option
 @output_option
 def show(message_id: str, topic: str | None, namesrv: str, output: str) -> int:
-    """Show one message: by the broker's offset id, or by the producer's unique id with --topic.
+    """Show one message, by its unique id, its offset id or its recall handle.
 
     The exit code is 1 when its body is damaged.
     """
     with Admin(namesrv, connections=connections()) as admin:
         found = admin.view(message_id, topic=topic)
+    if found.topic in PARKED_IN:
+        click.echo(f"{found.topic} is internal: consumers get another copy, when its time or decision comes", err=True)
     show_record(_record(found), output)
     return 1 if found.is_damaged else 0
 
 
 @message.command()
-@click.argument("message_id")
-@click.option("--topic", help="Topic of a unique id (an offset id needs none).")
+@message_id_argument
 @namesrv_option
 @output_option
 def tracks(message_id: str, topic: str | None, namesrv: str, output: str) -> None:
@@ -52,30 +75,36 @@ def tracks(message_id: str, topic: str | None, namesrv: str, output: str) -> Non
 
 @message.command()
 @click.argument("topic", type=TOPIC_NAME)
-@click.option("--key", required=True, help="One of the message's keys.")
+@click.option("--key", help="One of the messages' keys.")
+@click.option("--id", "message_id", metavar="ID", help="Their unique id: retries may have stored several.")
 @click.option("--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many.")
 @click.option("--begin", type=read_time, metavar="TIME", help="Stored from this time on.")
 @click.option("--end", type=read_time, metavar="TIME", help="Stored up to this time.")
 @namesrv_option
 @output_option
-def find(topic: str, key: str, count: int, begin: int | None, end: int | None, namesrv: str, output: str) -> int:
-    """Find messages of TOPIC by key. Those whose body is damaged are marked.
+def find(topic: str, key: str | None, message_id: str | None, namesrv: str, output: str, **choice: Any) -> int:
+    """Find messages of TOPIC by key or id. Those whose body is damaged are marked.
 
     The exit code is 1 when there is none, as with `message show`; JSON is an empty array then.
     """
+    if (key is None) == (message_id is None):
+        raise click.UsageError("give one of --key and --id")
+    begin_ms, end_ms, count = choice["begin"] or 0, choice["end"], choice["count"]
     with Admin(namesrv, connections=connections()) as admin:
-        found = admin.query_by_key(topic, key, count, begin_ms=begin or 0, end_ms=end)
+        found = admin.query_by_key(topic, key or message_id or "", count, begin_ms=begin_ms, end_ms=end_ms)
+        if message_id is not None and not found:
+            found = _by_other_id(admin, topic, message_id)
+    what = f"key {key!r}" if key is not None else f"id {message_id!r}"
     rows = [_record(each) for each in found]
     if output == "table":
         names = ("message_id", "store_time", "broker", "queue", "queue_offset", "tags", "keys", "damaged")
         rows = [{name: row[name] for name in names} for row in rows]
-    show_rows(rows, output, empty=f"no message of {topic} has key {key!r}")
+    show_rows(rows, output, empty=f"no message of {topic} has {what}")
     return 0 if found else 1
 
 
 @message.command()
-@click.argument("message_id")
-@click.option("--topic", help="Topic of the message; not needed where its producer traces.")
+@message_id_argument
 @click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Where clients tell what they do.")
 @namesrv_option
 @output_option
@@ -115,6 +144,15 @@ def at(topic: str, broker: str, queue_id: int, offset: int, namesrv: str, output
         found = admin.view_at(MessageQueue(topic, broker, queue_id), offset)
     show_record(_record(found), output)
     return 1 if found.is_damaged else 0
+
+
+def _by_other_id(admin: Admin, topic: str, message_id: str) -> list[StoredMessage]:
+    """Return the message of this offset id or recall handle, if it is in the topic."""
+    try:
+        found = admin.view(message_id, topic)
+    except QueryNotFound:
+        return []
+    return [found] if found.topic == topic else []
 
 
 def _record(message: StoredMessage) -> dict[str, Any]:

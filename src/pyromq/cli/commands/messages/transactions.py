@@ -13,12 +13,13 @@ import click
 
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.render import as_json, local_time, output_option, show_record, show_rows
+from pyromq.cli.render import as_json, local_time, one_line, output_option, show_record, show_rows
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
 from pyromq.client.config import ProducerConfig
 from pyromq.client.decision import Decision
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
 from pyromq.errors import MQError, QueryNotFound
+from pyromq.excerpt import escaped
 
 OPERATOR = "pyromq-transaction"  # the group in whose name brokers are asked
 PATIENCE_SECONDS = 5.0
@@ -164,14 +165,13 @@ async def _decide(namesrv: str, message_ids: Sequence[str], decision: Decision, 
                 await half_messages.decide(await half_messages.find(message_id), decision)
             except MQError as error:
                 failed = True
-                outcome |= {"outcome": "failed", "error": str(error)}
-            click.echo(as_json(outcome) if output == "json" else _line(outcome))
+                outcome |= {"outcome": "failed", "error": one_line(error)}
+                click.echo(f"error: {escaped(message_id)} is not {_DONE[decision]}: {outcome['error']}", err=True)
+            if output == "json":
+                click.echo(as_json(outcome))
+            elif outcome["error"] is None:
+                click.echo(escaped(f"{message_id}  {outcome['outcome']}"))
     return 1 if failed else 0
-
-
-def _line(outcome: dict[str, Any]) -> str:
-    text = f"{outcome['message_id']}  {outcome['outcome']}"
-    return f"{text}: {outcome['error']}" if outcome["error"] else text
 
 
 def _row(half: HalfMessage) -> dict[str, Any]:

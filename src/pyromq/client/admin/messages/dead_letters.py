@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import count
 
 from pyromq.client.admin.cluster_tool import ClusterTool
-from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies
+from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies, one_id
 from pyromq.client.arguments import checked
 from pyromq.client.consumer.damage import DAMAGED
 from pyromq.client.consumer.pulling import PullRequest, pull
@@ -92,7 +92,7 @@ class DeadLetterFilter:
     def accepts(self, letter: DeadLetter) -> bool:
         message = letter.message
         return (
-            (not self.ids or not self.ids.isdisjoint((message.message_id, message.offset_message_id)))
+            (not self.ids or message.message_id in self.ids or self._has_offset_id(message))
             and self.topic in (None, letter.original_topic)
             and self.tag in (None, message.tags)
             and (self.key is None or self.key in message.keys)
@@ -100,6 +100,9 @@ class DeadLetterFilter:
             and self.since_ms <= message.store_ms
             and (self.until_ms is None or message.store_ms <= self.until_ms)
         )
+
+    def _has_offset_id(self, message: StoredMessage) -> bool:
+        return any(message.offset_message_id == each.upper() for each in self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ class AsyncDeadLetters(ClusterTool):
         Raises `QueryNotFound`.
         """
         topic = dead_letter_topic(group)
+        message_id = one_id(message_id)
         copies = await self._copies(topic, message_id)
         if copies:
             return DeadLetter(group, max(copies, key=lambda message: message.store_ms))

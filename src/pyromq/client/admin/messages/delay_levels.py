@@ -150,4 +150,5 @@ def _delayed(message: StoredMessage, queue: _Queue) -> DelayedMessage:
         None,
         message.tags,
         message.keys,
+        message.offset_message_id,
     )

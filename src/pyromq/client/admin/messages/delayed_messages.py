@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.producer.recall import recall
-from pyromq.errors import CodeNotSupported
+from pyromq.errors import CodeNotSupported, RecallRefused
 from pyromq.remoting.bodies import TimerCounts, TimerEntry, TimerList, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.headers import CountTimers, ListTimers
+from pyromq.remoting.recall_handle import is_recall_handle
 
 PAGE = 500
+MOST_COMPARED = 100_000  # messages: 200 requests, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class DelayedMessage:
     """A message that waits for `due_ms`; `sent_ms` is when its broker got it (ms), `size` the bytes of its body.
 
     `message_id` is the producer's unique id, `recall_handle` cancels it; both are None for messages without an id.
+    `offset_message_id` is None where the broker does not tell it.
     """
 
     topic: str
@@ -38,6 +42,7 @@ class DelayedMessage:
     recall_handle: str | None
     tags: str | None
     keys: list[str]
+    offset_message_id: str | None = None
 
 
 @checked
@@ -55,53 +60,100 @@ class AsyncDelayedMessages(ClusterTool):
 
     async def counts(self) -> dict[str, int]:
         """Return how many messages wait, by topic, in order of topic; topics without any are not in it."""
-        total: Counter[str] = Counter()
-        for name, address in (await self._cluster.masters()).items():
-            response = await self._ask(name, address, CountTimers())
-            for topic, each in decode_body(TimerCounts, response.body).counts.items():
-                total[topic] += each.count
-        return {topic: total[topic] for topic in sorted(total) if total[topic]}
+        return await count_waiting(self._cluster, timeout=self._timeout)
 
-    async def waiting(self, topic: str, *, begin_ms: int = 0) -> AsyncGenerator[DelayedMessage, None]:
+    def waiting(self, topic: str, *, begin_ms: int = 0) -> AsyncGenerator[DelayedMessage, None]:
         """Yield what waits in a topic and is due at `begin_ms` (ms since 1970) or later, in order of delivery.
 
         What is sent, delivered or cancelled meanwhile may be in it or not.
         """
-        async with AsyncExitStack() as stack:
-            sources = [
-                await stack.enter_async_context(aclosing(self._waiting_at(name, address, topic, begin_ms)))
-                for name, address in (await self._cluster.masters()).items()
-            ]
-            heads = [(await anext(source, None), source) for source in sources]
-            while ahead := [(first.due_ms, number) for number, (first, _) in enumerate(heads) if first is not None]:
-                first, source = heads[min(ahead)[1]]
-                assert first is not None
-                yield first
-                heads[min(ahead)[1]] = (await anext(source, None), source)
+        return list_waiting(self._cluster, topic, begin_ms=begin_ms, timeout=self._timeout)
 
     async def cancel(self, recall_handle: str) -> str:
-        """Cancel a message and return its unique id, as `AsyncProducer.cancel` does."""
-        return await recall(self._cluster, recall_handle, timeout=self._timeout)
+        """Cancel a message and return its unique id, as `AsyncProducer.cancel` does.
 
-    async def _waiting_at(
-        self, name: str, address: str, topic: str, begin_ms: int
-    ) -> AsyncGenerator[DelayedMessage, None]:
-        place: int | None = begin_ms
-        after = -1
-        while place is not None:
-            question = ListTimers(topic=topic, count=PAGE, begin_ms=place, after=after)
-            page = decode_body(TimerList, (await self._ask(name, address, question)).body)
-            for entry in page.timers:
-                yield _delayed(name, entry)
-            place, after = page.next_ms, page.next_after
+        The message's unique id or offset id is accepted as well; up to 100,000 messages that wait are searched for it.
+        """
+        if is_recall_handle(recall_handle):
+            return await recall(self._cluster, recall_handle, timeout=self._timeout)
+        found = await find_waiting(self._cluster, recall_handle.strip(), timeout=self._timeout)
+        if found is None or found.recall_handle is None:
+            raise RecallRefused(
+                f"no message with id {recall_handle!r:.80} waits for its time: it was delivered or cancelled,"
+                " waits in a delay level, or is unknown"
+            )
+        return await recall(self._cluster, found.recall_handle, timeout=self._timeout)
 
-    async def _ask(self, name: str, address: str, question: CountTimers | ListTimers) -> Response:
-        response = await self._cluster.ask(address, question, timeout=self._timeout)
-        try:
-            return response.check()
-        except CodeNotSupported as error:
-            what = "list" if isinstance(question, ListTimers) else "count"
-            raise CodeNotSupported(f"broker {name} at {address} does not {what} messages that wait") from error
+
+async def count_waiting(cluster: ClusterClient, *, timeout: float) -> dict[str, int]:
+    """Return how many messages wait for their time, by topic, in order of topic."""
+    total: Counter[str] = Counter()
+    for name, address in (await cluster.masters()).items():
+        response = await _ask(cluster, name, address, CountTimers(), timeout)
+        for topic, each in decode_body(TimerCounts, response.body).counts.items():
+            total[topic] += each.count
+    return {topic: total[topic] for topic in sorted(total) if total[topic]}
+
+
+async def list_waiting(
+    cluster: ClusterClient, topic: str, *, begin_ms: int = 0, timeout: float
+) -> AsyncGenerator[DelayedMessage, None]:
+    """Yield the messages of a topic that wait and are due at `begin_ms` or later, in order of delivery."""
+    async with AsyncExitStack() as stack:
+        sources = [
+            await stack.enter_async_context(aclosing(_waiting_at(cluster, broker, topic, begin_ms, timeout)))
+            for broker in (await cluster.masters()).items()
+        ]
+        heads = [(await anext(source, None), source) for source in sources]
+        while ahead := [(first.due_ms, number) for number, (first, _) in enumerate(heads) if first is not None]:
+            first, source = heads[min(ahead)[1]]
+            assert first is not None
+            yield first
+            heads[min(ahead)[1]] = (await anext(source, None), source)
+
+
+async def find_waiting(
+    cluster: ClusterClient, message_id: str, topic: str | None = None, *, due_ms: int = 0, timeout: float
+) -> DelayedMessage | None:
+    """Return the message with this unique id or offset id if it waits for its time; None if none is found.
+
+    Up to 100,000 messages that wait are compared, those of `topic` or of all topics. With `due_ms`, only those that
+    are due then.
+    """
+    compared = 0
+    for each in await count_waiting(cluster, timeout=timeout) if topic is None else [topic]:
+        async with aclosing(list_waiting(cluster, each, begin_ms=due_ms, timeout=timeout)) as waiting:
+            async for message in waiting:
+                if message_id == message.message_id or message_id.upper() == message.offset_message_id:
+                    return message
+                compared += 1
+                if compared == MOST_COMPARED or (due_ms and message.due_ms > due_ms):
+                    return None
+    return None
+
+
+async def _waiting_at(
+    cluster: ClusterClient, broker: tuple[str, str], topic: str, begin_ms: int, timeout: float
+) -> AsyncGenerator[DelayedMessage, None]:
+    place: int | None = begin_ms
+    after = -1
+    while place is not None:
+        question = ListTimers(topic=topic, count=PAGE, begin_ms=place, after=after)
+        page = decode_body(TimerList, (await _ask(cluster, *broker, question, timeout)).body)
+        for entry in page.timers:
+            yield _delayed(broker[0], entry)
+        place, after = page.next_ms, page.next_after
+
+
+async def _ask(
+    cluster: ClusterClient, name: str, address: str, question: CountTimers | ListTimers, timeout: float
+) -> Response:
+    response = await cluster.ask(address, question, timeout=timeout)
+    try:
+        return response.check()
+    except CodeNotSupported as error:
+        what = "list" if isinstance(question, ListTimers) else "count"
+        raise CodeNotSupported(f"broker {name} at {address} does not {what} messages that wait") from error
 
 
 def _delayed(broker_name: str, entry: TimerEntry) -> DelayedMessage:
@@ -116,4 +168,5 @@ def _delayed(broker_name: str, entry: TimerEntry) -> DelayedMessage:
         entry.recall_handle,
         entry.tags,
         (entry.keys or "").split(),
+        entry.offset_message_id,
     )

@@ -9,13 +9,19 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyromq.client.admin.messages.message_search import find_by_key, find_copies
+from pyromq.client.admin.messages.message_search import (
+    PARKED_IN,
+    find_by_key,
+    find_copies,
+    find_message,
+    one_id,
+)
 from pyromq.client.admin.offsets import ClusterOffsets, QueueProgress
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.tracing.trace_records import Consumed, Decided, Delivered, Sent, TraceRecord, read_records
 from pyromq.errors import BrokerError, MQError, QueryNotFound, TopicNotFound
 from pyromq.message import Property, StoredMessage
-from pyromq.names import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, dead_letter_topic, retry_topic
+from pyromq.names import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, dead_letter_topic, retry_topic
 from pyromq.plural import counted
 from pyromq.remoting.bodies import decode_body
 from pyromq.remoting.headers import TopicConsumers
@@ -47,28 +53,45 @@ async def life_of(
     trace_topic: str,
     timeout: float,
 ) -> list[LifeEvent]:
-    """Return what is known of the message with a producer's id, in order of time, what has no time at the end.
+    """Return what is known of a message, by any of its ids: in order of time, what has no time at the end.
 
-    Without `topic` it is the one that a trace tells. Raises `QueryNotFound` where neither a trace nor a log knows it.
+    Without `topic` it is the one that a trace tells, else that of the message itself. Raises `QueryNotFound` where
+    neither a trace nor a log knows it.
     """
-    records = await _traces(cluster, trace_topic, message_id, timeout)
+    records = await _traces(cluster, trace_topic, one_id(message_id), timeout)
     topic = topic or next((each.topic for each in records if isinstance(each, Sent | Decided)), None)
+    found = None if records else await _found(cluster, message_id, topic, timeout)
+    message_id = one_id(message_id) if found is None else found.message_id
+    if found is not None:
+        records = await _traces(cluster, trace_topic, message_id, timeout)
+        topic = topic or found.properties.get(Property.REAL_TOPIC, found.original_topic)
     events = list(_told(records))
     if topic is not None:
         copies = await find_copies(cluster, topic, message_id, timeout=timeout)
         events += [_stored(each) for each in copies]
-        for internal in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
-            parked = await find_copies(cluster, internal, message_id, timeout=timeout, at_brokers_of=topic)
-            events += [_waiting(each) for each in parked]
+        parked = {} if found is None or found.topic not in PARKED_IN else {found.offset_message_id: found}
+        for internal in PARKED_IN:
+            for each in await find_copies(cluster, internal, message_id, timeout=timeout, at_brokers_of=topic):
+                parked[each.offset_message_id] = each
+        events += [_waiting(each) for each in parked.values()]
         done = [
             _of_group(cluster, offsets, name, copies, message_id, timeout) for name in await _groups(cluster, topic)
         ]
-        for each in await asyncio.gather(*done):
-            events += each
+        for of_group in await asyncio.gather(*done):
+            events += of_group
     if not events:
-        where = f"topic {topic}" if topic is not None else f"{trace_topic}; name its topic to look there, too"
-        raise QueryNotFound(f"nothing is known of message {message_id!r} in {where}")
+        raise QueryNotFound(f"nothing is known of message {message_id!r} in topic {topic}, nor in {trace_topic}")
     return sorted(events, key=lambda event: (event.time_ms is None, event.time_ms or 0))
+
+
+async def _found(cluster: ClusterClient, message_id: str, topic: str | None, timeout: float) -> StoredMessage | None:
+    """Return the message. With a topic, None if it is not there: a half message may be."""
+    try:
+        return await find_message(cluster, message_id, topic, timeout=timeout)
+    except QueryNotFound:
+        if topic is None:
+            raise
+        return None
 
 
 async def _traces(cluster: ClusterClient, trace_topic: str, message_id: str, timeout: float) -> list[TraceRecord]:

@@ -5,42 +5,97 @@ One whose body is damaged is found as well, for rescue: a warning tells of it, a
 
 from __future__ import annotations
 
+from pyromq.client.admin.messages.delayed_messages import find_waiting
+from pyromq.client.admin.side_by_side import each_of
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.pulling import PullRequest, pull
-from pyromq.errors import BrokerError, QueryNotFound, Unavailable
+from pyromq.errors import AccessDenied, BrokerError, CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.message_id import parse_offset_id
-from pyromq.names import TOOLS_GROUP
+from pyromq.message_id import is_offset_id, parse_offset_id
+from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TOOLS_GROUP
 from pyromq.record import decode, decode_all
-from pyromq.remoting.headers import QueryMessage, ViewMessage
+from pyromq.remoting.bodies import ClusterTable, TopicList, decode_body
+from pyromq.remoting.headers import Cluster, QueryMessage, TopicNames, ViewMessage
+from pyromq.remoting.recall_handle import decode_handle, is_recall_handle
 
 logger = logger_of(__name__)
 
 MAX_PER_BROKER = 64  # what a broker gives at most. Source: MessageStoreConfig.maxMsgsNumBatch
 FOR_EVER_MS = (1 << 63) - 1
+PARKED_IN = (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC)  # topics of messages that consumers cannot see yet
+
+
+async def find_message(
+    cluster: ClusterClient, message_id: str, topic: str | None = None, *, timeout: float
+) -> StoredMessage:
+    """Return the message with this unique id, offset id or recall handle.
+
+    A unique id is looked up in `topic`, or without it in all topics of all brokers. Of several copies the first stored
+    is returned. A message that waits for its time or its decision is returned as it is stored in its internal topic.
+    Raises `QueryNotFound`, `Unavailable`, and `UsageError` for the joined ids of a batch.
+    """
+    unique_id = one_id(message_id)
+    if topic is not None and (copies := await find_copies(cluster, topic, unique_id, timeout=timeout)):
+        return _first(copies)
+    not_there: MQError = QueryNotFound(
+        f"no message of {f'topic {topic}' if topic else 'any topic'} has id {unique_id!r}"
+    )
+    if is_offset_id(unique_id):
+        try:
+            return await find_by_offset_id(cluster, unique_id, timeout=timeout)
+        except (QueryNotFound, Unavailable) as error:
+            not_there = error
+    if topic is None and (copies := await _find_in_all_topics(cluster, unique_id, timeout=timeout)):
+        return _first(copies)
+    if (parked := await _find_waiting(cluster, message_id, topic, timeout=timeout)) is not None:
+        return parked
+    raise not_there
+
+
+def one_id(text: str) -> str:
+    """Return a message id without blanks around it; of a recall handle, the unique id that it names."""
+    text = text.strip()
+    if not text:
+        raise UsageError("the message id is empty; give a unique id, an offset id or a recall handle")
+    if "," in text:
+        raise UsageError(f"message id {text!r:.80} joins the ids of a batch; give one of them")
+    return decode_handle(text).unique_key if is_recall_handle(text) else text
+
+
+async def _find_waiting(
+    cluster: ClusterClient, message_id: str, topic: str | None, *, timeout: float
+) -> StoredMessage | None:
+    """Return a message that waits for its time, which is in no index; None if there is none."""
+    due_ms = 0
+    if is_recall_handle(message_id):
+        topic, _, due_ms, message_id = decode_handle(message_id)
+    try:
+        found = await find_waiting(cluster, message_id.strip(), topic, due_ms=due_ms, timeout=timeout)
+    except (CodeNotSupported, AccessDenied):  # a broker of RocketMQ itself; an account that may not list
+        return None
+    if found is None or found.offset_message_id is None:
+        return None
+    message = await find_by_offset_id(cluster, found.offset_message_id, timeout=timeout)
+    message.broker_name = found.broker_name
+    return message
+
+
+def _first(copies: list[StoredMessage]) -> StoredMessage:
+    return min(copies, key=lambda message: (message.topic in PARKED_IN, message.store_ms))
 
 
 async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage:
     """Return the message a broker's id points at. Raises `QueryNotFound`, `UsageError`, `Unavailable`."""
     place = parse_offset_id(message_id)
-    hint = "if it is the producer's unique id, give its topic too"
     try:
         response = await cluster.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
         message = decode(response.check().body)
     except Unavailable as error:
-        raise Unavailable(f"message id {message_id} points at broker {place.address}: {error}; {hint}") from error
+        raise Unavailable(f"message id {message_id} points at broker {place.address}: {error}") from error
     except BrokerError as error:
-        raise QueryNotFound(f"no message has id {message_id}: {error}; {hint}") from error
+        raise QueryNotFound(f"no message has id {message_id}: {error}") from error
     return _looked_at([message])[0]
-
-
-async def find_by_unique_id(
-    cluster: ClusterClient, topic: str, message_id: str, *, timeout: float
-) -> StoredMessage | None:
-    """Return the message with a producer's id, the first stored if a retry stored it twice; None if there is none."""
-    copies = await find_copies(cluster, topic, message_id, timeout=timeout)
-    return min(copies, key=lambda message: message.store_ms, default=None)
 
 
 async def find_copies(
@@ -50,7 +105,37 @@ async def find_copies(
 
     `at_brokers_of` names a topic whose brokers are asked, for topics that have no route.
     """
-    question = QueryMessage(
+    question = _by_unique_id(topic, message_id)
+    found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=at_brokers_of or topic)
+    return _looked_at([message for message in found if message.message_id == message_id])
+
+
+async def _find_in_all_topics(cluster: ClusterClient, message_id: str, *, timeout: float) -> list[StoredMessage]:
+    """Return all messages with a producer's id. Raises the first refusal if nothing is found and a broker refused."""
+    table = decode_body(ClusterTable, (await cluster.name_servers.ask(Cluster())).check().body)
+    topics = decode_body(TopicList, (await cluster.name_servers.ask(TopicNames())).check().body).topics
+    brokers = [(name, min(each.addresses.items())[1]) for name, each in sorted(table.brokers.items()) if each.addresses]
+    refused: list[MQError] = []
+
+    async def look(place: tuple[str, str, str]) -> list[StoredMessage]:
+        topic, broker_name, address = place
+        try:
+            question = _by_unique_id(topic, message_id)
+            return await _ask_broker(cluster, question, broker_name, address, timeout=timeout)
+        except MQError as error:
+            refused.append(error)
+            return []
+
+    places = [(topic, *broker) for topic in sorted({*topics, *PARKED_IN}) for broker in brokers]
+    found = [message for messages in await each_of(look, places) for message in messages]
+    found = [message for message in found if message.message_id == message_id]
+    if not found and refused:
+        raise refused[0]
+    return _looked_at(found)
+
+
+def _by_unique_id(topic: str, message_id: str) -> QueryMessage:
+    return QueryMessage(
         topic=topic,
         key=message_id,
         max_count=MAX_PER_BROKER,
@@ -58,8 +143,6 @@ async def find_copies(
         end_ms=FOR_EVER_MS,
         by_unique_key=True,
     )
-    found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=at_brokers_of or topic)
-    return _looked_at([message for message in found if message.message_id == message_id])
 
 
 async def find_at(cluster: ClusterClient, queue: MessageQueue, offset: int, *, timeout: float) -> StoredMessage:
@@ -117,15 +200,19 @@ async def _ask_brokers(
     found = []
     route = await cluster.route(route_topic)
     for broker_name in sorted(route.addresses):
-        address = route.replica(broker_name)
-        if address is None:
-            continue
-        response = await cluster.ask(address, question, timeout=timeout)
-        try:
-            messages = decode_all(response.check().body)
-        except QueryNotFound:
-            continue
-        for message in messages:
-            message.broker_name = broker_name
-        found += messages
+        if (address := route.replica(broker_name)) is not None:
+            found += await _ask_broker(cluster, question, broker_name, address, timeout=timeout)
     return found
+
+
+async def _ask_broker(
+    cluster: ClusterClient, question: QueryMessage, broker_name: str, address: str, *, timeout: float
+) -> list[StoredMessage]:
+    response = await cluster.ask(address, question, timeout=timeout)
+    try:
+        messages = decode_all(response.check().body)
+    except QueryNotFound:
+        return []
+    for message in messages:
+        message.broker_name = broker_name
+    return messages

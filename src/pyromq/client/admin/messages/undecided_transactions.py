@@ -11,11 +11,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from pyromq.client.admin.cluster_tool import ClusterTool
-from pyromq.client.admin.messages.message_search import find_by_offset_id
+from pyromq.client.admin.messages.message_search import find_by_offset_id, one_id
 from pyromq.client.arguments import checked
 from pyromq.client.decision import Decision
-from pyromq.errors import CodeNotSupported, QueryNotFound, UsageError
+from pyromq.errors import CodeNotSupported, QueryNotFound, Unavailable, UsageError
 from pyromq.message import StoredMessage
+from pyromq.message_id import is_offset_id
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, decode_body
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages
 
@@ -75,21 +76,35 @@ class AsyncHalfMessages(ClusterTool):
                 after = page.next_after
 
     async def find(self, message_id: str) -> HalfMessage:
-        """Return the undecided half message with this unique id or offset id.
+        """Return the undecided half message with this unique id, or with the offset id of any of its copies.
 
         Raises `QueryNotFound`, and `UsageError` where a producer's retry stored two with one unique id.
         """
-        found: dict[tuple[str, str, int], HalfMessage] = {}  # by what the copies of one have in common
-        async with aclosing(self.undecided()) as undecided:
-            async for half in undecided:
-                if message_id.upper() in (half.message_id.upper(), half.offset_message_id):
-                    found[half.broker_name, half.message_id, half.born_ms] = half
+        message_id = one_id(message_id)
+        found = await self._undecided_with(message_id)
+        if not found and is_offset_id(message_id) and (older := await self._older_copy(message_id)) is not None:
+            found = await self._undecided_with(older.message_id)
         if not found:
             raise QueryNotFound(f"no undecided half message has id {message_id}: it is decided, given up, or unknown")
         if len(found) > 1:
             ids = ", ".join(sorted(half.offset_message_id for half in found.values()))
             raise UsageError(f"{len(found)} half messages have id {message_id}; name one by its offset id: {ids}")
         return next(iter(found.values()))
+
+    async def _undecided_with(self, message_id: str) -> dict[tuple[str, str, int], HalfMessage]:
+        found: dict[tuple[str, str, int], HalfMessage] = {}  # by what the copies of one have in common
+        async with aclosing(self.undecided()) as undecided:
+            async for half in undecided:
+                if message_id.upper() in (half.message_id.upper(), half.offset_message_id):
+                    found[half.broker_name, half.message_id, half.born_ms] = half
+        return found
+
+    async def _older_copy(self, offset_id: str) -> StoredMessage | None:
+        """Return the copy that a check has replaced since; None if there is none."""
+        try:
+            return await find_by_offset_id(self._cluster, offset_id, timeout=self._timeout)
+        except (QueryNotFound, Unavailable):
+            return None
 
     async def content(self, half: HalfMessage) -> StoredMessage:
         """Return the half message as it is stored, body and all: its topic is the one of half messages."""

@@ -51,7 +51,17 @@ MAY_USE: dict[str, set[str]] = {
     **{role: WORDS | MECHANISMS | {"net"} | PERMISSIONS | METRICS for role in ("nameserver", "broker")},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,
     "spark": WORDS | {"client", "net.connection_config", "filter", "speedups"},
-    "console": WORDS | METRICS | {"client", "net.connection_config", "filter", "remoting.bodies"},
+    "console": WORDS
+    | METRICS
+    | {
+        "client",
+        "filter",
+        "net.connection_config",
+        "net.listening",
+        "net.tasks",
+        "remoting.bodies",
+        "remoting.refusals",
+    },
     "cli": WORDS | MECHANISMS | {"net"} | ROLES | METRICS | {"testing", "spark", "console"},
 }
 # The front doors know everybody: `pyromq` and `python -m pyromq`.
@@ -64,7 +74,7 @@ PLACES: dict[str, set[str]] = {
         "nameserver.nameserver", "broker.broker", "broker.name_server_registration",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
-    "socket": {"net", "message", "console.server"},
+    "socket": {"net", "message", "console.server", "console.connections"},
     "ssl": {"net"},
     "mmap": {"store"},
     "ctypes": {"store"},
@@ -74,7 +84,7 @@ PLACES: dict[str, set[str]] = {
     "click": {"cli"},
     "rich": {"cli"},
     "starlette": {"console"},
-    "uvicorn": {"console.server"},
+    "uvicorn": {"console.server", "console.connections"},
     "jinja2": {"console"},
     "argon2": {"console.security"},
 }  # fmt: skip

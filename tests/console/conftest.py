@@ -65,9 +65,9 @@ async def browsing(config, *, clock=None):
 
 
 @asynccontextmanager
-async def served(console):
+async def served(console, **options):
     """A console in this process, on a port that browsers reach; gives its address."""
-    server = Server(uvicorn.Config(make_app(console), log_level="warning", access_log=False))
+    server = Server(console, **options)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))
         try:

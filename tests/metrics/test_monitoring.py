@@ -17,6 +17,8 @@ from pyromq.message import Message
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
+from pyromq.remoting.refusals import Refusals
+from pyromq.testing import FakeClock
 
 from .families import FAMILIES, NAMES, SECTIONS, row
 from .scrape import get
@@ -112,7 +114,7 @@ async def _use(namesrv):
 
 
 async def test_promtool_takes_what_the_console_tells():
-    console = ConsoleMetrics(History(sample_seconds=10))
+    console = ConsoleMetrics(History(sample_seconds=10), Refusals(FakeClock()))
     console.note_request("/topics/{name}", 200, 0.02)
     async with MetricsEndpoint([console]) as endpoint:
         text = (await get(endpoint, "/metrics")).body

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
@@ -22,9 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pyromq.console.console import Console
 from pyromq.console.metrics import NO_PAGE
 from pyromq.console.pages import PAGES
-from pyromq.console.view.routing import COOKIE, error_page, known
+from pyromq.console.view.routing import COOKIE, NOBODY_WAITS, error_page, known
 from pyromq.console.view.visit import Visit
 from pyromq.errors import MQError, QueryNotFound, UsageError
+from pyromq.remoting.refusals import FAILED
 
 STATIC = Path(__file__).with_name("static")
 
@@ -41,6 +42,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
+
+FAULT = "This page cannot be shown: the console has a fault, which its log describes."
 
 
 def make_app(console: Console) -> Starlette:
@@ -73,6 +76,7 @@ class Measuring:
     def __init__(self, app: ASGIApp, console: Console, pages: Mapping[object, str]) -> None:
         self._app = app
         self._note = console.metrics.note_request
+        self._console = console
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,9 +98,15 @@ class Measuring:
 
         try:
             await self._app(scope, receive, send_noted)
-        except Exception:
-            note(500)
-            raise
+        except ClientDisconnect:
+            note(NOBODY_WAITS)
+        except Exception as error:  # noqa: BLE001  any fault of a page: logged, but not so often that it fills a disk
+            address = self._console.address_of(HTTPConnection(scope))
+            self._console.refusals.note(
+                FAILED, address, "a request of %s for %s failed", address, scope["path"], error=error
+            )
+            if not is_answered:
+                await PlainTextResponse(FAULT, 500)(scope, receive, send_noted)
 
 
 class Guarding:

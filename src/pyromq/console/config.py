@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from pyromq.console.security.addresses import check_networks
 from pyromq.errors import UsageError
 from pyromq.metrics.config import MetricsConfig
 from pyromq.net.connection_config import ConnectionConfig
@@ -25,6 +26,8 @@ class ConsoleConfig:
     tls_cert: Path | None = None  # PEM; browsers then speak HTTPS
     tls_key: Path | None = None  # where the key is not in the certificate's file
     behind_tls: bool = False  # a proxy before it speaks HTTPS: cookies are for that alone
+    # Addresses and networks of that proxy: what it adds to X-Forwarded-For is the browser's address.
+    proxies: tuple[str, ...] = ("127.0.0.0/8", "::1")
     # Names by which browsers may ask for it, beside its own address: others could be a stranger's, led here by DNS.
     names: tuple[str, ...] = ()
     snapshot_seconds: float = 1.5  # views within so long share what was asked of the cluster
@@ -39,6 +42,7 @@ class ConsoleConfig:
             raise UsageError(f"port {self.port} is not between 0 and 65535")
         if self.tls_key is not None and self.tls_cert is None:
             raise UsageError(f"a key without a certificate: give --tls-cert to go with {self.tls_key}")
+        check_networks(self.proxies)
         for name in ("snapshot_seconds", "sample_seconds", "session_hours", "doctor_seconds", "search_seconds"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name}={getattr(self, name)}: must be above 0")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import jinja2
+from starlette.requests import HTTPConnection
 
 from pyromq.client.cluster.environment import connections_of
 from pyromq.clock import Clock, SystemClock
@@ -19,12 +20,14 @@ from pyromq.console.config import ConsoleConfig
 from pyromq.console.metrics import ConsoleMetrics
 from pyromq.console.search.saved import SavedSearches
 from pyromq.console.security.accounts import Account, Accounts
+from pyromq.console.security.addresses import client_address
 from pyromq.console.security.audit_log import AuditLog
 from pyromq.console.security.sessions import Sessions, Tries
 from pyromq.console.view.chart import bar, chart, spark
 from pyromq.console.view.texts import FILTERS
 from pyromq.console.view.visit import address
 from pyromq.errors import UsageError
+from pyromq.remoting.refusals import Refusals
 
 Keys = tuple[str, str] | None
 
@@ -47,7 +50,8 @@ class Console:
         self.sessions = Sessions(self.clock, hours=config.session_hours)
         self.tries = Tries(self.clock)
         self.history = History(sample_seconds=config.sample_seconds)
-        self.metrics = ConsoleMetrics(self.history)
+        self.refusals = Refusals(self.clock)
+        self.metrics = ConsoleMetrics(self.history, self.refusals)
         self.templates = _templates()
         self._clients: dict[Keys, Clients] = {}
         self._sampling: asyncio.Task[None] | None = None
@@ -56,6 +60,10 @@ class Console:
     def is_open(self) -> bool:
         """Whether there are no accounts: who reaches it may do everything."""
         return not self.accounts.all()
+
+    def address_of(self, connection: HTTPConnection) -> str:
+        """Return the address of a browser, behind the proxy too; "" if it is not known."""
+        return client_address(connection, self.config.proxies if self.config.behind_tls else ())
 
     @property
     def namesrv(self) -> str:

@@ -11,6 +11,7 @@ from pyromq.console.cluster.history import History
 from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
 from pyromq.metrics.histogram import Histogram
 from pyromq.metrics.server import tell_info
+from pyromq.remoting.refusals import Refusals
 
 REQUESTS = Family(
     "pyromq_console_requests_total",
@@ -26,9 +27,15 @@ SECONDS = Family(
     unit="seconds",
 )
 REFUSED = Family("pyromq_console_sign_ins_refused_total", Kind.COUNTER, "Sign-ins that were refused.", ("reason",))
+CUT = Family(
+    "pyromq_console_requests_refused_total",
+    Kind.COUNTER,
+    "Requests that failed or could not be read, and connections that were closed, by reason.",
+    ("reason",),
+)
 SEARCHES = Family("pyromq_console_searches_running", Kind.GAUGE, "Searches that read messages now.")
 
-FAMILIES = (REQUESTS, SECONDS, REFUSED, SEARCHES)
+FAMILIES = (REQUESTS, SECONDS, REFUSED, CUT, SEARCHES)
 
 NO_PAGE = "none"  # what leads nowhere
 
@@ -41,9 +48,10 @@ class SignInRefusal(Enum):
 class ConsoleMetrics:
     """One console. It is ready while the cluster answers it."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, refusals: Refusals) -> None:
         self._common = label_text(node_type="console")
         self._history = history
+        self._refusals = refusals
         self._requests: Counter[tuple[str, int]] = Counter()
         self._seconds: dict[str, Histogram] = {}
         self._refused: Counter[SignInRefusal] = Counter()
@@ -72,6 +80,8 @@ class ConsoleMetrics:
         exposition.add(SEARCHES, common, self._searches)
         for reason in SignInRefusal:
             exposition.add(REFUSED, f"{common},{label_text(reason=reason.value)}", self._refused[reason])
+        for kind, count in sorted(self._refusals.counts.items()):
+            exposition.add(CUT, f"{common},{label_text(reason=kind)}", count)
         for (page, status), count in sorted(self._requests.items()):
             exposition.add(REQUESTS, f"{common},{label_text(page=page, status=str(status))}", count)
         yield None

@@ -13,10 +13,12 @@ import uvicorn
 
 from pyromq.console.app import make_app
 from pyromq.console.config import ConsoleConfig
+from pyromq.console.connections import Connections
 from pyromq.console.console import Console
 from pyromq.errors import UsageError
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
+from pyromq.net.listening import HandingListener
 
 GRACE_SECONDS = 2  # for answers under way; those who follow messages never end by themselves
 
@@ -32,7 +34,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
         listener = stack.enter_context(_listen(config))
         if config.metrics is not None:
             tell("metrics", await _tell_metrics(stack, console, config.metrics))
-        server = Server(_settings(config, console))
+        server = Server(console)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, server.stop)
@@ -42,20 +44,6 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
         host = f"[{config.host}]" if ":" in config.host else config.host
         tell("console", f"{'https' if config.tls_cert else 'http'}://{host}:{port}/")
         await server.serve(sockets=[listener])
-
-
-def _settings(config: ConsoleConfig, console: Console) -> uvicorn.Config:
-    return uvicorn.Config(
-        make_app(console),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        ssl_certfile=config.tls_cert,
-        ssl_keyfile=config.tls_key,
-        h11_max_incomplete_event_size=64 << 10,
-    )
 
 
 async def _tell_metrics(stack: AsyncExitStack, console: Console, config: MetricsConfig) -> str:
@@ -68,14 +56,48 @@ async def _tell_metrics(stack: AsyncExitStack, console: Console, config: Metrics
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to its caller: uvicorn would raise them once more when it has ended."""
+    """Serves the sockets it is given. Signals are left to its caller: uvicorn would raise them again when it ends."""
+
+    def __init__(self, console: Console, *, most_connections: int | None = None) -> None:
+        super().__init__(_settings(console))
+        self._connections = Connections(self, console, most=most_connections)
+        self._listener: HandingListener | None = None
 
     def stop(self) -> None:
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])  # `Connections` accepts instead: asyncio has no limit of connections
+        self._connections.start()
+        for each in sockets or ():
+            each.setblocking(False)
+        self._listener = HandingListener(sockets or (), self._connections.take, reactor=None)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await super().shutdown()
+        await self._connections.close()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _settings(console: Console) -> uvicorn.Config:
+    config = console.config
+    return uvicorn.Config(
+        make_app(console),
+        log_level="error",  # `Connections` tells of warnings, so seldom that nobody fills a disk with them
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_certfile=config.tls_cert,
+        ssl_keyfile=config.tls_key,
+        h11_max_incomplete_event_size=64 << 10,
+    )
 
 
 def _listen(config: ConsoleConfig) -> socket.socket:

@@ -11,8 +11,10 @@ from tests.console.conftest import PASSWORD, browsing
 
 from pyromq.console.console import Console, check_openness
 from pyromq.console.security import accounts as accounts_of
+from pyromq.console.security import sessions
 from pyromq.console.security.accounts import Accounts, Role
 from pyromq.console.security.audit_log import AuditLog
+from pyromq.console.security.sessions import Tries
 from pyromq.errors import UsageError
 from pyromq.testing import FakeClock
 
@@ -29,7 +31,7 @@ async def signed(config, cluster, clock):
     accounts = Accounts(config.data / "accounts.json")
     for role in Role:
         accounts.save(role.text, role=role.text, password=PASSWORD)
-    async with browsing(config) as browser:
+    async with browsing(config, clock=clock) as browser:
         yield browser
 
 
@@ -69,9 +71,101 @@ async def test_wrong_names_and_passwords_are_told_alike_and_slowed_down(signed):
     known = await signed.sign_in("viewer", "wrong password", status=401)
     unknown = await signed.sign_in("nobody", "wrong password", status=401)
     assert known.replace('value="viewer"', "") == unknown.replace('value="nobody"', "")
-    for _ in range(3):
+    for _ in range(4):
         await signed.sign_in("viewer", "wrong password", status=401)
     assert "Too many failed tries" in await signed.sign_in("viewer", PASSWORD, status=429)
+
+
+@pytest.fixture
+async def proxied(signed):
+    """A console behind a proxy on this machine, which `httpx` plays."""
+    signed.console.config = replace(signed.console.config, behind_tls=True)
+    return signed
+
+
+async def try_from(browser, forwarded, name, password="wrong password"):
+    headers = {"x-forwarded-for": forwarded} if forwarded is not None else {}
+    form = {"name": name, "password": password}
+    answer = await browser.client.post("/sign-in", data=form, headers=headers, follow_redirects=False)
+    return answer.status_code
+
+
+@pytest.mark.parametrize("forwarded", ["198.51.100.7", "2001:db8::7", None])
+async def test_a_stranger_behind_the_proxy_locks_nobody_else_out(proxied, forwarded):
+    for _ in range(30):
+        last = await try_from(proxied, forwarded, "viewer")
+    assert last == 429
+    assert await try_from(proxied, "203.0.113.5", "viewer", PASSWORD) == 303
+    assert await try_from(proxied, forwarded, "operator", PASSWORD) == 303
+    assert await try_from(proxied, forwarded, "viewer", PASSWORD) == 429
+
+
+@pytest.mark.parametrize(
+    "made_up",
+    [
+        "{}, 198.51.100.7",
+        "203.0.113.{}, 198.51.100.7:{}",
+        "2001:db8::1, ::ffff:198.51.100.7",
+        "[::1], [198.51.100.7]:80",
+    ],
+)
+async def test_only_what_the_proxy_added_is_read(proxied, made_up):
+    for number in range(5):
+        await try_from(proxied, made_up.replace("{}", str(number)), "viewer")
+    assert await try_from(proxied, "198.51.100.7", "viewer", PASSWORD) == 429
+    assert {each.address for each in proxied.console.audit.recent()} == {"198.51.100.7"}
+
+
+@pytest.mark.parametrize("odd", ["unknown", "", ",", "198.51.100.7 198.51.100.8", "a" * 5000, "1" * 5000])
+async def test_an_address_that_is_none_counts_as_the_proxys(proxied, odd):
+    assert await try_from(proxied, odd, "viewer") == 401
+    assert proxied.console.audit.recent()[0].address == "127.0.0.1"
+
+
+@pytest.mark.parametrize("proxies", [("10.0.0.0/8",), ()])
+async def test_a_stranger_that_is_no_proxy_is_not_believed(proxied, proxies):
+    proxied.console.config = replace(proxied.console.config, proxies=proxies)
+    for number in range(5):
+        await try_from(proxied, f"198.51.100.{number}", "viewer")
+    assert await try_from(proxied, "198.51.100.200", "viewer", PASSWORD) == 429
+
+
+async def test_without_a_proxy_no_forwarded_address_is_believed(signed):
+    for number in range(5):
+        await try_from(signed, f"198.51.100.{number}", "viewer")
+    assert await try_from(signed, "198.51.100.200", "viewer", PASSWORD) == 429
+
+
+async def test_one_customers_ipv6_addresses_count_together(proxied):
+    for number in range(5):
+        await try_from(proxied, f"2001:db8:0:1::{number}", "viewer")
+    assert await try_from(proxied, "2001:db8:0:1:ffff::1", "viewer", PASSWORD) == 429
+    assert await try_from(proxied, "2001:db8:0:2::1", "viewer", PASSWORD) == 303
+
+
+def test_tries_are_bounded_doubled_and_forgotten(clock, monkeypatch):
+    monkeypatch.setattr(sessions, "MOST_TRIED", 250)
+    tries = Tries(clock)
+    for number in range(100):
+        assert tries.pause("198.51.100.7", f"name{number}") == 0
+        tries.failed("198.51.100.7", f"name{number}")
+    assert tries.pause("198.51.100.7", "anna") == 2  # for all names, after so many
+    assert tries.pause("198.51.100.8", "name1") == 0
+    for _ in range(5000):
+        tries.failed("198.51.100.8", "anna")
+    assert tries.pause("198.51.100.8", "anna") == 300
+    for number in range(1000):
+        tries.failed(f"198.51.{number // 250}.{number % 250}", "anna")
+    assert len(tries._failed) == 250
+
+
+async def test_failures_of_long_ago_are_forgotten(clock):
+    tries = Tries(clock)
+    for _ in range(8):
+        tries.failed("198.51.100.7", "anna")
+    await clock.advance(3600)
+    tries.failed("198.51.100.7", "anna")
+    assert tries.pause("198.51.100.7", "anna") == 0
 
 
 async def test_roles_may_what_they_may(signed, cluster):

@@ -41,6 +41,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--key", type=_FILE, metavar="FILE", help="Its key, where that is a file of its own.")
 @click.option("--behind-tls", is_flag=True, help="A proxy before it speaks HTTPS to browsers.")
 @click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="IP",
+    help="Address or network of that proxy: what it adds to X-Forwarded-For is believed. [default: this machine]",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
@@ -60,6 +67,7 @@ def console(
     cert: Path | None,
     key: Path | None,
     behind_tls: bool,
+    proxies: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str | None,
     ends_with_input: bool,
@@ -86,6 +94,10 @@ def console(
         names=names,
         metrics=_metrics(metrics_port, metrics_host),
     )
+    if proxies:
+        if not behind_tls:
+            raise click.UsageError("--proxy is the address of a proxy that speaks HTTPS: give --behind-tls, too")
+        config = replace(config, proxies=proxies)
     if port is not None:
         config = replace(config, port=port)
     asyncio.run(serve(config, _tell, ends_with_input=ends_with_input))

@@ -65,13 +65,12 @@ async def dry_run(visit: Visit) -> Response:
 async def redrive(visit: Visit) -> Response:
     group = visit.path["group"]
     fields = {name: visit.form.get(name, "").strip() for name in (*CHOICE, *HOW)}
-    client = visit.request.client
     asked = Asked(
         group,
         wanted_letters(fields),
         order_of(fields),
         account=visit.name,
-        address=client.host if client is not None else "",
+        address=visit.console.address_of(visit.request),
         choice={name: value for name, value in fields.items() if value},
     )
     run = visit.console.redrives.begin(await (await visit.clients()).dead_letters(), asked)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from pyromq.console.search.bodies import FORMS, BodyView, encoded
 from pyromq.console.search.query import moment
 from pyromq.console.security.accounts import Role
-from pyromq.console.view.routing import change, view
+from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
 from pyromq.console.view.visit import Visit, address
 from pyromq.errors import MQError, UsageError
 from pyromq.message import RESERVED_PROPERTIES, Message, MessageQueue, SendStatus
@@ -97,5 +97,5 @@ async def _shown(visit: Visit, values: Mapping[str, str], *, error: MQError | No
 
 ROUTES = [
     view("/send", form, needs=Role.OPERATOR),
-    change("/send", send, needs=Role.OPERATOR, what="send message"),
+    change("/send", send, needs=Role.OPERATOR, what="send message", most_form_bytes=MOST_MESSAGE_FORM_BYTES),
 ]

@@ -1,4 +1,4 @@
-"""Signing in and out. Five tries are free, by name and by address; then each one waits longer."""
+"""Signing in and out. Five tries of a name from an address are free; then each one waits longer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyromq.console.console import Console
 from pyromq.console.metrics import SignInRefusal
 from pyromq.console.security.accounts import MOST_PASSWORD, Role
 from pyromq.console.security.audit_log import DONE, FAILED
-from pyromq.console.view.routing import change, known, read_form
+from pyromq.console.view.routing import MOST_FORM_BYTES, change, known, read_form
 from pyromq.console.view.visit import Visit, local_path
 from pyromq.plural import counted
 
@@ -30,11 +30,11 @@ async def form(request: Request) -> Response:
 
 async def sign_in(request: Request) -> Response:
     console: Console = request.app.state.console
-    fields = await read_form(request)
+    fields = await read_form(request, MOST_FORM_BYTES)
     name, password = fields.get("name", "").strip()[:64], fields.get("password", "")
     wanted = local_path(fields.get("next", "/"))
-    peer = request.client.host if request.client is not None else ""
-    tried = f"name {name}", f"address {peer}"
+    peer = console.address_of(request)
+    tried = peer, name
     if (pause := console.tries.pause(*tried)) > 0:
         console.metrics.refuse_sign_in(SignInRefusal.TOO_MANY)
         text = f"Too many failed tries. The next one is possible in {counted(int(pause) + 1, 'second')}."

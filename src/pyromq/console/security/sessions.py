@@ -1,4 +1,4 @@
-"""Who is signed in, in memory: a restart signs everybody out. And how often one may try a password."""
+"""Sessions and failed sign-ins, in memory: a restart signs everybody out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import secrets
 from dataclasses import dataclass, field
 
 from pyromq.clock import Clock
+from pyromq.console.security.addresses import counted_address
 
 MOST_SESSIONS = 10_000
-MOST_TRIED = 10_000  # names and addresses whose failures are remembered
-FREE_TRIES = 5  # before each further one has to wait
+MOST_TRIED = 10_000  # addresses, and names with them, whose failures are remembered
+FREE_TRIES = 5  # of one name from one address, before each further one has to wait
+FREE_OF_ADDRESS = 100  # of all names from one address: an office behind one address mistypes less
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds
+FORGOTTEN_SECONDS = 3600.0  # after the last failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +70,46 @@ class Sessions:
         self._sessions = {key: each for key, each in self._sessions.items() if each.name != name}
 
 
+@dataclass(frozen=True, slots=True)
+class _Failures:
+    count: int
+    last: float  # monotonic seconds
+    next: float  # no further try before
+
+
 class Tries:
-    """Failed sign-ins by name and by address: after five, each further one waits, twice as long each time."""
+    """Failed sign-ins. After five of a name from an address, each further one waits, twice as long each time.
+
+    A name is never refused to all addresses: whoever knows it could keep its owner out. An address is refused for all
+    names only after a hundred failures.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failed: dict[str, tuple[int, float]] = {}  # how many, and when the next may come
+        self._failed: dict[tuple[str, str | None], _Failures] = {}  # by address and name; None: of all names
 
-    def pause(self, *of: str) -> float:
+    def pause(self, address: str, name: str) -> float:
         """Return for how many seconds there is no further try."""
         now = self._clock.monotonic()
-        return max([0.0, *(self._failed[each][1] - now for each in of if each in self._failed)])
+        return max([0.0, *(found.next - now for key in _keys(address, name) if (found := self._failed.get(key)))])
 
-    def failed(self, *of: str) -> None:
+    def failed(self, address: str, name: str) -> None:
         now = self._clock.monotonic()
-        for each in of:
-            count = self._failed.pop(each, (0, 0.0))[0] + 1
-            over = count - FREE_TRIES
-            wait = min(FIRST_PAUSE * 2**over, LONGEST_PAUSE) if over >= 0 else 0.0
-            self._failed[each] = (count, now + wait)
+        for key, free in _keys(address, name).items():
+            before = self._failed.pop(key, None)
+            count = 1 + (before.count if before is not None and now - before.last < FORGOTTEN_SECONDS else 0)
+            doublings = min(count - free, 10)  # of a number that may be large
+            wait = min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE) if doublings >= 0 else 0.0
+            self._failed[key] = _Failures(count, now, now + wait)
             while len(self._failed) > MOST_TRIED:
                 del self._failed[next(iter(self._failed))]
 
-    def succeeded(self, *of: str) -> None:
-        for each in of:
-            self._failed.pop(each, None)
+    def succeeded(self, address: str, name: str) -> None:
+        for key in _keys(address, name):
+            self._failed.pop(key, None)
+
+
+def _keys(address: str, name: str) -> dict[tuple[str, str | None], int]:
+    """Return what failures are counted by, with how many are free of each."""
+    counted = counted_address(address)
+    return {(counted, name): FREE_TRIES, (counted, None): FREE_OF_ADDRESS}

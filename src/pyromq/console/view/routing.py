@@ -10,9 +10,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from secrets import compare_digest
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive
 
 from pyromq.console.console import Console
 from pyromq.console.security.accounts import Account, Role
@@ -34,7 +36,10 @@ from pyromq.errors import (
 Handler = Callable[[Visit], Coroutine[Any, Any, Response]]
 
 COOKIE = "pyromq-console"
-MOST_FORM_BYTES = 20 << 20  # a message of 4 MiB as hex, and room
+MOST_FORM_BYTES = 64 << 10  # every form without a body: whoever reaches the port may send so much to the sign-in
+MOST_MESSAGE_FORM_BYTES = 20 << 20  # a form with a message: 4 MiB as hex, and room
+MOST_ENCODED_BYTES = 1 << 20  # percent-encoded (browsers send messages as multipart): decoding a megabyte takes 0.5 s
+MOST_FIELDS = 1000  # of one form
 NOBODY_WAITS = 499  # as nginx logs it; nobody is there to read it
 SECRETS = frozenset({"csrf", "password", "secret_key", "body", "back", "password_again"})
 _STATUS = (
@@ -65,7 +70,7 @@ def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
     return Route(path, endpoint, methods=["GET"], name=handler.__name__)
 
 
-def change(path: str, handler: Handler, *, needs: Role, what: str) -> Route:
+def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_bytes: int = MOST_FORM_BYTES) -> Route:
     """Return the route of a form that changes something; `what` names it in the audit log."""
 
     async def endpoint(request: Request) -> Response:
@@ -73,12 +78,13 @@ def change(path: str, handler: Handler, *, needs: Role, what: str) -> Route:
         session, account = known(request, console)
         if session is None:
             return RedirectResponse(address("sign-in"), 303)
-        form = await read_form(request)
+        is_allowed = Visit(request, console, session, account, {}).role >= needs
+        form = await read_form(request, most_form_bytes if is_allowed else MOST_FORM_BYTES)
         visit = Visit(request, console, session, account, form)
         if not compare_digest(form.get("csrf", "").encode(), session.csrf.encode()):
             return _forged(visit)
         details = {**visit.path, **{name: text for name, text in form.items() if name not in SECRETS}}
-        noted = console.audit.asked(what, account=visit.name, address=_peer(request), details=details)
+        noted = console.audit.asked(what, account=visit.name, address=console.address_of(request), details=details)
         if visit.role < needs:
             console.audit.ended(noted, REFUSED, error=f"needs the role {needs.text}")
             return refused(visit, needs)
@@ -114,13 +120,34 @@ def known(request: Request, console: Console) -> tuple[Session | None, Account |
     return (session, account) if account is not None else (None, None)
 
 
-async def read_form(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form, each once. Raises `UsageError` for one that is too large."""
-    length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MOST_FORM_BYTES:
-        raise UsageError(f"the form has {length} bytes, at most {MOST_FORM_BYTES} are taken")
-    form = await request.form(max_part_size=MOST_FORM_BYTES)
+async def read_form(request: Request, most_bytes: int) -> Mapping[str, str]:
+    """Return the fields of a form, each once. No more than `most_bytes` of it are kept.
+
+    Raises `UsageError` for a form that is larger, has files, or cannot be read.
+    """
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        most_bytes = min(most_bytes, MOST_ENCODED_BYTES)
+    counted = Request(request.scope, _at_most(request.receive, most_bytes))
+    try:
+        form = await counted.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most_bytes)
+    except HTTPException as error:
+        raise UsageError(f"the form cannot be read: {error.detail}") from error
     return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+def _at_most(receive: Receive, most_bytes: int) -> Receive:
+    """Return a `receive` that raises `UsageError` for a body of more bytes."""
+    read = 0
+
+    async def counted() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > most_bytes:
+            raise UsageError(f"the form has more than {most_bytes:,} bytes, the limit of this page")
+        return message
+
+    return counted
 
 
 def error_page(visit: Visit, error: MQError) -> Response:
@@ -157,7 +184,3 @@ def _forged(visit: Visit) -> Response:
 
 def _query(request: Request) -> str:
     return f"?{request.url.query}" if request.url.query else ""
-
-
-def _peer(request: Request) -> str:
-    return request.client.host if request.client is not None else ""

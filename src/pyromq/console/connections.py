@@ -1,0 +1,169 @@
+"""Browsers' connections: how many may be open, and how long each may keep the console waiting.
+
+A connection waits for its browser until the head of a request is complete, while a body comes, while an answer is not
+read, and between two requests. The connection that has waited longest is closed when another one needs its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pyromq.net.tasks import Tasks, every
+from pyromq.remoting.refusals import UNREADABLE
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from pyromq.console.console import Console
+
+MAX_CONNECTIONS = 1000  # far more than the people who look at one cluster have browser windows
+WAIT_SECONDS = 30.0  # for a TLS handshake, for a request's head, and for each piece of a body or an answer
+PIECE_BYTES = 64 << 10  # of a body: a browser must send at least so much within that time
+SWEEP_SECONDS = 1.0  # between two looks for connections that have waited too long
+
+SLOW, TOO_MANY = "slowConnections", "tooManyConnections"  # reasons, beside those of `refusals`
+
+
+class Connections:
+    """The open connections of one console: at most `most`. Accepted sockets are handed to `take`."""
+
+    def __init__(self, server: uvicorn.Server, console: Console, *, most: int | None = None) -> None:
+        self._server = server
+        self._clock = console.clock
+        self._refusals = console.refusals
+        self._most = most if most is not None else _most_connections()
+        self._open: set[HttpConnection] = set()
+        self._waiting: dict[HttpConnection, float] = {}  # since when (monotonic seconds); the longest first
+        self._tasks = Tasks()
+
+    def start(self) -> None:
+        """Begin to close connections that wait too long."""
+        self._tasks.start(every(SWEEP_SECONDS, self._close_slow, self._clock), name="close slow connections")
+
+    async def close(self) -> None:
+        """Close every connection at once, whatever is unwritten."""
+        for connection in list(self._open):
+            connection.cut()
+        await self._tasks.stop()
+
+    def take(self, accepted: socket) -> None:
+        """Serve an accepted socket. At the limit the longest waiting connection is closed for it, or else it itself."""
+        if len(self._open) >= self._most:
+            oldest = next(iter(self._waiting), None)
+            self._refuse(TOO_MANY, oldest, f"closing a connection of %s: {self._most} are open, the limit")
+            if oldest is None:
+                accepted.close()
+                return
+            oldest.cut()
+        server = self._server
+        connection = HttpConnection(server.config, server.server_state, server.lifespan.state)
+        connection.owner = self
+        self._open.add(connection)
+        self.note(connection)
+        connection.opening = self._tasks.start(self._serve(connection, accepted), name="open a connection")
+        connection.opening.add_done_callback(lambda _: self._opened(connection, accepted))
+
+    def note(self, connection: HttpConnection, *, is_progress: bool = False) -> None:
+        """Note whether a connection waits for its browser now. After progress its time begins again."""
+        if is_progress or not connection.is_waiting:
+            self._waiting.pop(connection, None)
+        if connection.is_waiting and connection in self._open:
+            self._waiting.setdefault(connection, self._clock.monotonic())
+
+    def lost(self, connection: HttpConnection) -> None:
+        """Forget a connection that has ended."""
+        self._open.discard(connection)
+        self._waiting.pop(connection, None)
+
+    def refuse_unreadable(self, connection: HttpConnection) -> None:
+        """Count a request that is not HTTP."""
+        self._refuse(UNREADABLE, connection, "a request of %s is not HTTP")
+
+    async def _serve(self, connection: HttpConnection, accepted: socket) -> None:
+        tls = self._server.config.ssl
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, ssl=tls)
+        except OSError:
+            pass  # no TLS handshake came of it: the browser has gone, or speaks something else
+
+    def _opened(self, connection: HttpConnection, accepted: socket) -> None:
+        if connection.transport is None:
+            self.lost(connection)
+            accepted.close()
+
+    def _close_slow(self) -> None:
+        longest = self._clock.monotonic() - WAIT_SECONDS
+        for connection, since in list(self._waiting.items()):
+            if since > longest:
+                break
+            self._refuse(
+                SLOW, connection, f"closing a connection of %s: it sent or read nothing for {WAIT_SECONDS:g} s"
+            )
+            connection.cut()
+
+    def _refuse(self, reason: str, connection: HttpConnection | None, text: str) -> None:
+        client = connection.client if connection is not None else None
+        address = client[0] if client is not None else "a stranger"
+        self._refusals.note(reason, address, text, address)
+
+
+class HttpConnection(H11Protocol):
+    """A connection that uvicorn serves. It tells its owner when it waits for its browser."""
+
+    owner: Connections
+    opening: asyncio.Task[None]
+    _piece = 0  # bytes of a body since the last progress
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the browser has to go on, and not the console."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body or self.flow.write_paused
+
+    def cut(self) -> None:
+        """Close the connection now, whatever is unwritten."""
+        self.owner.lost(self)
+        if self.transport is None:
+            self.opening.cancel()
+        else:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.owner.lost(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:  # what comes after an answer is no progress
+            self._piece += len(data)
+        is_progress = self.cycle is not before or self._piece >= PIECE_BYTES
+        if is_progress:
+            self._piece = 0
+        self.owner.note(self, is_progress=is_progress)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.owner.note(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.owner.note(self, is_progress=True)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.owner.note(self)
+
+    def send_400_response(self, msg: str) -> None:
+        self.owner.refuse_unreadable(self)
+        super().send_400_response(msg)
+
+
+def _most_connections() -> int:
+    """Return how many connections leave half of the descriptors for files and for brokers."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)

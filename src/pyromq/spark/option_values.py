@@ -14,6 +14,14 @@ def text(name: str, value: str) -> str:
     return value.strip()
 
 
+def names(name: str, value: str) -> tuple[str, ...]:
+    """Read a list of names, separated by commas."""
+    found = tuple(dict.fromkeys(each for part in value.split(",") if (each := part.strip())))
+    if not found:
+        raise UsageError(f"option {name} is {value!r}, which names nothing; write names separated by commas")
+    return found
+
+
 def truth(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise UsageError(f"option {name} is {value!r}; write true or false")

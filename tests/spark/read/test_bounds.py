@@ -16,6 +16,9 @@ class TwoQueues:
     def brokers(self):
         return ["b"]
 
+    def deleted(self, places):
+        return set()
+
     def topics(self):
         return ["%RETRY%x", "rmq_sys_x", "x"]
 
@@ -59,7 +62,7 @@ def test_where_queues_begin_and_end(options, ranges):
 @pytest.mark.parametrize(
     "name", ["startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"]
 )
-@pytest.mark.parametrize("table", ['{"y":{"b":{"0":7}}}', '{"x":{"c":{"0":7}}}', '{"x":{"b":{"2":7}}}'])
+@pytest.mark.parametrize("table", ['{"y":{"b":{"0":7}}}', '{"x":{"b":{"2":7}}}'])
 def test_a_queue_that_is_not_read_is_named(name, table):
     with pytest.raises(UsageError, match=f"option {name} names queue . of topic . at ., which is not read here"):
         planned(**{name: table})

@@ -84,10 +84,12 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(topic):
 
 def test_offsets_are_the_same_text_whatever_the_order_they_were_found_in(topic):
     topic.send(3)
-    end = topic.planning().next(topic.planning().first(), ALL)
-    backwards = StreamOffset(dict(reversed(end.positions.items())), end.marks)
+    start = topic.planning().first()
+    end = topic.planning().next(start, ALL)
+    backwards = StreamOffset(dict(reversed(end.positions.items())), end.marks, end.began)
     assert json.dumps(backwards.as_json()) == json.dumps(end.as_json())
     assert read_stream_offset(json.loads(json.dumps(end.as_json()))) == end
+    assert read_stream_offset(json.loads(json.dumps(start.as_json()))) == start
 
 
 def test_rows_of_a_batch_are_shared_by_backlog(topic):
@@ -119,8 +121,8 @@ def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(topic):
     planning = topic.planning()
     start = planning.first()
     planning.end_here()
-    topic.send(5)
     middle = planning.next(start, Limits(max_rows=3, min_rows=100))
+    topic.send(5)
     end = planning.next(middle, Limits(max_rows=3, min_rows=100))
     assert (topic.at(middle), topic.at(end)) == ([3, 0, None], [5, 0, None])
     assert planning.next(end, ALL) == end
@@ -271,7 +273,7 @@ def idling(options):
     client = QueueReader(options.group, options.namesrv)
     client.start()
     planning = StreamPlanning(options, client, FakeClock())
-    at = planning.first()
+    at = planning.next(planning.first(), ALL)
     for _ in range(5):
         assert planning.next(at, ALL) == at
         planning.publish(at)

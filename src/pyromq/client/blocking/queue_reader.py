@@ -58,6 +58,10 @@ class QueueReader(Lifespan):
         """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
         return self._portal.run(self._async.queues, topic)
 
+    def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these topics, each with a broker's name, that the broker itself says it does not have."""
+        return self._portal.run(self._async.deleted, places)
+
     def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
         """Return the bounds of every queue of these topics, in order. Raises `TopicNotFound`."""
         return self._portal.run(self._async.bounds, topics)

@@ -83,6 +83,15 @@ class AsyncQueueReader(AsyncLifespan):
         """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
         return list((await self._route(topic)).readable)
 
+    async def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these topics, each with the name of a broker, that the broker itself says it does not have.
+
+        A broker that is not registered has said nothing. Raises `Unavailable` for a registered one that is silent.
+        """
+        masters = await self._cluster.masters()
+        asked = [(topic, name) for topic, name in places if name in masters]
+        return {place for place in asked if not await self._has(place[0], masters[place[1]])}
+
     async def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
         """Return the bounds of every queue of these topics, in order: one request a broker.
 
@@ -194,6 +203,14 @@ class AsyncQueueReader(AsyncLifespan):
         self._cluster.check_running()
         await self._cluster.refresh(topic)
         return await self._cluster.route(topic)
+
+    async def _has(self, topic: str, address: str) -> bool:
+        header = TopicStatistics(topic=self._names.wrap(topic))
+        try:
+            (await self._cluster.ask(address, header, timeout=self._timeout)).check()
+        except TopicNotFound:
+            return False
+        return True
 
     async def _topic_bounds(self, topic: str) -> dict[MessageQueue, Bounds]:
         route = await self._route(topic)

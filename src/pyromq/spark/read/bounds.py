@@ -32,6 +32,8 @@ class Queues(Protocol):
 
     def topics(self) -> list[str]: ...
 
+    def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]: ...
+
     def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]: ...
 
     def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]: ...
@@ -53,22 +55,36 @@ def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
     return [QueueRange(queue, starts[queue], ends[queue]) for queue in bounds]
 
 
-def queue_bounds(options: ReadOptions, client: Queues, known: Collection[str] = ()) -> dict[MessageQueue, Bounds]:
-    """Return the bounds of all queues that the options mean, in order. `known` topics were read before.
+def queue_bounds(
+    options: ReadOptions, client: Queues, known: Collection[MessageQueue] = ()
+) -> dict[MessageQueue, Bounds]:
+    """Return the bounds of all queues that the options mean, in order. `known` queues were read before.
 
-    Raises `TopicNotFound` and `UsageError`; `Unavailable` where the topic is probably at a broker that is away.
+    Known queues that are not there now are left out. Raises `TopicNotFound` and `UsageError` for others that do not
+    exist, `Unavailable` while a broker that must be there is not registered.
     """
-    try:
-        if options.assign is not None:
-            return _assigned_bounds(options.assign, client)
-        return client.bounds(options.subscribe or _matching(options, client))
-    except TopicNotFound as error:
-        wanted = set(options.assign or options.subscribe)
-        if wanted and wanted <= set(known):
-            raise Unavailable(f"no broker has the topic now, which was read before: {error}") from error
-        if not client.brokers():
-            raise Unavailable(f"no broker is registered at {options.namesrv}: {error}") from error
-        raise
+    check_registered(options, client, options.required_brokers, "option requiredBrokers names it")
+    if options.assign is not None:
+        return _assigned_bounds(options, client, known)
+    topics = options.subscribe or _matching(options, client, known)
+    return _topic_bounds(options, client, topics, known)
+
+
+def check_registered(options: ReadOptions, client: Queues, brokers: Iterable[str], why: str) -> None:
+    """Raise `Unavailable` for a broker that the name server does not know now, unless option retiredBrokers names it.
+
+    `why` ends the text: what says that the broker must be there.
+    """
+    wanted = set(brokers).difference(options.retired_brokers)
+    if not wanted:
+        return
+    registered = client.brokers()
+    if missing := sorted(wanted.difference(registered)):
+        there = f"those registered are {', '.join(registered)}" if registered else "no broker is registered"
+        raise Unavailable(
+            f"broker {missing[0]} is not registered at {options.namesrv}, and {why} ({there}); start the broker, or "
+            "name it in option retiredBrokers if it is out of service for good"
+        )
 
 
 def beginnings(
@@ -83,20 +99,32 @@ def beginnings(
         times = dict.fromkeys(bounds, options.starting_ms)
         return _since(options, client, bounds, times, "startingTimestamp")
     if options.starting_times is not None:
-        times = _chosen(options.starting_times, bounds, "startingOffsetsByTimestamp")
+        times = _chosen(options, client, options.starting_times, bounds, name="startingOffsetsByTimestamp")
         rest = {queue: _edge("earliest", bounds[queue]) for queue in bounds if queue not in times}
         return rest | _since(options, client, bounds, times, "startingOffsetsByTimestamp")
     if options.starting_offsets == "group":
         stored = client.committed(bounds, options.group)
         given = {queue: bounds[queue][0] if offset is None else offset for queue, offset in stored.items()}
         return _checked(options, f"the offset that group {options.group} has stored", given, bounds)
-    given = _placed(options.starting_offsets or default, bounds, "startingOffsets", other="earliest")
-    return _checked(options, "startingOffsets", given, bounds)
+    place = options.starting_offsets or default
+    if isinstance(place, str):
+        return {queue: _edge(place, each) for queue, each in bounds.items()}
+    return _given(options, client, place, bounds, name="startingOffsets")
 
 
 def queue_name(queue: MessageQueue) -> str:
     """Return how texts name a queue."""
     return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
+
+
+def deletion(place: tuple[str, str], positions: Mapping[MessageQueue, int]) -> str:
+    """Return what is said of a topic that was deleted at a broker, and was read to these positions."""
+    topic, broker = place
+    read = {queue.queue_id: offset for queue, offset in positions.items() if queue[:2] == place}
+    reached = ", ".join(f"queue {queue_id} to {offset}" for queue_id, offset in sorted(read.items()))
+    return (
+        f"topic {topic} at {broker} was deleted; it was read to these offsets, and what came behind is lost: {reached}"
+    )
 
 
 def report_loss(options: ReadOptions, text: str) -> None:
@@ -106,27 +134,62 @@ def report_loss(options: ReadOptions, text: str) -> None:
     logger.warning("%s; reading what is there", text)
 
 
-def _assigned_bounds(assign: dict[str, dict[str, list[int]]], client: Queues) -> dict[MessageQueue, Bounds]:
-    existing = client.bounds(sorted(assign))
+def _assigned_bounds(
+    options: ReadOptions, client: Queues, known: Collection[MessageQueue]
+) -> dict[MessageQueue, Bounds]:
+    assign = options.assign
+    assert assign is not None, "the caller has looked"
     chosen = [
         MessageQueue(topic, broker, queue_id)
         for topic, brokers in assign.items()
         for broker, queue_ids in brokers.items()
         for queue_id in queue_ids
     ]
-    if missing := [queue for queue in chosen if queue not in existing]:
+    new = [queue for queue in chosen if queue not in known]
+    check_registered(options, client, {queue.broker_name for queue in new}, "option assign names it")
+    existing = _topic_bounds(options, client, sorted(assign), known)
+    if missing := [queue for queue in new if queue not in existing]:
         raise UsageError(f"option assign names {queue_name(missing[0])}, which does not exist")
-    return {queue: existing[queue] for queue in sorted(chosen)}
+    return {queue: existing[queue] for queue in sorted(chosen) if queue in existing}
 
 
-def _matching(options: ReadOptions, client: Queues) -> list[str]:
+def _topic_bounds(
+    options: ReadOptions, client: Queues, topics: Iterable[str], known: Collection[MessageQueue]
+) -> dict[MessageQueue, Bounds]:
+    """Return the bounds of these topics, without those topics that are gone and are known, or match a pattern."""
+    try:
+        return client.bounds(topics)
+    except TopicNotFound:
+        pass  # one of them: which one is found by asking for each
+    may_be_gone = {queue.topic for queue in known}.union(topics if options.subscribe_pattern else ())
+    found: dict[MessageQueue, Bounds] = {}
+    for topic in topics:
+        try:
+            found |= client.bounds([topic])
+        except TopicNotFound as error:
+            if topic in may_be_gone:
+                continue
+            _check_any_broker(options, client, error)
+            raise
+    return dict(sorted(found.items()))
+
+
+def _check_any_broker(options: ReadOptions, client: Queues, error: TopicNotFound) -> None:
+    """Raise `Unavailable` where no topic is found because there is no broker."""
+    if not client.brokers():
+        raise Unavailable(f"no broker is registered at {options.namesrv}: {error}") from error
+
+
+def _matching(options: ReadOptions, client: Queues, known: Collection[MessageQueue]) -> list[str]:
     pattern = options.subscribe_pattern
     assert pattern is not None, "checked with the options"
     names = [name for name in client.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
     if not pattern.pattern.startswith("%"):  # retries and dead letters are meant only when they are named
         names = [name for name in names if not name.startswith("%")]
-    if not names:
-        raise TopicNotFound(f"no topic matches subscribePattern {pattern.pattern!r}")
+    if not names and not known:
+        error = TopicNotFound(f"no topic matches subscribePattern {pattern.pattern!r}")
+        _check_any_broker(options, client, error)
+        raise error
     return names
 
 
@@ -134,13 +197,14 @@ def _endings(options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue,
     if options.ending_ms is not None:
         return {queue: client.first_since(queue, options.ending_ms, bounds[queue]) for queue in bounds}
     if options.ending_times is not None:
-        times = _chosen(options.ending_times, bounds, "endingOffsetsByTimestamp")
+        times = _chosen(options, client, options.ending_times, bounds, name="endingOffsetsByTimestamp")
         return {
             queue: client.first_since(queue, times[queue], bounds[queue]) if queue in times else bounds[queue][1]
             for queue in bounds
         }
-    given = _placed(options.ending_offsets, bounds, "endingOffsets", other="latest")
-    return _checked(options, "endingOffsets", given, bounds)
+    if isinstance(options.ending_offsets, str):
+        return {queue: _edge(options.ending_offsets, each) for queue, each in bounds.items()}
+    return _given(options, client, options.ending_offsets, bounds, name="endingOffsets")
 
 
 def _since(
@@ -161,14 +225,20 @@ def _since(
     return found
 
 
-def _chosen(table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], name: str) -> dict[MessageQueue, int]:
-    """Return the table's entries. Raises `UsageError` for one of a queue that is not read: a slip of the pen."""
+def _chosen(
+    options: ReadOptions, client: Queues, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
+) -> dict[MessageQueue, int]:
+    """Return the table's entries.
+
+    Raises `UsageError` for a queue that is not read: a slip of the pen. `Unavailable` where its broker is away.
+    """
     read = {(queue.topic, queue.broker_name, str(queue.queue_id)): queue for queue in bounds}
     found = {}
     for topic, brokers in table.items():
         for broker, queues in brokers.items():
             for queue_id, value in queues.items():
                 if (queue := read.get((topic, broker, queue_id))) is None:
+                    check_registered(options, client, [broker], f"option {name} names it")
                     raise UsageError(
                         f"option {name} names queue {queue_id} of topic {topic} at {broker}, which is not read here"
                     )
@@ -176,14 +246,16 @@ def _chosen(table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], name: str
     return found
 
 
-def _placed(place: str | OffsetTable, bounds: Mapping[MessageQueue, Bounds], name: str, *, other: str) -> Positions:
-    """Return where `place` puts each queue; those it does not name are put at `other`."""
-    if isinstance(place, str):
-        return {queue: _edge(place, each) for queue, each in bounds.items()}
-    given = _chosen(place, bounds, name)
-    return {
+def _given(
+    options: ReadOptions, client: Queues, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
+) -> Positions:
+    """Return where a table puts each queue. Queues that it does not name are read whole."""
+    given = _chosen(options, client, table, bounds, name=name)
+    other = "latest" if name == "endingOffsets" else "earliest"
+    places = {
         queue: _meant(given[queue], each) if queue in given else _edge(other, each) for queue, each in bounds.items()
     }
+    return _checked(options, name, places, bounds)
 
 
 def _edge(place: str, bounds: Bounds) -> int:

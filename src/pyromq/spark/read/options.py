@@ -136,6 +136,20 @@ class ReadOptions:
     assign: dict[str, dict[str, list[int]]] | None = _option(
         "assign", _assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
     )
+    required_brokers: tuple[str, ...] = _option(
+        "requiredBrokers",
+        values.names,
+        (),
+        "brokers, separated by commas, without which nothing is read: while the name server does not know one of them,"
+        " the read waits until `deadlineMs`, then fails",
+    )
+    retired_brokers: tuple[str, ...] = _option(
+        "retiredBrokers",
+        values.names,
+        (),
+        "brokers, separated by commas, that are out of service for good: a read does not wait for them, and what was"
+        " not read of them is given up",
+    )
     columns: tuple[str, ...] = _option(
         "columns", _columns, (), "columns to build, separated by commas, as `.schema(...)` does it; default: all"
     )

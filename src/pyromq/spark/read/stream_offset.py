@@ -2,10 +2,15 @@
 
     {"v": 1,
      "t":  {topic: {broker name: {queue id: next queue offset}}},
-     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": how often created again}}}}
+     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": how often created again}}},
+     "began": {"ms": when the query began, "brokers": [those that were registered then]},
+     "from": {topic: {broker name: {queue id: queue offset}}},
+     "new": true}
 
 `id` has one message of each topic and broker that was read, with its store time: when there is another one at its
-place, the topic was deleted and created again. No Spark and no client here.
+place, the topic was deleted and created again. `from` has the queues that the micro-batch which ends here is the first
+to read, and where it begins in them. `new` stands in the offset before the first micro-batch only, so that Spark writes
+down the place where the query begins even if there is nothing to read. No Spark and no client here.
 """
 
 from __future__ import annotations
@@ -35,11 +40,22 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """When a query began, in ms, and the brokers that were registered at that time."""
+
+    ms: int
+    brokers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
     """Where a stream goes on in every queue, and by what it knows its topics again."""
 
     positions: dict[MessageQueue, int]
     marks: dict[TopicAtBroker, Mark] = field(default_factory=dict)
+    began: Began | None = None
+    begins: dict[MessageQueue, int] = field(default_factory=dict)
+    is_new: bool = False
 
     @property
     def topics(self) -> set[str]:
@@ -50,14 +66,16 @@ class StreamOffset:
         return mark.made if mark else 0
 
     def as_json(self) -> Json:
-        table: dict[str, dict[str, dict[str, int]]] = {}
-        for queue, offset in sorted(self.positions.items()):
-            table.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
         marks: dict[str, dict[str, dict[str, int]]] = {}
         for (topic, broker), mark in sorted(self.marks.items()):
             values = {"queue": mark.queue_id, "offset": mark.offset, "stored": mark.stored_ms, "made": mark.made}
             marks.setdefault(topic, {})[broker] = values
-        return {"v": VERSION, "t": table, "id": marks}
+        found: Json = {"v": VERSION, "t": _table(self.positions), "id": marks}
+        if self.began:
+            found["began"] = {"ms": self.began.ms, "brokers": list(self.began.brokers)}
+        if self.begins:
+            found["from"] = _table(self.begins)
+        return found | ({"new": True} if self.is_new else {})
 
 
 def read_stream_offset(json: Mapping[str, Any]) -> StreamOffset:
@@ -67,15 +85,26 @@ def read_stream_offset(json: Mapping[str, Any]) -> StreamOffset:
             f"the checkpoint's offset {dict(json)!r} is not of version {VERSION} of this source; "
             "give the query a new checkpoint location"
         )
-    positions = {
-        MessageQueue(topic, broker, int(queue_id)): offset
-        for topic, brokers in json["t"].items()
-        for broker, queues in brokers.items()
-        for queue_id, offset in queues.items()
-    }
     marks = {
         (topic, broker): Mark(values["queue"], values["offset"], values["stored"], values["made"])
         for topic, brokers in json.get("id", {}).items()
         for broker, values in brokers.items()
     }
-    return StreamOffset(positions, marks)
+    began = Began(json["began"]["ms"], tuple(json["began"]["brokers"])) if "began" in json else None
+    return StreamOffset(_offsets(json["t"]), marks, began, _offsets(json.get("from", {})), json.get("new", False))
+
+
+def _table(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
+    table: dict[str, dict[str, dict[str, int]]] = {}
+    for queue, offset in sorted(offsets.items()):
+        table.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
+    return table
+
+
+def _offsets(table: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[MessageQueue, int]:
+    return {
+        MessageQueue(topic, broker, int(queue_id)): offset
+        for topic, brokers in table.items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }

@@ -5,19 +5,28 @@ Spark's reader calls it; no Spark here. It lives as long as one run of a query: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.clock import Clock
-from pyromq.errors import MQError, UsageError
+from pyromq.errors import MQError, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
-from pyromq.spark.read.bounds import Bounds, Positions, Queues, beginnings, queue_bounds, queue_name, report_loss
+from pyromq.spark.read.bounds import (
+    Bounds,
+    Positions,
+    Queues,
+    beginnings,
+    deletion,
+    queue_bounds,
+    queue_name,
+    report_loss,
+)
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange, share
-from pyromq.spark.read.stream_offset import NO_MESSAGE, Mark, StreamOffset, TopicAtBroker
+from pyromq.spark.read.stream_offset import NO_MESSAGE, Began, Mark, StreamOffset, TopicAtBroker
 
 logger = logger_of(__name__)
 
@@ -53,9 +62,11 @@ class StreamPlanning:
         self._client = client
         self._clock = clock
         self._first: StreamOffset | None = None
-        self._target: Positions | None = None  # with AvailableNow: where this run ends
+        self._ends_here = False
+        self._target: Positions | None = None  # with AvailableNow, once a micro-batch is planned: where this run ends
         self._latest: Positions = {}
         self._away: set[TopicAtBroker] = set()
+        self._deleted: set[TopicAtBroker] = set()  # as reported, with failOnDataLoss false
         self._waiting_since = clock.monotonic()
         self._commit_seconds = options.commit_interval_ms / 1000
         self._published: Positions = {}
@@ -64,38 +75,53 @@ class StreamPlanning:
     def first(self) -> StreamOffset:
         """Return where a query without a checkpoint begins; the same however often Spark asks."""
         if self._first is None:
+            began = Began(self._clock.now_ms(), tuple(self._client.brokers()))
             bounds = self._client.live_bounds(queue_bounds(self._options, self._client))
             positions = beginnings(self._options, self._client, bounds, default="latest")
-            self._first = StreamOffset(positions, self._marks(positions, bounds, {}))
+            self._first = StreamOffset(
+                positions, self._marks(positions, bounds, {}), began, is_new=self._begins_at_ends
+            )
         return self._first
 
     def end_here(self) -> None:
         """Read no further than what is there now (Trigger.AvailableNow)."""
-        self._target = {queue: most for queue, (_, most) in queue_bounds(self._options, self._client).items()}
+        self._ends_here = True
 
     def next(self, start: StreamOffset, limits: Limits) -> StreamOffset:
         """Return where the next micro-batch ends; an equal offset when there is nothing to do.
 
-        Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics.
+        Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics, `Unavailable` where a
+        broker that is away has queues without which a run cannot end.
         """
-        bounds = queue_bounds(self._options, self._client, start.topics)
-        self._check_topics(start, bounds)
+        self._check_topics(start)
+        bounds = queue_bounds(self._options, self._client, start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}
         made = self._look_for_losses(start, bounds)
+        if self._ends_here and self._target is None:
+            self._target = self._latest
         begin = {queue: place for queue in bounds if (place := self._begin(start, queue, bounds, made)) is not None}
         ends = self._ends(begin, bounds, limits)
-        moved = {queue: end for queue, end in ends.items() if end != start.positions.get(queue)}
+        moved = {
+            queue: end
+            for queue, end in ends.items()
+            if end != start.positions.get(queue) or (_place(queue) in made and end > begin[queue])
+        }
         if not moved:
-            return start
+            return replace(start, is_new=False)
         self._waiting_since = self._clock.monotonic()
-        positions = start.positions | moved
-        return StreamOffset(positions, start.marks | made | self._marks(moved, bounds, start.marks | made))
+        marks = start.marks | made
+        return StreamOffset(
+            start.positions | moved,
+            marks | self._marks(moved, bounds, marks),
+            start.began,
+            {queue: begin[queue] for queue in moved if queue not in start.positions or _place(queue) in made},
+        )
 
     @property
     def ends_here(self) -> bool:
         """Whether this run ends at a place that was fixed when it began."""
-        return self._target is not None
+        return self._ends_here
 
     def latest(self) -> StreamOffset | None:
         """Return the ends of all queues as `next` last saw them, for the query's progress."""
@@ -103,17 +129,12 @@ class StreamPlanning:
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
         """Return what a micro-batch reads; depends on the two offsets only, so that a repeated one reads the same."""
-        bounds: dict[MessageQueue, Bounds] = {}
-        found = []
-        for queue, stop in end.positions.items():
-            place = start.positions.get(queue)
-            if place is None and self._options.new_queues == "latest":
-                continue
-            if place is None or end.made(queue) > start.made(queue):
-                bounds = bounds or self._client.live_bounds(self._client.bounds(sorted(end.topics)))
-                place = bounds[queue][0] if queue in bounds else 0
-            found.append(QueueRange(queue, place, stop))
-        return found
+        retired = self._retired()
+        return [
+            QueueRange(queue, end.begins.get(queue, start.positions.get(queue, 0)), stop)
+            for queue, stop in end.positions.items()
+            if queue.broker_name not in retired
+        ]
 
     def publish(self, reached: StreamOffset, *, last: bool = False) -> None:
         """Store how far the query is under its group's name, now and then, and the `last` time of a run.
@@ -136,13 +157,19 @@ class StreamPlanning:
             self._published = dict(reached.positions)
         self._published_at = now
 
-    def _check_topics(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> None:
-        known = {queue.topic for queue in bounds}
-        if self._options.subscribe_pattern is None and (others := sorted(start.topics - known)):
+    def _check_topics(self, start: StreamOffset) -> None:
+        if self._options.subscribe_pattern is not None:
+            return
+        if others := sorted(start.topics.difference(self._options.assign or self._options.subscribe)):
             raise UsageError(
                 f"the checkpoint is of topic {', '.join(others)}, which this query does not read; "
                 "give it a new checkpoint location"
             )
+
+    def _retired(self) -> set[str]:
+        """Return the brokers that option retiredBrokers names and that are not registered."""
+        names = set(self._options.retired_brokers)
+        return names.difference(self._client.brokers()) if names else names
 
     def _look_for_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
         """Report what is lost; return the marks of topics that were created again."""
@@ -153,21 +180,49 @@ class StreamPlanning:
                 f"topic {place[0]} at {place[1]} was deleted and created again; what it held is lost",
             )
             made[place] = Mark(0, NO_MESSAGE, 0, start.marks[place].made + 1)
+        there = {_place(queue) for queue in bounds}
+        self._look_for_brokers({_place(queue) for queue in start.positions} - there, start, bounds)
         for queue, offset in start.positions.items():
-            if (queue.topic, queue.broker_name) not in made:
+            if _place(queue) in there and _place(queue) not in made:
                 self._look_at(queue, offset, bounds)
         return made
 
+    def _look_for_brokers(
+        self, missing: Collection[TopicAtBroker], start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]
+    ) -> None:
+        """Report topics that were deleted. A broker that is away has lost nothing: its queues wait."""
+        deleted = self._client.deleted(missing) if missing else set()
+        for place in sorted(deleted - self._deleted):
+            report_loss(self._options, deletion(place, start.positions))
+        self._deleted = deleted
+        retired = self._retired()
+        away = {place for place in missing if place not in deleted}
+        waited_for = sorted(
+            _place(queue)
+            for queue, offset in start.positions.items()
+            if _place(queue) in away and queue.broker_name not in retired and self._is_unread(queue, offset)
+        )
+        if waited_for and (self._ends_here or not bounds):
+            topic, broker = waited_for[0]
+            raise Unavailable(
+                f"broker {broker} does not answer for topic {topic}, which was read before: it is not registered at "
+                f"{self._options.namesrv}, or does not let the topic be read; start the broker, or name it in option "
+                "retiredBrokers if it is out of service for good"
+            )
+        for topic, broker in sorted(away - self._away):
+            does = "is out of service" if broker in retired else "is away"
+            logger.warning("broker %s of topic %s %s; its queues wait", broker, topic, does)
+        self._away = away
+
+    def _is_unread(self, queue: MessageQueue, offset: int) -> bool:
+        """Whether a run that ends has still to read a queue, as far as it is known where that ends."""
+        return self._target is None or offset < self._target.get(queue, 0)
+
     def _look_at(self, queue: MessageQueue, offset: int, bounds: Mapping[MessageQueue, Bounds]) -> None:
-        """Report offsets that are gone. A broker that is away has lost nothing: its queues wait."""
+        """Report offsets that are gone from a broker that is there."""
         if queue not in bounds:
-            if any(other[:2] == queue[:2] for other in bounds):
-                report_loss(self._options, f"{queue_name(queue)} does not exist any more; it was read to {offset}")
-            elif queue[:2] not in self._away:
-                self._away.add((queue.topic, queue.broker_name))
-                logger.warning("broker %s of topic %s is away; its queues wait", queue.broker_name, queue.topic)
+            report_loss(self._options, f"{queue_name(queue)} does not exist any more; it was read to {offset}")
             return
-        self._away.discard((queue.topic, queue.broker_name))
         least, most = bounds[queue]
         if offset < least:
             report_loss(
@@ -192,7 +247,7 @@ class StreamPlanning:
             elif least <= mark.offset:
                 places[queue] = mark.offset
         for queue, stored in self._client.store_times(places).items():
-            place = (queue.topic, queue.broker_name)
+            place = _place(queue)
             if stored is not None and stored != start.marks[place].stored_ms:
                 again.append(place)
         return again
@@ -207,11 +262,29 @@ class StreamPlanning:
         """Return where the next micro-batch begins in a queue; None for a new one that it does not read yet."""
         least, most = bounds[queue]
         place = start.positions.get(queue)
+        if place is None and start.began is not None and queue.broker_name not in start.began.brokers:
+            return self._begin_later(queue, bounds[queue], start.began)
         if place is None:
             return most if self._options.new_queues == "latest" else least if most > least else None
-        if (queue.topic, queue.broker_name) in made:
+        if _place(queue) in made:
             return least
         return min(max(place, least), most)
+
+    @property
+    def _begins_at_ends(self) -> bool:
+        """Whether a query without a checkpoint begins at the ends of the queues, which are others at every moment."""
+        options = self._options
+        by_time = options.starting_ms is not None or options.starting_times is not None
+        return not by_time and options.starting_offsets in (None, "latest")
+
+    def _begin_later(self, queue: MessageQueue, bounds: Bounds, began: Began) -> int:
+        """Return where a queue begins whose broker was away when the query began: where it would have begun then."""
+        options = self._options
+        if self._begins_at_ends:
+            return self._client.first_since(queue, began.ms, bounds)
+        if options.starting_times is not None or isinstance(options.starting_offsets, dict):
+            return bounds[0]  # the table names other queues: the query has waited for the brokers that it names
+        return beginnings(options, self._client, {queue: bounds}, default="latest")[queue]
 
     def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limits: Limits) -> Positions:
         ends = {queue: bounds[queue][1] for queue in begin}
@@ -249,7 +322,7 @@ class StreamPlanning:
         """Return a mark for each topic and broker of the positions: the last message before the furthest of them."""
         furthest: dict[TopicAtBroker, MessageQueue] = {}
         for queue, offset in positions.items():
-            place = (queue.topic, queue.broker_name)
+            place = _place(queue)
             if offset > bounds[queue][0] and (place not in furthest or offset > positions[furthest[place]]):
                 furthest[place] = queue
         times = self._client.store_times({queue: positions[queue] - 1 for queue in furthest.values()})
@@ -258,3 +331,7 @@ class StreamPlanning:
             for place, queue in furthest.items()
             if (stored := times[queue]) is not None
         }
+
+
+def _place(queue: MessageQueue) -> TopicAtBroker:
+    return queue.topic, queue.broker_name

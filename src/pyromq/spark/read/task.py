@@ -12,10 +12,11 @@ import pyarrow as pa
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.consumer.pulling import PullResult, PullStatus
+from pyromq.errors import TopicNotFound
 from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.record import queue_offset_of, unpack_size
-from pyromq.spark.read.bounds import queue_name, report_loss
+from pyromq.spark.read.bounds import deletion, queue_name, report_loss
 from pyromq.spark.read.clients import client_of, patiently
 from pyromq.spark.read.columns import Reading, check_bodies, count_records, to_batches
 from pyromq.spark.read.options import ReadOptions
@@ -91,13 +92,15 @@ def _pulls(
         begun = _pull(options, client, [(range_, range_.start) for range_ in together])
         for range_, found in zip(together, begun, strict=True):
             offset = range_.start
-            while _is_whole(options, client, found, place=(range_, offset)):
+            while found is not None and _is_whole(options, client, found, place=(range_, offset)):
                 count, offset = found.next_offset - offset, found.next_offset
                 if found.raw and (raw := _before(found, range_.end)):
                     yield range_.queue, count_records(raw) if options.is_filtered else count, raw
                 if offset >= range_.end:
                     break
                 found = _pull(options, client, [(range_, offset)])[0]
+            if found is None:
+                report_loss(options, deletion(range_.queue[:2], {range_.queue: offset}))
 
 
 def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
@@ -114,16 +117,25 @@ def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
         yield bundle
 
 
-def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult]:
+def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult | None]:
+    """Pull from each place; None where the topic was deleted since the range was planned."""
     wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
-    pull = partial(
-        client.pull_all, wanted, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes
-    )
-    found = patiently(options, pull, planned=True)
+    pull = partial(client.pull_all, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes)
+
+    def pull_existing() -> list[PullResult | None]:
+        try:
+            return [*pull(wanted)]
+        except TopicNotFound:
+            deleted = client.deleted({queue[:2] for queue, _, _ in wanted})
+            if not deleted:
+                raise
+            return [None if each[0][:2] in deleted else pull([each])[0] for each in wanted]
+
+    found = patiently(options, pull_existing, planned=True)
     for _ in range(ASKED_AGAIN):
-        if not any(_is_to_be_asked_again(each) for each in found):
+        if not any(each is not None and _is_to_be_asked_again(each) for each in found):
             break
-        found = patiently(options, pull, planned=True)
+        found = patiently(options, pull_existing, planned=True)
     return found
 
 

@@ -49,15 +49,24 @@ async def test_the_first_messages_count_in_the_hour_and_the_day_at_once(statisti
     assert (course.minute.total, course.hour.total, course.day.total) == (7, 7, 7)
 
 
-async def test_an_hour_is_seen_in_steps_of_ten_minutes(statistics, clock):
-    statistics.count_put("orders", 1, 1)
+async def test_hour_and_day_count_up_to_the_newest_sample(statistics, clock):
+    statistics.count_put("orders", 270, 270)
     await sample(statistics, clock)
-    statistics.count_put("orders", 60, 60)
-    await sample(statistics, clock, 59)
-    assert statistics.course("TOPIC_PUT_NUMS", "orders").hour.total == 1
+    statistics.count_put("orders", 14_729, 14_729)
     await sample(statistics, clock)
-    assert statistics.course("TOPIC_PUT_NUMS", "orders").hour == (61, 61 / 1200, 30.5)
-    assert statistics.course("TOPIC_PUT_NUMS", "orders").day.total == 1
+    course = statistics.course("TOPIC_PUT_NUMS", "orders")
+    assert [span.total for span in course] == [14_999, 14_999, 14_999]
+
+
+async def test_a_day_forgets_what_is_older(statistics, clock):
+    statistics.count_put("orders", 1000, 1000)
+    await sample(statistics, clock)
+    for _ in range(30 * 6):  # hours, ten minutes each
+        statistics.count_put("orders", 60, 60)
+        await sample(statistics, clock, 60)
+    course = statistics.course("TOPIC_PUT_NUMS", "orders")
+    assert (course.hour.total, course.hour.per_second) == (360, 0.1)
+    assert 23.5 * 360 <= course.day.total <= 24.5 * 360
 
 
 async def test_gets_are_counted_by_topic_and_group(statistics, clock):

@@ -23,6 +23,7 @@ MOST_GETS = 100_000  # topics by group that are counted for themselves; about tw
 MINUTE_SAMPLES = 7  # 10 s apart
 HOUR_SAMPLES = 7  # 10 min apart
 DAY_SAMPLES = 25  # an hour apart
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 SAMPLES_PER_HOUR_SAMPLE = 60
 SAMPLES_PER_DAY_SAMPLE = 360
 
@@ -70,7 +71,11 @@ class Course(NamedTuple):
 
 
 class _History:
-    """The samples of one counter. Each course begins with nothing, one step before its first sample, as upstream."""
+    """The samples of one counter. Each course begins with nothing, one step before its first sample, as upstream.
+
+    Unlike upstream, hour and day end with the newest sample of all, which is 10 s old at most: upstream's newest of a
+    day is up to an hour old. They begin with the sample that is nearest to an hour or a day before that.
+    """
 
     def __init__(self) -> None:
         self.minute: deque[Sample] = deque(maxlen=MINUTE_SAMPLES)
@@ -91,13 +96,21 @@ class _History:
                 course.append(sample)
 
     def course(self, field: int) -> Course:
-        return Course(_span(self.minute, field), _span(self.hour, field), _span(self.day, field))
+        if not self.minute:
+            return Course(_NOTHING, _NOTHING, _NOTHING)
+        newest = self.minute[-1]
+        hour, day = _nearest(self.hour, newest.at_ms - HOUR_MS), _nearest(self.day, newest.at_ms - DAY_MS)
+        return Course(*(_span(first, newest, field) for first in (self.minute[0], hour, day)))
 
 
-def _span(samples: deque[Sample], field: int) -> Span:
-    if len(samples) < 2:
-        return Span(0, 0.0, 0.0)
-    first, last = samples[0], samples[-1]
+_NOTHING = Span(0, 0.0, 0.0)
+
+
+def _nearest(samples: Iterable[Sample], at_ms: int) -> Sample:
+    return min(samples, key=lambda sample: abs(sample.at_ms - at_ms))
+
+
+def _span(first: Sample, last: Sample, field: int) -> Span:
     total = last[field] - first[field]
     seconds = (last.at_ms - first.at_ms) / 1000
     times = last.times - first.times

@@ -246,8 +246,8 @@ _OF_GROUPS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 def day_sum(stats: BrokerStats) -> int:
-    """Return the sum of the longest span that is known yet. Source: StatsAllSubCommand.compute24HourSum."""
-    return stats.day.sum or stats.hour.sum or stats.minute.sum
+    """Return the sum of a day: the largest known, since a Java broker's newest sample of a day may be an hour old."""
+    return max(stats.day.sum, stats.hour.sum, stats.minute.sum)
 
 
 def _consumed(stats: ConsumeStats) -> ConsumedTopicFigures:

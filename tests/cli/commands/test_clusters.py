@@ -50,11 +50,37 @@ def test_name_servers_keep_values(cli, served):
 
 def test_settings_of_a_broker_are_changed(cli, served):
     changed = cli("cluster", "set", "broker-a", "transactionCheckMax=9", "-o", "json")
-    assert json.loads(changed.out) == [{"setting": "transactionCheckMax", "before": "15", "now": "9"}]
+    assert json.loads(changed.out) == [
+        {"setting": "transactionCheckMax", "before": "15", "now": "9", "next_start": None}
+    ]
+    assert changed.err == ""
 
     refused = cli("cluster", "set", "broker-a", "transactionCheckMax=x")
     assert (refused.code, "transactionCheckMax" in refused.err) == (1, True)
     assert cli("cluster", "set", "broker-a", "nonsense").code == 2
+
+
+def test_a_fixed_setting_is_said_to_count_from_the_next_start(cli, served):
+    changed = cli("cluster", "set", "broker-a", "fileReservedTime=36", "-o", "json")
+    (row,) = json.loads(changed.out)
+    assert (changed.code, row["before"], row["now"], row["next_start"]) == (0, "72", "72", "36")
+    assert changed.err == "fileReservedTime changes from the next start of the broker on\n"
+
+    back = json.loads(cli("cluster", "set", "broker-a", "fileReservedTime=72", "-o", "json").out)
+    assert back[0]["next_start"] is None
+    for wrong in ("fileReservedTime=x", "fileReservedTime=-1", "noSuchSetting=1", "brokerName=other", "listenPort=1"):
+        refused = cli("cluster", "set", "broker-a", "transactionCheckMax=4", wrong)
+        assert (refused.code, refused.out) == (1, "")
+        assert wrong.partition("=")[0] in refused.err
+    assert json.loads(cli("cluster", "settings", "-o", "json").out)[0]["transactionCheckMax"] != "4"
+    assert cli("cluster", "set", "broker-a", "a=1", "a=2").code == 2
+    assert cli("cluster", "set", "broker-a", " =1").code == 2
+
+
+def test_settings_that_a_server_passes_over_in_silence_are_an_error(cli, served):
+    ignored = cli("cluster", "namesrv", "set", "noSuchSetting=1")
+    assert (ignored.code, ignored.out) == (1, "")
+    assert ignored.err == f"error: {served.namesrv}: noSuchSetting is not changed: the server has no such setting\n"
 
 
 def test_settings_of_name_servers_are_shown_and_changed(cli, served):

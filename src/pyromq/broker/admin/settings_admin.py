@@ -6,7 +6,7 @@ wrote is never written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
@@ -60,6 +60,7 @@ class Configuring:
         self._config = config
         self._unkept: dict[str, str] = {}  # changes that may not be in the file yet
         self._kept: Future[None] | None = None  # when they are
+        self._next_start: dict[str, str] = {}  # what was changed, and counts from the next start on
         self._saving = TableFile(file, partial(_merged, file))
         self._topics = topics
         self._announce_all = announce_all
@@ -71,7 +72,8 @@ class Configuring:
         version = msgspec.json.encode({"counter": self._version.counter, "timestamp": self._version.timestamp})
         uses_tls = "true" if self._config.connections.tls is not None else "false"  # towards name servers
         body = write_properties(java_properties(self._config) | _FIXED_HERE | {"useTLS": uses_tls})
-        return Reply(BrokerSettingsResponse(version=version.decode()), body.encode())
+        next_start = msgspec.json.encode(self._next_start).decode()
+        return Reply(BrokerSettingsResponse(version=version.decode(), next_start=next_start), body.encode())
 
     @answers(SaveBrokerSettings)
     def save(self, header: SaveBrokerSettings, call: Call) -> Future[Reply]:
@@ -84,9 +86,11 @@ class Configuring:
         _check_changeable(changes)
         before = self._config.permission
         try:
-            self._config.change(with_properties(self._config, changes))
+            wanted = with_properties(self._config, changes)
         except UsageError as error:
             raise BrokerError(str(error)) from error
+        self._config.change(wanted)
+        self._note_next_start(changes, java_properties(wanted))
         self._version = DataVersion(timestamp=self._clock.now_ms(), counter=self._version.counter + 1)
         kept = self._keep(changes)
         logger.info("settings changed by %s: %s", call.peer.address, ", ".join(f"{k}={v}" for k, v in changes.items()))
@@ -94,6 +98,13 @@ class Configuring:
             self._topics.touch()
             self._announce_all()
         return when_saved(kept, Reply())
+
+    def _note_next_start(self, changes: Iterable[str], wanted: dict[str, str]) -> None:
+        now = java_properties(self._config)
+        for name in changes:
+            self._next_start.pop(name, None)
+            if wanted.get(name) != now.get(name):
+                self._next_start[name] = wanted.get(name, "")
 
     def _keep(self, changes: dict[str, str]) -> Future[None]:
         if self._kept is not None and self._kept.done() and self._kept.exception() is None:

@@ -12,6 +12,7 @@ from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.render import local_time, output_option, show_record, show_rows
 from pyromq.client.admin.servers import RoundTrip
 from pyromq.errors import UsageError
+from pyromq.excerpt import escaped
 from pyromq.plural import counted
 
 
@@ -60,28 +61,58 @@ def settings(broker: str | None, namesrv: str, output: str) -> None:
 @click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
 @namesrv_option
 @output_option
-def change_settings(broker: str, changes: tuple[str, ...], namesrv: str, output: str) -> None:
-    """Change settings of BROKER (a name or HOST:PORT), by the names of RocketMQ's configuration files."""
+def change_settings(broker: str, changes: tuple[str, ...], namesrv: str, output: str) -> int:
+    """Change settings of BROKER (a name or HOST:PORT), by the names of RocketMQ's configuration files.
+
+    Some count from the broker's next start on, and are shown as such. The exit code is 1 when one was not taken.
+    """
     wanted = _read_changes(changes)
     with Admin(namesrv, connections=connections()) as admin:
         (address, *_) = addresses_of(admin, broker)
         before = admin.broker_config(address)
         admin.servers.change_settings(address, wanted)
         after = admin.broker_config(address)
-    _show_changes(wanted, before, after, output)
+        next_start = admin.servers.settings_at_next_start(address)
+    rows = [
+        {
+            "setting": name,
+            "before": before.get(name),
+            "now": after.get(name),
+            "next_start": (next_start or {}).get(name),
+        }
+        for name in wanted
+    ]
+    show_rows(rows, output)
+    for name in (next_start or {}).keys() & wanted.keys():
+        click.echo(f"{name} changes from the next start of the broker on", err=True)
+    if next_start is None:
+        click.echo("this broker does not tell which settings count from its next start only", err=True)
+    ignored = [] if next_start is not None else _not_taken(wanted, before, after)
+    for each in ignored:
+        click.echo(f"error: {each}", err=True)
+    return 1 if ignored else 0
 
 
 def _read_changes(changes: tuple[str, ...]) -> dict[str, str]:
     pairs = [each.partition("=") for each in changes]
     for name, separator, _ in pairs:
-        if not separator or not name:
-            raise click.UsageError(f"{name!r} is not NAME=VALUE")
+        if not separator or not name.strip():
+            raise click.UsageError(f"{name + separator!r} is not NAME=VALUE")
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise click.UsageError(f"{', '.join(twice)}: give each setting once")
     return {name.strip(): value for name, _, value in pairs}
 
 
-def _show_changes(names: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str], output: str) -> None:
-    rows = [{"setting": name, "before": before.get(name), "now": after.get(name)} for name in names]
-    show_rows(rows, output)
+def _not_taken(wanted: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return which settings a server did not change, though it did not refuse them, and why: Java's do not tell."""
+    found = []
+    for name, value in wanted.items():
+        if name not in after:
+            found.append(f"{escaped(name)} is not changed: the server has no such setting")
+        elif after[name] == before.get(name) and after[name].lower() != value.strip().lower():
+            found.append(f"{escaped(name)} is not changed: the server did not take {value!r} and keeps {after[name]!r}")
+    return found
 
 
 @cluster.group()
@@ -102,12 +133,21 @@ def namesrv_settings(namesrv: str, output: str) -> None:
 @namesrv.command("set")
 @click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
 @namesrv_option
-def change_namesrv_settings(changes: tuple[str, ...], namesrv: str) -> None:
-    """Change settings of all name servers."""
+def change_namesrv_settings(changes: tuple[str, ...], namesrv: str) -> int:
+    """Change settings of all name servers. The exit code is 1 when one was not taken."""
     wanted = _read_changes(changes)
     with Admin(namesrv, connections=connections()) as admin:
+        before = admin.servers.name_server_settings()
         admin.servers.change_name_server_settings(wanted)
-    click.echo(f"{', '.join(wanted)}: changed at each name server")
+        after = admin.servers.name_server_settings()
+    ignored = [
+        f"{address}: {each}" for address in after for each in _not_taken(wanted, before[address], after[address])
+    ]
+    for each in ignored:
+        click.echo(f"error: {each}", err=True)
+    if not ignored:
+        click.echo(f"{', '.join(map(escaped, wanted))}: changed at each name server")
+    return 1 if ignored else 0
 
 
 @cluster.command()

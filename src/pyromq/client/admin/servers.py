@@ -17,6 +17,8 @@ from pyromq.names import AUTO_CREATE_TOPIC, check_topic
 from pyromq.remoting.bodies import BrokerStats, ConsumeStatsList, decode_body
 from pyromq.remoting.headers import (
     BrokerConsumeStatistics,
+    BrokerSettings,
+    BrokerSettingsResponse,
     BrokerStatistics,
     CleanQueues,
     CleanTopics,
@@ -55,6 +57,15 @@ class Servers:
         Raises `BrokerError`, with what is wrong, for a name or a value that cannot be.
         """
         await self._brokers.ask(address, SaveBrokerSettings(), _properties(settings))
+
+    async def settings_at_next_start(self, address: str) -> dict[str, str] | None:
+        """Return the settings that were changed and count from the broker's next start on; None: it does not tell.
+
+        Brokers of RocketMQ itself do not.
+        """
+        answer = await self._brokers.ask(address, BrokerSettings())
+        text = answer.header(BrokerSettingsResponse).next_start
+        return None if text is None else decode_body(dict[str, str], text.encode())
 
     async def name_server_settings(self) -> dict[str, dict[str, str]]:
         """Return the settings of each name server by its address."""

@@ -40,6 +40,7 @@ class BlockingServers:
 
     def __init__(self, portal: Portal, servers: Servers) -> None:
         self.change_settings = _blocking(portal, servers.change_settings)
+        self.settings_at_next_start = _blocking(portal, servers.settings_at_next_start)
         self.name_server_settings = _blocking(portal, servers.name_server_settings)
         self.change_name_server_settings = _blocking(portal, servers.change_name_server_settings)
         self.clean_topics = _blocking(portal, servers.clean_topics)

@@ -14,9 +14,13 @@ class SaveBrokerSettings(Header):
 
 
 class BrokerSettingsResponse(Header):
-    """The version of the settings, a DataVersion as JSON text."""
+    """The version of the settings, a DataVersion as JSON text.
+
+    `next_start` is ours: the settings that were changed for the next start, an object of texts by name as JSON text.
+    """
 
     version: str
+    next_start: str | None = None
 
 
 class BrokerSettings(Header):

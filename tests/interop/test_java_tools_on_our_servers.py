@@ -187,6 +187,8 @@ def test_topics_and_figures_can_be_exported(places: tuple[Place, Place], tmp_pat
     assert our_figures["totalData"].keys() == their_figures["totalData"].keys()
     mine, theirs = (each["evaluateReport"]["broker-a"] for each in (our_figures, their_figures))
     assert mine["runtimeQuota"].keys() == theirs["runtimeQuota"].keys()
+    assert mine["runtimeEnv"]["cpuNum"] == theirs["runtimeEnv"]["cpuNum"]
+    assert int(mine["runtimeEnv"]["totalMemKBytes"]) > 0
 
 
 async def test_exports_of_our_own_are_those_of_the_tool(places: tuple[Place, Place], tmp_path: Path) -> None:

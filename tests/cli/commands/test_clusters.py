@@ -132,5 +132,6 @@ def test_exports_are_json_on_the_terminal_or_in_a_file(cli, served, tmp_path):
     path = tmp_path / "metadata.json"
     assert cli("export", "metadata", "--cluster", "DefaultCluster", "--file", str(path)).out == ""
     assert "cluster-exported" in json.loads(path.read_text())["topicConfigTable"]
-    assert "broker-a" in json.loads(cli("export", "metrics").out)["evaluateReport"]
+    environment = json.loads(cli("export", "metrics").out)["evaluateReport"]["broker-a"]["runtimeEnv"]
+    assert int(environment["cpuNum"]) > 0 and int(environment["totalMemKBytes"]) > 0
     assert cli("export", "settings", "--cluster", "nowhere").code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from concurrent.futures import Future
 
@@ -45,6 +46,7 @@ from pyromq.remoting.headers import (
 from pyromq.remoting.refusals import Refusals
 from pyromq.store.message_store import MessageStore
 
+_MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
 
 
@@ -199,6 +201,7 @@ class Inspecting:
             "brokerVersionDesc": VERSION_NAME,
             "bootTimestamp": str(statistics.started_ms),
             "runtime": _duration(now - statistics.started_ms),
+            "totalMemKBytes": str(_MEMORY_BYTES // 1024),  # for exportMetrics; upstream's brokers do not tell it
             "putMessageTimesTotal": str(puts.count),
             "putMessageFailedTimes": str(statistics.failed_puts),
             "putMessageSizeTotal": str(puts.size),

@@ -6,6 +6,7 @@ wrote is never written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
@@ -30,9 +31,10 @@ from pyromq.store.table_file import TableFile, when_saved
 
 logger = logger_of(__name__)
 
-# No settings here, but what Java's tools (exportConfigs) fail without.
+# No settings here, but what Java's tools (exportConfigs, exportMetrics) read.
 _FIXED_HERE = {
     "brokerRole": "ASYNC_MASTER",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # upstream's default, exportMetrics' cpuNum
     "enableDetailStat": "false",  # statistics of topics and groups, not of single queues
     "filterServerNums": "0",
     "msgTraceTopicName": TRACE_TOPIC,

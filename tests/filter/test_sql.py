@@ -131,6 +131,12 @@ def test_other_texts_are_no_doubles(text):
         double(text)
 
 
+@pytest.mark.parametrize(("text", "is_five"), [("5", True), ("\uff15", True), ("0\u0665", True), ("\U0001d7d3", False)])
+def test_digits_are_those_of_java_whole_numbers(text, is_five):
+    assert wants("a = 5", a=text) is is_five
+    assert wants("a = 5.0", a=text) is (text == "5")  # a double has ASCII digits only
+
+
 def test_a_record_is_judged_by_its_properties():
     wanted = parse_sql("price > 5")
     record = memoryview(encode(StoredMessage("orders", b"body", property_text="price\x016\x02")))

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 Value: TypeAlias = bool | int | float | str | None
 
-_WHOLE = re.compile(r"[+-]?\d+")
+_WHOLE = re.compile("[+-]?[^\\D\U00010000-\U0010ffff]+")  # of digits beyond the BMP, Java sees surrogates
 _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)")
 _HEX_DOUBLE = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _BLANKS = "".join(map(chr, range(33)))

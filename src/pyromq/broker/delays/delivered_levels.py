@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
-from pyromq.message import NAME_VALUE, Property, StoredMessage
+from pyromq.message import NAME_VALUE, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import decode, texts_at
 from pyromq.store.message_store import MessageStore
@@ -90,6 +90,8 @@ def _take(pending: Mapping[int, _Pending], message: StoredMessage) -> None:
     level = properties.get(Property.DELAY, "")
     likeness = _likeness(message)
     went_there = message.topic == likeness.topic  # and not always to its queue: the topic may have lost that
+    if message.sys_flag & SysFlag.HALF:  # a client sent it marked so: no level delivers such a message
+        return
     if went_there and level.isdecimal() and (waiting := pending.get(int(level) - 1)) is not None:
         waiting.take(likeness)
 

@@ -2,7 +2,8 @@
 
 A parked record is the message as it was sent, in the timer topic, with these properties behind its own:
 TIMER_OUT_MS, when it is due; REAL_TOPIC and REAL_QID, where it goes. A cancel is one with TIMER_DEL_UNIQKEY,
-`TOPIC+KEY`, beside them. The record of a message delivered names the log offset of its parked record, as its
+`TOPIC+KEY`, directly before them: no client's property stands there, since the broker adds CLUSTER to each message
+sent. The record of a message delivered names the log offset of its parked record, as its
 complement (-1 for 0), where others hold that of a half message: no client can write there.
 Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 """
@@ -37,7 +38,7 @@ _TOPIC = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
 _KEY = f"{PAIRS}{Property.UNIQUE_KEY}{NAME_VALUE}"
 _KEY_LENGTH = len(_KEY)
 _KEY_BYTES = _KEY.encode()
-_CANCELS = f"{PAIRS}{Property.TIMER_CANCELS}{NAME_VALUE}".encode()
+_CANCELS = f"{PAIRS}{Property.TIMER_CANCELS}{NAME_VALUE}%b+%b".encode()
 _PAIRS = PAIRS.encode()
 _UNITS = dict(zip(TIMER_PROPERTIES, (1000, 1, 1), strict=True))
 
@@ -54,7 +55,8 @@ Parked = tuple[int, int, bytes, bytes, bool]
 def asked_due_ms(text: str, now_ms: int) -> int | None:
     """Return when a message with these properties wants to be delivered, ms since 1970; None where it does not say.
 
-    A copy of a message that has waited already does not want to again. Raises `MessageRefused` for what is no number.
+    A copy of a message that has waited already does not want to again. Raises `MessageRefused` for what is no number,
+    and for a cancel in the form that RocketMQ 5 stores.
     """
     place = text.find(_DELIVER)
     if place >= 0 and text.count("TIMER_") == 1:  # nearly always; searched, not parsed
@@ -66,6 +68,11 @@ def asked_due_ms(text: str, now_ms: int) -> int | None:
         return None
     for name in TIMER_PROPERTIES:
         if (asked := properties.get(name)) is not None:
+            if Property.TIMER_CANCELS in properties:
+                raise MessageRefused(
+                    f"property {Property.TIMER_CANCELS} is the broker's own: cancel a scheduled message by the recall"
+                    " handle that came with the answer to its send"
+                )
             if not (asked.isascii() and asked.removeprefix("-").isdecimal() and len(asked) < _MOST_DIGITS):
                 raise MessageRefused(
                     f"property {name} is {asked[:64]!r}; it must be a whole number of less than {_MOST_DIGITS} digits"
@@ -127,13 +134,10 @@ def read_parked(record: memoryview) -> Parked:
     if key_at < 0:
         return _parse_parked(content)
     key_at += len(_KEY_BYTES)
-    return (
-        log_offset_of(content),
-        due_ms,
-        ours[1][len(_TOPIC) :],
-        content[key_at : content.index(_PAIRS, key_at)],
-        content.find(_CANCELS, begin) >= 0,
-    )
+    key, topic = content[key_at : content.index(_PAIRS, key_at)], ours[1][len(_TOPIC) :]
+    if not key:  # an earlier pair may name it
+        return _parse_parked(content)
+    return log_offset_of(content), due_ms, topic, key, content.endswith(_CANCELS % (topic, key), begin, place)
 
 
 def _parse_parked(content: bytes) -> Parked:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.put_message import PutMessage
+from pyromq.broker.put_message import PutMessage, is_half
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused
@@ -131,6 +131,7 @@ class HalfMessages:
         lasts = (self._read(*queue, last=True) for queue in (real_queue(record), *waiting))
         return any(
             last is not None
+            and is_half(last.properties)  # a client may send a message with the flag of committed ones
             and last.sys_flag & TRANSACTION_BITS == SysFlag.COMMIT
             and last.prepared_offset == half.log_offset
             for last in lasts

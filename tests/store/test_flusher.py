@@ -100,6 +100,7 @@ def test_waiting_when_the_store_closes_ends_well(tmp_path: Path) -> None:
 def test_flushing_thread_flushes_queues_and_writes_the_checkpoint(tmp_path: Path) -> None:
     clock = StoppedClock()
     store = small_store(tmp_path, clock)
+    store._directory.lock()
     store._log.resume(0, 0)
     fill(store, 10)
     clock.ms += 20_000

@@ -30,18 +30,19 @@ class Directory:
         self.consume_queues = root / "consumequeue"
         self.index = root / "index"
         self.config = root / "config"
+        self.timers = root / "timers"
         self.checkpoint = root / "checkpoint"
         self.crashed = False
         self.same_boot = False
         self._abort = root / "abort"
-        self._lock_file = root / "lock"
+        self.lock_file = root / "lock"
         self._descriptor: int | None = None
 
     def lock(self) -> None:
         """Take the folder, making it if absent. Raises `StoreLocked` naming the holder, `StoreNotWritable`."""
         try:
             make_lasting_folder(self._disk, self.root)
-            descriptor = self._disk.open(self._lock_file, create=True)
+            descriptor = self._disk.open(self.lock_file, create=True)
         except OSError as error:
             raise StoreNotWritable(
                 f"cannot write to data folder {self.root}: {error.strerror}; choose another folder or its permissions"
@@ -81,9 +82,13 @@ class Directory:
         self._disk.sync_folder(self.root)
 
     def mark_unflushed(self) -> None:
-        """A flush failed: what it lost may be seen for a while, and then be gone. The next start does not trust it."""
+        """A flush failed: what it lost may be seen for a while, and then be gone. The next start does not trust it.
+
+        A folder that has come in the place of this one is left alone.
+        """
         with contextlib.suppress(OSError):
-            self._write_abort(_UNFLUSHED)
+            if self._descriptor is not None and self._disk.is_at(self._descriptor, self.lock_file):
+                self._write_abort(_UNFLUSHED)
 
     def _write_abort(self, word: str) -> None:
         write_file(self._disk, self._abort, f"{os.getpid()} {self._disk.boot_id()} {word}\n".encode())

@@ -88,6 +88,9 @@ class Disk(Protocol):
 
     def close(self, descriptor: int) -> None: ...
 
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        """Whether the path leads to the file or folder that was opened, and not to another one or nowhere."""
+
     def read(self, descriptor: int, size: int, position: int) -> bytes:
         """Return up to so many bytes; fewer only at the file's end."""
 
@@ -198,6 +201,12 @@ class LocalDisk:
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
+
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def read(self, descriptor: int, size: int, position: int) -> bytes:
         return os.pread(descriptor, size, position)

@@ -23,11 +23,13 @@ from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.room_ahead import KEPT_BEHIND
 from pyromq.store.log.segment import Segment, sync_all, sync_folders
+from pyromq.store.presence import FilesLost, Presence
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 
 logger = logger_of(__name__)
 
+LOOK_SECONDS = 0.5  # longest time between two looks for lost files: a broker refuses within a second of the loss
 FORGET_SECONDS = 2.0  # between two rounds of letting go of pages
 
 MUCH_BYTES = 2 << 20  # of the log: handing more to the disk at once takes half a millisecond of the processor
@@ -55,6 +57,7 @@ class Flusher:
         index: KeyIndex,
         *,
         checkpoint: Checkpoint,
+        presence: Presence,
         config: StoreConfig,
         clock: Clock,
         disk: Disk = LOCAL_DISK,
@@ -66,6 +69,7 @@ class Flusher:
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
+        self._presence = presence
         self._config = config
         self._clock = clock
         self._wake = threading.Event()
@@ -107,6 +111,7 @@ class Flusher:
             self.flush_log()
             self.flush_queues(least_pages=0)
         finally:
+            self._presence.close()
             self._answer(self._take(lambda _: True), False)
             self._queues.remove_deleted()
             self._end(self._take_deletions())
@@ -151,6 +156,7 @@ class Flusher:
         last_store_ms = self._log.last_store_ms  # read before the end: what it speaks of lies before the end
         end = self._log.end
         sync_all(self._log.files.between(self.flushed_to, end), self._disk)
+        self._presence.check()  # the flush of a lost file succeeds
         self.flushed_to = end
         self._log_flushed_at = self._clock.monotonic()
         self._checkpoint.log_ms = max(self._checkpoint.log_ms, last_store_ms)
@@ -232,7 +238,7 @@ class Flusher:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._config.flush_interval_ms / 1000)
+            self._wake.wait(min(self._config.flush_interval_ms / 1000, LOOK_SECONDS))
             self._wake.clear()
             if not self.turn():
                 return
@@ -250,13 +256,18 @@ class Flusher:
 
     def _fail(self, error: OSError) -> None:
         self._failure = error
-        self.on_failure()
-        logger.exception("the disk refuses to store; no more messages are taken")
-        self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
+        if isinstance(error, FilesLost):
+            logger.error("%s", error)
+            self._log.refuse(str(error))
+        else:
+            self.on_failure()
+            logger.exception("the disk refuses to store; no more messages are taken")
+            self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
         self._answer(self._take(lambda _: True), False)
         self._end(self._take_deletions())
 
     def _flush_due(self) -> None:
+        self._presence.check()
         self._forget()
         self._flush_log_if_due()
         now = self._clock.monotonic()

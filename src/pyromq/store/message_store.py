@@ -28,6 +28,7 @@ from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.residency import Residency
 from pyromq.store.looking import Looking
+from pyromq.store.presence import Presence
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_proof import EntryProof
 from pyromq.store.queue.queue_table import QueueTable
@@ -70,7 +71,12 @@ class MessageStore:
         self._follower = Follower(self._queues, config.delay_levels_ms)
         self._checkpoint = Checkpoint(self._directory.checkpoint, disk)
         self._flusher = Flusher(
-            self._log, self._queues, self._index, checkpoint=self._checkpoint, config=config, clock=clock, disk=disk
+            *(self._log, self._queues, self._index),
+            checkpoint=self._checkpoint,
+            presence=Presence(self._log.files, self._directory, disk),
+            config=config,
+            clock=clock,
+            disk=disk,
         )
         self._flusher.on_failure = self._directory.mark_unflushed
         self.residency = Residency(self._log, disk=disk, clock=clock)

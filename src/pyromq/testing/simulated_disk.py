@@ -208,19 +208,22 @@ class SimulatedDisk:
             raise _error(errno.EROFS, path)
         if file is None:
             if path in self._files:
+                if not write:
+                    return self._opened(path, SimulatedFile())
                 raise _error(errno.EISDIR, path)
             if not create or not self.is_folder(path.parent):
                 raise _error(errno.ENOENT, path)
             self._begin("create", path)
             file = SimulatedFile()
             self._change(_Change((path.parent,), path, file, None))
-        self._next_descriptor += 1
-        self._open[self._next_descriptor] = (path, file)
-        return self._next_descriptor
+        return self._opened(path, file)
 
     def close(self, descriptor: int) -> None:
         self._open.pop(descriptor, None)
         self._locks.pop(descriptor, None)
+
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        return self.is_folder(path) or self._files.get(path) is self._open[descriptor][1]
 
     def read(self, descriptor: int, size: int, position: int) -> bytes:
         file = self._open[descriptor][1]
@@ -328,6 +331,11 @@ class SimulatedDisk:
         if (number := self.refuse(kind, path)) is not None:
             part()
             raise _error(number, path)
+
+    def _opened(self, path: Path, file: SimulatedFile) -> int:
+        self._next_descriptor += 1
+        self._open[self._next_descriptor] = (path, file)
+        return self._next_descriptor
 
     def _find(self, path: Path) -> SimulatedFile:
         file = self._files.get(path)

@@ -36,6 +36,7 @@ else:
 
 logger = logger_of(__name__)
 
+LAST_SECONDS = 5.0  # of a connection that broke: for answers that wait for the disk, and for the peer to read them
 HIGH_WATER_BYTES = 4 << 20  # output a server may leave unread: then a client stops asking
 
 
@@ -49,8 +50,8 @@ class Connection(asyncio.Protocol):
     # There may be tens of thousands, as of what they are made of.
     # fmt: off
     __slots__ = (
-        "__weakref__", "_clock", "_config", "_dispatcher", "_failure", "_flush_asked", "_initiator", "_is_refused",
-        "_last_written", "_loop", "_lost", "_made_at", "_opened", "_shared", "_sockname", "_transport", "_usage",
+        "__weakref__", "_clock", "_config", "_deadline", "_dispatcher", "_failure", "_flush_asked", "_has_ended", "_initiator",
+        "_is_refused", "_last_written", "_loop", "_lost", "_made_at", "_opened", "_shared", "_sockname", "_transport", "_usage",
         "exchange", "writable",
     )
     # fmt: on
@@ -84,7 +85,9 @@ class Connection(asyncio.Protocol):
         self._sockname: tuple[str, int]
         self._flush_asked = False
         self._is_refused = False
+        self._has_ended = False
         self._failure: ConnectionLost | None = None
+        self._deadline: asyncio.TimerHandle | None = None  # of a server's connection that broke
         self._last_written = 0.0
         self._made_at = 0.0
 
@@ -107,6 +110,14 @@ class Connection(asyncio.Protocol):
         return tls.getpeercert(True) if tls is not None else None
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it broke: it answers the requests that came before, and reads on until the peer has ended, too.
+
+        A socket that is closed with bytes unread is reset, and the peer loses the answers that it has not read.
+        """
+        return self._deadline is not None
+
+    @property
     def is_within_frame(self) -> bool:
         """Whether more has to come of a request that has begun."""
         transport = self._transport
@@ -123,6 +134,9 @@ class Connection(asyncio.Protocol):
         if output:
             self._transport.write(output[0] if len(output) == 1 else b"".join(output))
         usage, exchange = self._usage, self.exchange
+        if self.is_ending and not (exchange.parked or exchange.is_behind):
+            self._write_end()
+            return
         is_counted = usage is not None and usage.is_counted
         if self._shared is not None and (is_counted or exchange.is_behind or exchange.splitter.unfinished):
             self._used(self._shared).weigh()
@@ -168,6 +182,8 @@ class Connection(asyncio.Protocol):
         self._opened(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.is_ending:  # nobody knows where the next frame begins
+            return
         try:
             self.exchange.receive(data, is_next=self._shared is None or self._shared.backlog.is_empty)
         except ProtocolError as error:
@@ -195,6 +211,8 @@ class Connection(asyncio.Protocol):
         elif self._usage is not None:
             self._usage.end()
             self._usage = None
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._lost(self)
         untie(self._transport)
         self.exchange.close(self._reason(error), self._failure)
@@ -227,14 +245,30 @@ class Connection(asyncio.Protocol):
         return self._usage
 
     def _end(self, error: ProtocolError, data: bytes = b"") -> None:
-        """The peer has sent what is no frame."""
+        """The peer has sent what is no frame: requests before it are answered, then the connection closes."""
+        if self.is_ending:
+            self.flush()
+            return
         self._is_refused = True
         address = self.exchange.address
         if self._initiator:
             self._failure = _another_server(address, data) or ConnectionLost(f"connection to {address} broke: {error}")
         if not isinstance(self._failure, AnotherServer):  # else who asks is told
             self._tell(NO_FRAMES, "closing connection %s %s: %s", error)
-        self.finish()
+        if self._initiator:
+            self.finish()
+            return
+        if isinstance(self._transport, Transport):
+            self._transport.set_address(b"")  # no frames any more, not for the compiled parts either
+        self._deadline = self._loop.call_later(LAST_SECONDS, self.finish)
+        self.flush()
+
+    def _write_end(self) -> None:
+        if not self._transport.can_write_eof():  # TLS
+            self._transport.close()
+        elif not self._has_ended:
+            self._has_ended = True
+            self._transport.write_eof()
 
     def _tell(self, reason: str, text: str, what: object) -> None:
         address = self.exchange.address

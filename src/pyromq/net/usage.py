@@ -130,6 +130,6 @@ class Usage:
             elif not self._is_in_backlog:
                 self._is_in_backlog = True
                 shared.backlog.add(self)
-        elif self._is_stopped:
+        elif self._is_stopped and not self._connection.is_ending:
             self._is_stopped = False
             self._transport.resume_reading()

@@ -6,8 +6,10 @@ everything else goes to the protocol, in order, as if the rest had never been th
 millisecond, and a connection's share of it after so many bytes, so that timers and other connections have theirs.
 """
 
+import contextlib
 import os
 import selectors
+import socket
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
@@ -103,7 +105,7 @@ cdef class Transport:
     cdef Output _output
     cdef char* _kept  # of a frame that is not complete, or that waits for its turn
     cdef Py_ssize_t _kept_size, _kept_room, _passing, _high, _low, _told, _unread
-    cdef bint _is_in_burst, _is_reading, _is_closing, _is_closed, _is_paused, _is_behind, _is_queued, _is_roomy
+    cdef bint _is_in_burst, _is_reading, _is_closing, _is_closed, _is_paused, _is_behind, _is_queued, _is_roomy, _has_ended
     cdef char _address[8]
     cdef bint _is_ipv4
     cdef readonly double heard
@@ -204,6 +206,15 @@ cdef class Transport:
             if self._kept_size:
                 self._reactor._come_back(self)
 
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        """Send what there is, then that no more comes; the peer may still send."""
+        self._has_ended = True
+        if not self._is_in_burst:
+            self._push()
+
     def close(self):
         """Send what there is, then end."""
         if self._is_closing:
@@ -283,6 +294,10 @@ cdef class Transport:
         self._flush()
         if self._is_closed:
             return 0
+        if self._has_ended and self._output.begin == self._output.end:
+            self._has_ended = False
+            with contextlib.suppress(OSError):  # the peer is gone
+                self._socket.shutdown(socket.SHUT_WR)
         self._watch()
         self._hold_back()
         if self._is_closing and self._output.begin == self._output.end:
@@ -381,6 +396,9 @@ cdef class Transport:
             self._passing -= at
             self._deliver(data, at)
         while size - at >= 8 and not self._is_closing:
+            if not self._is_ipv4:  # the protocol has said meanwhile that it takes all
+                self._deliver(data + at, size - at)
+                return size
             if not self._is_reading or written + output.end - output.begin > SHARE:
                 self._is_behind = True
                 break

@@ -38,6 +38,9 @@ class TlsTransport(asyncio.Transport):
             self._layer.tls.write(data)
             self._layer.send()
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def close(self) -> None:
         """Send what there is, say that nothing follows, end."""
         if not self._is_closing:

@@ -10,11 +10,12 @@ from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
 from pyromq.client.blocking.admin import Admin
+from pyromq.client.blocking.portal import refuse_running_loop
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.blocking.push_consumer import Consumer
 from pyromq.client.config import ConsumerConfig, ProducerConfig
-from pyromq.errors import NotRunning
+from pyromq.errors import NotRunning, UsageError
 from pyromq.testing.cluster import Cluster, Config, connected
 from pyromq.testing.link import Link
 
@@ -31,6 +32,8 @@ class BlockingCluster:
     Its clients are the blocking ones. What else `Cluster` can, `run` does with `cluster`, on the servers' loop:
 
         cluster.run(cluster.cluster.push_consumer("billing"))
+
+    Called inside a running event loop, methods raise `UsageError`: use `Cluster` there.
     """
 
     def __init__(self, brokers: int = 1, **settings: Any) -> None:
@@ -63,6 +66,7 @@ class BlockingCluster:
         return self.cluster.clock
 
     def __enter__(self) -> Self:
+        refuse_running_loop("`async with pyromq.testing.Cluster()`")
         with ExitStack() as stack:
             self._loop = stack.enter_context(_RunningLoop()).loop
             stack.callback(self._forget_loop)
@@ -72,13 +76,18 @@ class BlockingCluster:
         return self
 
     def __exit__(self, *failure: object) -> None:
+        refuse_running_loop("`async with pyromq.testing.Cluster()`")
         self._stack.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the cluster's loop, and return what it returns."""
-        if self._loop is None:
+        try:
+            refuse_running_loop("`pyromq.testing.Cluster`")
+            if self._loop is None:
+                raise NotRunning("the cluster is not running: start it with `with`")
+        except UsageError:
             work.close()
-            raise NotRunning("the cluster is not running: start it with `with`")
+            raise
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def advance(self, seconds: float) -> None:

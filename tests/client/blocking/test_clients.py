@@ -10,18 +10,24 @@ from tests.waiting import PATIENCE_SECONDS
 import pyromq
 from pyromq import (
     Admin,
+    BatchTransactions,
+    Consumer,
     ConsumerConfig,
+    Decision,
     Message,
     NoNameServer,
     NotRunning,
     Producer,
     ProducerConfig,
     PullConsumer,
+    TransactionProducer,
     UsageError,
 )
 from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.producer.producer import AsyncProducer
+from pyromq.testing import BlockingCluster
 
 FRESH_ROUTES = ConsumerConfig(route_refresh_seconds=0.01)
 
@@ -151,6 +157,41 @@ def test_inside_a_running_loop_the_async_class_is_named(producer, topic):
 
     with pytest.raises(UsageError, match="use the Async class"):
         asyncio.run(send())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Producer("g", "127.0.0.1:1"),
+        lambda: Consumer("g", "127.0.0.1:1"),
+        lambda: PullConsumer("g", "127.0.0.1:1"),
+        lambda: Admin("127.0.0.1:1"),
+        lambda: TransactionProducer("g", "127.0.0.1:1", check=lambda message: Decision.COMMIT),
+        lambda: BatchTransactions("g", "127.0.0.1:1"),
+        lambda: QueueReader("g", "127.0.0.1:1"),
+        BlockingCluster,
+    ],
+)
+async def test_every_blocking_class_leaves_a_running_loop_alone(make):
+    loop = asyncio.get_running_loop()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="inside a running event loop"), make():
+            raise AssertionError("started")
+        assert asyncio.get_running_loop() is loop
+
+
+def test_a_pull_consumer_hands_out_nothing_inside_a_running_loop(served, producer, topic):
+    async def read(consumer):
+        return next(consumer)
+
+    for body in (b"1", b"2"):
+        producer.send(Message(topic, body), ordering_key="k")
+    with PullConsumer("g", served.namesrv) as consumer:
+        consumer.assign(consumer.queues(topic))
+        assert next(consumer).body == b"1"
+        with pytest.raises(UsageError, match="use the Async class"):
+            asyncio.run(read(consumer))
+        assert next(consumer).body == b"2"
 
 
 def test_a_closed_client_is_not_running(served, topic):

@@ -202,6 +202,41 @@ def test_inside_a_running_loop_the_async_class_is_named(portal):
         portal.run(inside)
 
 
+@pytest.mark.parametrize("name", [None, "a loop nobody has made"])
+async def test_starting_inside_a_running_loop_is_refused_and_leaves_that_loop_alone(name):
+    threads = threading.active_count()
+    for portal in (Portal(lambda: None, name), Portal(lambda: None, name)):
+        with pytest.raises(UsageError, match="use the Async class"):
+            portal.start(nothing)
+        portal.close(nothing)
+    assert threading.active_count() == threads
+    await asyncio.sleep(0)
+    assert asyncio.get_running_loop().is_running()
+
+
+def test_closing_inside_a_running_loop_is_refused_and_leaves_both_loops_alone(portal):
+    async def inside():
+        with pytest.raises(UsageError, match="use the Async class"):
+            portal.close(nothing)
+        await asyncio.sleep(0)
+
+    asyncio.run(inside())
+    assert portal.run(add, 1, 2) == 3
+
+
+def test_an_outcome_is_awaited_inside_a_running_loop(portal):
+    ready = threading.Event()
+    outcome = portal.submit(lambda: asyncio.ensure_future(asyncio.to_thread(ready.wait, PATIENCE_SECONDS)))
+
+    async def inside():
+        with pytest.raises(UsageError, match="wrap_future"):
+            outcome.result(PATIENCE_SECONDS)
+        ready.set()
+        return await asyncio.wrap_future(outcome), outcome.result()
+
+    assert asyncio.run(inside()) == (True, True)
+
+
 def test_before_start_and_after_close_nothing_runs():
     portal = Portal(lambda: None)
     with pytest.raises(NotRunning, match="start it"):

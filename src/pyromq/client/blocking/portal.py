@@ -27,6 +27,12 @@ T = TypeVar("T")
 EXIT_SECONDS = 5.0  # what closing at the end of the program may take
 
 
+def refuse_running_loop(instead: str = "the Async class of the same name") -> None:
+    """Raise `UsageError` in a thread whose event loop is running: blocking it would stop the application's tasks."""
+    if asyncio._get_running_loop() is not None:
+        raise UsageError(f"a blocking client was called inside a running event loop; use {instead} there")
+
+
 class Outcome(concurrent.futures.Future[T]):
     """The future of work that nobody waits for yet; who asks for its result turns the loop meanwhile."""
 
@@ -69,7 +75,11 @@ class Portal:
         self._refusal: str | None = "the client is not running: start it with `with` or start()"
 
     def start(self, start: Callable[[], Awaitable[None]]) -> None:
-        """Open the portal and run the client's own start; closed again when that fails."""
+        """Open the portal and run the client's own start; closed again when that fails.
+
+        Raises `UsageError` inside a running event loop.
+        """
+        refuse_running_loop()
         with self._lock:
             if self._refusal is None:
                 raise UsageError("the client is running already")
@@ -85,12 +95,15 @@ class Portal:
             raise
 
     def close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Run the client's own close, and end a loop nobody else needs; later calls raise `NotRunning`. Idempotent."""
+        """Run the client's own close, and end a loop nobody else needs; later calls raise `NotRunning`. Idempotent.
+
+        Raises `UsageError` inside a running event loop: the client stays open.
+        """
         with self._lock:
-            first = self in _portals
+            if self not in _portals:
+                return
+            refuse_running_loop()
             _portals.discard(self)
-        if not first:
-            return
         try:
             self.run(close)
         finally:
@@ -131,9 +144,13 @@ class Portal:
         return outcome
 
     def turn_for(self, outcome: Outcome[Any], timeout: float | None) -> None:
-        """Turn the loop, or let others turn it, until the outcome is there or for `timeout` seconds."""
-        if outcome.done() or self._refusal is not None or asyncio._get_running_loop() is not None:
+        """Turn the loop, or let others turn it, until the outcome is there or for `timeout` seconds.
+
+        Raises `UsageError` inside a running event loop, unless the outcome is there.
+        """
+        if outcome.done() or self._refusal is not None:
             return
+        refuse_running_loop("`await asyncio.wrap_future(...)`")
 
         async def wait() -> None:
             there = asyncio.Event()
@@ -159,12 +176,9 @@ class Portal:
         self._turned.abandon()
 
     def _check(self) -> None:
+        refuse_running_loop()
         if self._refusal is not None:
             raise NotRunning(self._refusal)
-        if asyncio._get_running_loop() is not None:
-            raise UsageError(
-                "a blocking client was called inside a running event loop; use the Async class of the same name there"
-            )
 
     def _noted(self, start: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
         """Begin a call on the loop, which does not end with this client: it is ended by `_shut`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyromq.client.blocking.portal import Outcome, Portal
+from pyromq.client.blocking.portal import Outcome, Portal, refuse_running_loop
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
@@ -66,6 +66,7 @@ class Producer(Lifespan):
         Messages sent in a row travel together. Blocks only while `max_in_flight` messages, or `max_pending_bytes`, have
         no answer yet.
         """
+        refuse_running_loop()
         choose = queue_chooser(message, queue, ordering_key, selector)
         self._make_room()
         self._async.check_open()  # told now, also where the loop is another thread's at the moment

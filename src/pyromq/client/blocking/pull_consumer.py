@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import checked
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.portal import Portal, refuse_running_loop
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pull.queue_watch import QueueListener
@@ -136,6 +136,7 @@ class PullConsumer(Lifespan):
 
     def __next__(self) -> StoredMessage:
         """Return the next message of any assigned queue, however long it takes; ends when the consumer is closed."""
+        refuse_running_loop()
         message = self._async.next_buffered()
         if message is not None:
             return message

@@ -193,6 +193,7 @@ class TurnedLoop:
 
     def _on_loop(self, work: Callable[..., T], *args: Any) -> T:
         """Do work that turns the loop; what was queued before comes first, so that order is kept."""
+        assert asyncio._get_running_loop() is None, "the running event loop of the application would be lost"
         asyncio._set_running_loop(self.loop)
         try:
             if self._queued:

@@ -11,7 +11,18 @@ from tests.interop.peers.java import Driver
 from tests.interop.peers.samples import ordered_samples, samples
 from tests.interop.peers.servers import GenuineServers
 
-from pyromq import Admin, Message, MessageQueue, Producer, PullConsumer
+from pyromq import (
+    Admin,
+    BrokerError,
+    Consumer,
+    ConsumerConfig,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    StoredMessage,
+)
 from pyromq.errors import TopicNotFound
 from pyromq.remoting.bodies import GroupConfig
 
@@ -102,6 +113,42 @@ def test_connected_clients_are_seen(
 
     assert len(members.connections) == len(senders.connections) == 1
     assert set(members.subscriptions[topic].tags) == {"TagA", "TagB"}
+
+
+@pytest.mark.parametrize("instance", [None, "shop"])
+def test_replies_come_after_another_producer_of_the_process_is_closed(
+    genuine: GenuineServers, admin: Admin, topic: str, instance: str | None
+) -> None:
+    def reply(messages: list[StoredMessage]) -> None:
+        for message in messages:
+            consumer.reply(message, b"reply to " + message.body)
+
+    admin.create_topic(topic, queues=1)
+    config = ProducerConfig(instance=instance)
+    with (
+        Consumer(f"replies-{topic}", genuine.namesrv, config=ConsumerConfig(instance="replies")) as consumer,
+        Producer(f"asks-{topic}", genuine.namesrv, config=config) as producer,
+    ):
+        consumer.subscribe(topic, reply)
+        for number in range(20):
+            with Producer(f"other-{topic}", genuine.namesrv, config=config) as other:
+                assert other.request(Message(topic, b"other")).body == b"reply to other"
+            assert producer.request(Message(topic, b"%d" % number)).body == b"reply to %d" % number
+
+
+def test_clients_that_are_closed_at_once_have_left_their_groups(
+    genuine: GenuineServers, admin: Admin, topic: str
+) -> None:
+    """The first heartbeat is under way when the client leaves."""
+    admin.create_topic(topic, queues=1)
+    with Producer(f"stays-{topic}", genuine.namesrv) as stays:
+        stays.send(Message(topic, b"1"))
+        for number in range(20):
+            group = f"left-{number}-{topic}"
+            with Producer(group, genuine.namesrv) as producer:
+                producer.send_one_way(Message(topic, b"2"))
+            with pytest.raises(BrokerError, match="not exist"):
+                admin.producer_connection(group, topic)
 
 
 def test_name_server_keeps_values(admin: Admin, topic: str) -> None:

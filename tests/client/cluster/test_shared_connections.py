@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyromq import ConnectionConfig
-from pyromq.client.cluster.shared_connections import Key, Member, SharedConnections
+from pyromq.client.cluster.shared_connections import Key, Member, SharedConnections, share_on
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.producer import AsyncProducer
@@ -16,10 +16,12 @@ from pyromq.message import Message
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
+from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import CheckTransaction, ConsumerIdsChanged, PushReplyMessage
 from pyromq.testing import FakeClock
 
 SHARED = ConsumerConfig(instance="shop")
+OTHER = ConnectionConfig(serialization=BINARY)
 
 
 async def test_clients_of_one_instance_share_id_and_connections(cluster, new_seen):
@@ -40,6 +42,29 @@ async def test_clients_of_one_instance_share_id_and_connections(cluster, new_see
             assert await first.wait(2) == [0, 1]
         await producer.send(Message("orders", b"2"))
     assert not second.bodies[1:]
+
+
+async def test_producers_of_one_instance_have_ids_of_their_own(cluster):
+    config = ProducerConfig(instance="shop")
+    async with (
+        AsyncProducer("p", cluster.namesrv, config=config) as one,
+        AsyncProducer("q", cluster.namesrv, config=config) as two,
+    ):
+        ids = [each._cluster.client_id for each in (one, two)]
+        assert ids == [f"{one._cluster.ip}@shop@p", f"{one._cluster.ip}@shop@q"]
+        assert one._cluster._pool is two._cluster._pool
+
+
+async def test_nameless_clients_share_an_id_only_where_they_share_connections(cluster):
+    share_on(asyncio.get_running_loop())
+    async with (
+        AsyncConsumer("one", cluster.namesrv) as one,
+        AsyncConsumer("two", cluster.namesrv) as two,
+        AsyncConsumer("three", cluster.namesrv, config=ConsumerConfig(connections=OTHER)) as three,
+        AsyncConsumer("four", cluster.namesrv, config=ConsumerConfig(connections=OTHER)) as four,
+    ):
+        assert one.client_id == two.client_id != three.client_id == four.client_id
+        assert one._cluster._pool is two._cluster._pool is not three._cluster._pool is four._cluster._pool
 
 
 async def test_brokers_reach_the_client_of_the_group(cluster, new_seen, until):

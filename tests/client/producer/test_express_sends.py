@@ -19,7 +19,7 @@ from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import decode_request_with_fields
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import FrameSplitter
-from pyromq.remoting.headers import Heartbeat, RegisterBroker
+from pyromq.remoting.headers import Heartbeat, RegisterBroker, UnregisterClient
 from pyromq.testing.clock import settle
 from pyromq.testing.cluster import Cluster
 
@@ -41,7 +41,7 @@ class Peer:
             while data := await reader.read(65536):
                 for frame in splitter.split(data):
                     call = decode_request_with_fields(*frame)
-                    if call.code == Heartbeat.code:
+                    if call.code in (Heartbeat.code, UnregisterClient.code):
                         self.reply(call, {"code": 0})
                     elif not call.flag & ONE_WAY:
                         self.sends.append(call)

@@ -43,8 +43,10 @@ class ClusterClient:
 
     `announce` gives what heartbeats say, or None for a client that needs none; `answerers` have the answers to
     what brokers ask. `instance` is part of the client id, and clients of the same one share connections; None: see
-    `shared_connections`. `vip_channel`: what is sent goes to the brokers' ports - 2. `connections` None: as the
-    environment says. Topics are called as `names` unwraps them.
+    `shared_connections`. A producer's id ends with its `producer_group`: a broker forgets where to send replies for an
+    id when any producer with that id unregisters. Source: RocketMQ 4.9.8, ProducerManager.unregisterProducer.
+    `vip_channel`: what is sent goes to the brokers' ports - 2. `connections` None: as the environment says. Topics are
+    called as `names` unwraps them.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ClusterClient:
         announce: Callable[[str], HeartbeatBody | None] = lambda client_id: None,
         answerers: Sequence[object] = (),
         instance: str | None = None,
+        producer_group: str | None = None,
         names: Namespace = NO_NAMESPACE,
         heartbeat_seconds: float = 30.0,
         route_refresh_seconds: float = 30.0,
@@ -73,6 +76,7 @@ class ClusterClient:
         self._clock = clock
         self._announce = announce
         self._instance = instance
+        self._producer_group = producer_group
         self._vip_channel = vip_channel
         self._heartbeat_seconds = heartbeat_seconds
         self._route_refresh_seconds = route_refresh_seconds
@@ -101,7 +105,8 @@ class ClusterClient:
             await self._close_pool()
             raise
         self.ip = channel.local_address[0]
-        self.client_id = f"{self.ip}@{self._shared.key.instance if self._shared is not None else new_instance()}"
+        instance = self._shared.key.instance if self._shared is not None else new_instance()
+        self.client_id = "@".join(filter(None, (self.ip, instance, self._producer_group)))
         self.running = True
         self.tasks.start(every(self._heartbeat_seconds, self.heartbeat, self._clock), name="heartbeat")
         if self.name_servers.address_server is not None:
@@ -111,12 +116,14 @@ class ClusterClient:
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
 
     async def close(self) -> None:
-        """Stop the loops, leave the groups at every broker greeted, close the connections."""
+        """Stop the loops, leave the groups at every broker greeted, close the connections.
+
+        Waits for the brokers' answers, to heartbeats under way as well, for `API_SECONDS` at most: Java's brokers work
+        on such requests side by side, and could handle a later one first.
+        """
         self.running = False
         await self.tasks.stop()
-        for channel in self._greeted.values():
-            if not channel.closed:
-                self._unregister(channel)
+        await asyncio.gather(*(self._unregister(*greeted) for greeted in self._greeted.items()))
         self._greeted.clear()
         await self._close_pool()
 
@@ -315,11 +322,15 @@ class ClusterClient:
         response = await self.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
         return decode_body(TopicRoute, response.check().body)
 
-    def _unregister(self, channel: Channel) -> None:
+    async def _unregister(self, address: str, channel: Channel) -> None:
         body = self._announce(self.client_id)
-        if body is None:
+        if body is None or channel.closed:
             return
-        for producer in body.producers:
-            channel.notify(UnregisterClient(client_id=self.client_id, producer_group=producer.group))
-        for consumer in body.consumers:
-            channel.notify(UnregisterClient(client_id=self.client_id, consumer_group=consumer.group))
+        producers = (UnregisterClient(client_id=self.client_id, producer_group=each.group) for each in body.producers)
+        consumers = (UnregisterClient(client_id=self.client_id, consumer_group=each.group) for each in body.consumers)
+        with suppress(MQError, TimeoutError):  # the broker removes a client that sends no heartbeats
+            async with asyncio.timeout(API_SECONDS):
+                if (beat := self._beats.get(address)) is not None and not beat.done():
+                    await asyncio.wait({beat})
+                for header in (*producers, *consumers):
+                    await channel.call(header, timeout=API_SECONDS)

@@ -121,28 +121,34 @@ def join(
     """Return the shared connections on this event loop, with the client among their members.
 
     Clients share that have the same name servers and instance. Without an instance the client joins the first nameless
-    one in which its group is free, on loops where that is so (`share_on`); elsewhere it shares nothing, None.
-    Members whose connections are made differently share the id only.
+    one whose connections are made as its own and in which its group is free, on loops where that is so (`share_on`);
+    elsewhere it shares nothing, None. Members of a named instance whose connections are made differently share its name
+    only.
 
     Raises `UsageError` when the process has a client of that instance in the same group already: a second consumer, or
     a second producer. Source: MQClientInstance.registerConsumer, registerProducer.
     """
     loop = asyncio.get_running_loop()
+    kind = _kind(connections)
     if instance is not None:
         if taken := _taken(member, addresses, instance):
-            kind, group = taken
+            role, group = taken
             raise UsageError(
-                f"this process has a {kind} of group {group} with instance {instance!r} already; "
-                f"give one of the two another {kind.capitalize()}Config.instance"
+                f"this process has a {role} of group {group} with instance {instance!r} already; "
+                f"give one of the two another {role.capitalize()}Config.instance"
             )
         named = True
     elif loop in _sharing_loops:
-        nameless = (key.instance for key in _instances if not key.named and key.process == os.getpid())
+        nameless = (
+            key.instance
+            for key in _instances
+            if key == Key(os.getpid(), addresses, key.instance, False, id(loop), kind)
+        )
         free = (name for name in nameless if not _taken(member, addresses, name))
         instance, named = next(free, None) or new_instance(), False
     else:
         return None
-    key = Key(os.getpid(), addresses, instance, named, id(loop), _kind(connections))
+    key = Key(os.getpid(), addresses, instance, named, id(loop), kind)
     shared = _instances.setdefault(key, SharedConnections(key, clock, connections))
     shared.members.append(member)
     return shared

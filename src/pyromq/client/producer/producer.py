@@ -80,6 +80,7 @@ class AsyncProducer(AsyncLifespan):
             announce=lambda client_id: HeartbeatBody(client_id, producers=[ProducerEntry(wire_group)]),
             answerers=self._answerers(),
             instance=self.config.instance,
+            producer_group=wire_group,
             names=self._names,
             vip_channel=self.config.vip_channel,
             connections=self.config.connections,

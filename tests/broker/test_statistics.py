@@ -1,5 +1,6 @@
 """Counters and their course over time."""
 
+import tracemalloc
 from datetime import datetime
 
 import pytest
@@ -27,6 +28,21 @@ async def sample(statistics, clock, times=1):
 def test_what_was_never_counted_has_no_course(statistics):
     assert statistics.course("TOPIC_PUT_NUMS", "orders") is None
     assert statistics.course("NO_SUCH_THING", "orders") is None
+
+
+async def test_the_samples_of_a_counter_stay_small(statistics, clock):
+    for number in range(100):
+        statistics.count_put(f"topic-{number}", 1000, 100_000)
+    tracemalloc.start()
+    try:
+        await sample(statistics, clock, times=7)
+        after_a_minute, _ = tracemalloc.get_traced_memory()
+        await sample(statistics, clock, times=18)
+        later, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after_a_minute < 100 * 2_000
+    assert later - after_a_minute < 5_000  # samples of a full minute replace older ones
 
 
 async def test_a_minute_tells_sum_rate_and_average(statistics, clock):

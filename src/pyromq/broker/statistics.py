@@ -7,6 +7,7 @@ Source: RocketMQ 4.9.8, BrokerStatsManager, StatsItem, StoreStatsService.
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -19,7 +20,7 @@ from pyromq.clock import Clock
 
 SAMPLE_SECONDS = 10.0
 SLICE_SECONDS = 0.001  # of it between two turns of the loop
-MOST_GETS = 100_000  # topics by group that are counted for themselves; about two kilobytes each, when a day old
+MOST_GETS = 100_000  # topics by group that are counted for themselves; about 2 kB each after a day
 MINUTE_SAMPLES = 7  # 10 s apart
 HOUR_SAMPLES = 7  # 10 min apart
 DAY_SAMPLES = 25  # an hour apart
@@ -70,6 +71,39 @@ class Course(NamedTuple):
     day: Span
 
 
+class _Samples:
+    """The newest samples of one counter, oldest first.
+
+    They are kept as 64-bit numbers, which take a sixth of the memory of tuples: 2 kB a counter after a day.
+    """
+
+    __slots__ = ("_most", "_numbers")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._numbers = array("q")
+
+    def append(self, sample: Sample) -> None:
+        """Add a sample; the oldest one is dropped when there are more than `most`."""
+        if len(self) == self._most:
+            del self._numbers[: len(sample)]
+        self._numbers.extend(sample)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // len(Sample._fields)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(Sample._make, zip(*[iter(self._numbers)] * len(Sample._fields), strict=True))
+
+    @property
+    def first(self) -> Sample:
+        return Sample._make(self._numbers[: len(Sample._fields)])
+
+    @property
+    def last(self) -> Sample:
+        return Sample._make(self._numbers[-len(Sample._fields) :])
+
+
 class _History:
     """The samples of one counter. Each course begins with nothing, one step before its first sample, as upstream.
 
@@ -77,10 +111,12 @@ class _History:
     day is up to an hour old. They begin with the sample that is nearest to an hour or a day before that.
     """
 
+    __slots__ = ("day", "hour", "minute")
+
     def __init__(self) -> None:
-        self.minute: deque[Sample] = deque(maxlen=MINUTE_SAMPLES)
-        self.hour: deque[Sample] = deque(maxlen=HOUR_SAMPLES)
-        self.day: deque[Sample] = deque(maxlen=DAY_SAMPLES)
+        self.minute = _Samples(MINUTE_SAMPLES)
+        self.hour = _Samples(HOUR_SAMPLES)
+        self.day = _Samples(DAY_SAMPLES)
 
     def sample(self, counter: Counter, at_ms: int, number: int) -> None:
         sample = Sample(at_ms, counter.times, counter.count, counter.size)
@@ -98,9 +134,9 @@ class _History:
     def course(self, field: int) -> Course:
         if not self.minute:
             return Course(_NOTHING, _NOTHING, _NOTHING)
-        newest = self.minute[-1]
+        newest = self.minute.last
         hour, day = _nearest(self.hour, newest.at_ms - HOUR_MS), _nearest(self.day, newest.at_ms - DAY_MS)
-        return Course(*(_span(first, newest, field) for first in (self.minute[0], hour, day)))
+        return Course(*(_span(first, newest, field) for first in (self.minute.first, hour, day)))
 
 
 _NOTHING = Span(0, 0.0, 0.0)

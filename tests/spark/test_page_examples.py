@@ -61,6 +61,7 @@ def test_spark_reads_streams_and_writes(examples, messages, bodies, capsys):
     names["copy"].stop()
     assert re.search(r"\|\s*EWR\|\s*UA1545\|", capsys.readouterr().out)
     assert bodies("orders-copy") == ["a book"]
+    assert len(bodies("newsletters")) == 4
     assert bodies("mails") == ['{"id":"c-1","name":"Ann"}', '{"id":"c-2","name":"Bob"}']
 
 

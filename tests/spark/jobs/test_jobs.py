@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyromq import Admin, Message, Producer
 from pyromq.client.consumer.push.listener import GiveUp
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.errors import UsageError
+from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import dead_letter_topic
 from pyromq.spark.jobs import metrics
@@ -138,6 +138,20 @@ class TestArchiveAndAudit:
         wrong, failed = self.audit(namesrv, archived)
         assert (wrong["behind"], failed) == (7, False)
 
+    def test_a_broker_whose_rows_are_counted_must_be_there_or_be_retired(self, spark, namesrv, topic, archived):
+        first, *_ = files(archived)
+        moved = spark.read.parquet(str(first)).withColumn("brokerName", F.lit("broker-z"))
+        moved.coalesce(1).write.parquet(str(archived.parent / "moved"))
+        (written,) = (archived.parent / "moved").glob("*.parquet")
+        written.rename(first)
+        with pytest.raises(
+            Unavailable, match=r"broker broker-z is not registered .*rows that are counted come from it"
+        ):
+            self.audit(namesrv, archived, option=["deadlineMs=50"])
+        with pytest.raises(Unavailable, match=r"broker broker-y is not registered .*requiredBrokers"):
+            self.audit(namesrv, archived, option=["deadlineMs=50", "requiredBrokers=broker-y"])
+        self.audit(namesrv, archived, option=["retiredBrokers=broker-z"])
+
     def test_an_archive_that_is_not_there_is_named(self, spark, namesrv, tmp_path):
         with pytest.raises(UsageError, match="there is no archive at"):
             job("audit", namesrv, archive=str(tmp_path / "nothing"))
@@ -227,6 +241,9 @@ class TestMetrics:
         read = [json.loads(row.body) for row in spark.read.format("rocketmq").options(**options).load().collect()]
         assert {(each["tag"]) for each in read} == {"t0", "t1"}
         assert sum(each["messages"] for each in read) == 40
+        shutil.rmtree(tmp_path / "checkpoint")
+        job("metrics", namesrv, to_topic=f"{topic}-metrics", **windows, **stream(topic, tmp_path))
+        assert spark.read.format("rocketmq").options(**options).load().count() == 2 * len(read), "a query of its own"
         text = tmp_path / "windows.prom"
         job("metrics", namesrv, to_prometheus=str(text), **windows, **stream(topic, tmp_path / "other"))
         assert f'pyromq_window_messages{{topic="{topic}",tag="t0"}} 20' in text.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,14 +72,17 @@ def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
     if settings.mode == "append":
         return messages.writeStream.format("rocketmq").options(**options)
     # Spark has no update mode for sinks in Python, but batch writes that are named are as good.
-    return messages.writeStream.foreachBatch(partial(_write_batch, options, settings.stream.checkpoint))
+    return messages.writeStream.foreachBatch(partial(_write_batch, options))
 
 
-def _write_batch(options: dict[str, str], checkpoint: str, frame: DataFrame, batch: int) -> None:
-    """Write a micro-batch as a job named after the query and the batch: repeated, it changes nothing."""
+def _write_batch(options: dict[str, str], frame: DataFrame, batch: int) -> None:
+    """Write a micro-batch as a job named after the query's id and the batch: repeated, it changes nothing.
+
+    The id is the checkpoint's: a query with a new checkpoint at the same place is another query.
+    """
     if options["delivery"] != "atLeastOnce":
-        name = hashlib.sha256(checkpoint.encode()).hexdigest()[:16]
-        options = options | {"jobId": f"metrics-{name}-{batch}"}
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        options = options | {"jobId": f"metrics-{query}-{batch}"}
     frame.write.format("rocketmq").mode("append").options(**options).save()
 
 

@@ -21,6 +21,7 @@ from pyromq.spark.read.clients import patiently
 from pyromq.spark.read.options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning
+from pyromq.spark.threads import use_session
 
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
@@ -39,6 +40,7 @@ def open_session(settings: Session) -> SparkSession:
     for name, value in (defaults | pairs(settings.conf)).items():
         builder = builder.config(name, value)
     spark: SparkSession = SparkSession.getActiveSession() or builder.getOrCreate()
+    use_session(spark)  # jobs may run in any thread
     spark.dataSource.register(ArchiveSink)
     return spark
 

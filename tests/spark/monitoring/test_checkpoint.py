@@ -6,10 +6,10 @@ import uuid
 import pytest
 
 from pyromq import Admin, Message, Producer
-from pyromq.errors import UsageError
+from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.monitoring.checkpoint import describe, read_checkpoint, reset_to
-from pyromq.spark.read.stream_offset import StreamOffset
+from pyromq.spark.read.stream_offset import Began, StreamOffset
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,18 @@ def test_a_query_is_set_anew_and_forgets_what_was_planned(folder, namesrv, topic
 @pytest.mark.parametrize(("place", "offsets"), [("earliest", [0, 0]), ("latest", [10, 10])])
 def test_a_query_is_set_to_an_end(folder, namesrv, place, offsets):
     assert list(reset_to(folder.path, namesrv, place).positions.values()) == offsets
+
+
+def test_queues_of_a_broker_that_is_away_are_moved_by_a_table_only(folder, namesrv, topic):
+    positions = {MessageQueue(topic, name, 0): 3 for name in ("broker-a", "broker-z")}
+    began = Began(1_700_000_000_000, ("broker-a",))
+    (folder.path / "offsets" / "0").write_text(
+        "\n".join(["v1", "{}", json.dumps(StreamOffset(positions, began=began).as_json())])
+    )
+    with pytest.raises(Unavailable, match=r"broker broker-z is not registered at .*, so its queues cannot be moved"):
+        reset_to(folder.path, namesrv, "latest")
+    moved = reset_to(folder.path, namesrv, json.dumps({topic: {"broker-a": {"0": 5}}}))
+    assert moved == StreamOffset(positions | {MessageQueue(topic, "broker-a", 0): 5}, began=began)
 
 
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):

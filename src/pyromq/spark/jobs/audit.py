@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -15,7 +15,10 @@ from pyromq.message import MessageQueue
 from pyromq.plural import counted
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import open_session, read_archive, read_copies
-from pyromq.spark.jobs.settings import Audit, Summary
+from pyromq.spark.jobs.settings import Audit, Summary, pairs
+from pyromq.spark.read.bounds import check_registered
+from pyromq.spark.read.clients import patiently
+from pyromq.spark.read.options import ReadOptions, read_options
 
 PLACE = ["topic", "brokerName", "queueId"]
 GROUP = "pyromq-spark-audit"
@@ -42,7 +45,7 @@ def _archive(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
         frame = frame.where(F.col("topic").isin([topic.strip() for topic in settings.topics.split(",")]))
     counted = {_queue(row): row for row in _counted(frame, settings).collect()}
     topics = {queue.topic for queue in counted} | {t.strip() for t in settings.topics.split(",") if t.strip()}
-    bounds = _bounds(settings.session.namesrv, sorted(topics))
+    bounds = _bounds(settings, settings.session.namesrv, sorted(topics), counted)
     if missing := sorted(topics - {queue.topic for queue in counted.keys() | bounds.keys()}):
         raise UsageError(
             f"topic {missing[0]} is neither in the archive {settings.archive} nor at the brokers of"
@@ -83,15 +86,30 @@ def _queue(row: Any) -> MessageQueue:
     return MessageQueue(row.topic, row.brokerName, row.queueId)
 
 
-def _bounds(namesrv: str, topics: list[str]) -> Bounds:
-    """Return what the brokers hold; nothing of topics that are gone, since archives outlive them."""
+def _bounds(settings: Audit, namesrv: str, topics: list[str], counted: Collection[MessageQueue]) -> Bounds:
+    """Return what the brokers hold; nothing of topics that are gone, since archives outlive them.
+
+    Raises `Unavailable` where a broker of the counted queues is still away after `deadlineMs`.
+    """
+    if not topics:
+        return {}
+    given = {"namesrvAddr": namesrv, "subscribe": ",".join(topics)}
+    options = read_options(given | pairs(settings.option))
+    how = options.connecting
+    with QueueReader(GROUP, options.namesrv, connections=how.connections(), namespace=how.namespace) as reader:
+        return patiently(options, lambda: _held(options, reader, counted))
+
+
+def _held(options: ReadOptions, reader: QueueReader, counted: Collection[MessageQueue]) -> Bounds:
+    check_registered(options, reader, options.required_brokers, "option requiredBrokers names it")
     found: dict[MessageQueue, tuple[int, int]] = {}
-    with QueueReader(GROUP, namesrv) as reader:
-        for topic in topics:
-            try:
-                found |= reader.bounds([topic])
-            except TopicNotFound:
-                continue
+    for topic in options.subscribe:
+        try:
+            found |= reader.bounds([topic])
+        except TopicNotFound:
+            continue
+    missing = {queue.broker_name for queue in counted if queue not in found}
+    check_registered(options, reader, missing, "the rows that are counted come from it")
     return found
 
 
@@ -132,7 +150,8 @@ def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
         .agg(*_sums())
         .collect()
     }
-    bounds = _bounds(settings.source_namesrv, sorted({queue.topic for queue in counted} or {topic}))
+    topics = sorted({queue.topic for queue in counted} or {topic})
+    bounds = _bounds(settings, settings.source_namesrv, topics, counted)
     return [
         _row(queue, counted.get(queue), bounds.get(queue, (0, 0)), settings)
         for queue in sorted(counted.keys() | bounds.keys())

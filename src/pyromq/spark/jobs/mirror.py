@@ -28,7 +28,8 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
     if not groups:
         return summary
-    notes = [carry_over(spark, settings, topic, groups) for topic in topics]
+    brokers = {row["broker"] for row in summary.rows}
+    notes = [carry_over(spark, settings, topic, groups, brokers=brokers) for topic in topics]
     return Summary(summary.rows, (*summary.notes, *notes))
 
 

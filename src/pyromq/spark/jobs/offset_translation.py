@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -11,21 +13,29 @@ from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.connection_options import split
-from pyromq.spark.jobs.session import read_copies
+from pyromq.spark.jobs.session import read_copies, source_options
 from pyromq.spark.jobs.settings import Mirror, pairs
+from pyromq.spark.read.bounds import check_registered
+from pyromq.spark.read.clients import patiently
+from pyromq.spark.read.options import STREAM, read_options
 
 READER = "pyromq-spark-mirror"
 SCHEMA = "topic string, brokerName string, queueId int, group string, stored long"
 
 
-def carry_over(spark: SparkSession, settings: Mirror, topic: str, groups: list[str]) -> str:
+def carry_over(
+    spark: SparkSession, settings: Mirror, topic: str, groups: list[str], *, brokers: Collection[str] = ()
+) -> str:
     """Store each group's offsets at the other cluster; return a line about it.
+
+    `brokers` are those that the mirror has read from: while one is away, nobody knows what groups have consumed of it.
+    So they are waited for; raises `Unavailable` after `deadlineMs`.
 
     A group goes on at the first copy of a message that it has not consumed; what other source queues have put behind
     that in the same queue comes again. Where all copies are consumed, it goes on at the queue's end.
     """
     copy = settings.to_topic or topic
-    stored = _stored(settings, topic, groups)
+    stored = _stored(settings, topic, groups, brokers)
     connecting, _ = split(pairs(settings.to_option))
     with QueueReader(
         READER, settings.to_namesrv, connections=connecting.connections(), namespace=connecting.namespace
@@ -37,7 +47,9 @@ def carry_over(spark: SparkSession, settings: Mirror, topic: str, groups: list[s
     return f"offsets of {len({group for *_, group, _ in stored})} groups of {topic} carried over to {copy}"
 
 
-def _stored(settings: Mirror, topic: str, groups: list[str]) -> list[tuple[str, str, int, str, int]]:
+def _stored(
+    settings: Mirror, topic: str, groups: list[str], brokers: Collection[str]
+) -> list[tuple[str, str, int, str, int]]:
     """Return the groups' offsets at the source; nothing of groups that have stored none.
 
     Raises `UsageError` for a group that the source does not know.
@@ -49,6 +61,8 @@ def _stored(settings: Mirror, topic: str, groups: list[str]) -> list[tuple[str, 
     with Admin(namesrv, connections=connections) as admin:
         known = {names.unwrap(group.name) for group in admin.groups()}
     with QueueReader(READER, namesrv, connections=connections, namespace=names.name) as reader:
+        options = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
+        patiently(options, lambda: check_registered(options, reader, brokers, "the mirror has copied messages of it"))
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)

@@ -15,7 +15,7 @@ from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import ORIGIN, open_session, origin_of, own_properties, with_property, write_options
-from pyromq.spark.jobs.settings import Redrive, Summary
+from pyromq.spark.jobs.settings import Redrive, Summary, pairs
 
 TIMES = "REDRIVES"  # property: how often a message was sent again
 
@@ -29,7 +29,7 @@ def run(settings: Redrive, tell: Tell) -> Summary:
         "subscribe": dead_letter_topic(settings.group),
         "systemProperties": "true",
         "onUndecodable": "raw",  # sent again as it is stored, and marked
-    }
+    } | pairs(settings.option)
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))
     by = ("destination", _reason().alias("reason"), _property(DAMAGED).isNotNull().alias("damaged"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -69,7 +70,12 @@ def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]
 
 
 def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
-    """Return where a job without a checkpoint begins, which Spark does not report. Raises what the brokers say."""
+    """Return where a job without a checkpoint begins, which Spark does not report. Raises what the brokers say.
+
+    Of a job with a checkpoint Spark reports it; its topics may be gone.
+    """
+    if next(Path(stream.checkpoint, "offsets").glob("[0-9]*"), None):
+        return StreamOffset({})
     options = read_options(source_options(job, session, stream), STREAM)
     how = options.connecting
     with QueueReader(options.group, options.namesrv, connections=how.connections(), namespace=how.namespace) as reader:

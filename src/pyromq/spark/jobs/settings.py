@@ -88,10 +88,14 @@ class Audit:
     complete: bool = setting("Messages that are not archived yet are a loss.", False)
     sequence: str = setting("Property whose number must rise within each key.", "")
     report: str = setting("Write the table also to this folder, as Parquet.", "")
+    option: tuple[str, ...] = setting(
+        "Further options of the source for the brokers that are counted against, NAME=VALUE.", ()
+    )
     session: Session = field(default_factory=Session)
 
     def __post_init__(self) -> None:
         _check_format(self.format)
+        pairs(self.option)
         if bool(self.archive) == bool(self.mirror):
             raise UsageError("give setting archive or setting mirror, one of them")
         if self.mirror and not self.source_namesrv:
@@ -160,11 +164,13 @@ class Redrive:
     until: str = setting("Died before this time.", "")
     attempts: int = setting("Redrives of a message before it goes to the parking topic; 0: no limit.", 0)
     parking_topic: str = setting("Where messages go that were sent again too often.", "")
+    option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", ())
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce")
     session: Session = field(default_factory=Session)
 
     def __post_init__(self) -> None:
+        pairs(self.option)
         if bool(self.attempts) != bool(self.parking_topic):
             raise UsageError("settings attempts and parking_topic belong together; give both or none")
         _check_least("attempts", self.attempts, 0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.client.blocking.queue_reader import QueueReader
-from pyromq.errors import UsageError
+from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import beginnings
 from pyromq.spark.read.options import STREAM, read_options
@@ -85,7 +85,8 @@ def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
 def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     """Let the query go on at `place`: earliest, latest, or a table as option startingOffsets has it.
 
-    A batch that was planned and not done is forgotten. Returns where it goes on. Raises `UsageError` and `DataLoss`.
+    A batch that was planned and not done is forgotten. Returns where it goes on. Raises `UsageError`, `DataLoss`, and
+    `Unavailable` where a broker is away whose queues are to be moved.
     """
     checkpoint = read_checkpoint(folder)
     if checkpoint.batch is None or checkpoint.done is None:
@@ -93,15 +94,27 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     given = {"namesrvAddr": namesrv, "subscribe": ",".join(sorted(checkpoint.done.topics)), "startingOffsets": place}
     options = read_options(given, STREAM)
     with QueueReader(GROUP, namesrv) as reader:
+        if isinstance(options.starting_offsets, str):
+            _check_brokers(checkpoint.done, reader, namesrv)
         bounds = reader.bounds(options.subscribe)
         chosen = beginnings(options, reader, bounds, default="earliest")
     named = chosen if isinstance(options.starting_offsets, str) else _named(chosen, options.starting_offsets or {})
-    offset = StreamOffset(checkpoint.done.positions | named)  # without marks: there may be others by now
+    # Without marks: there may be others by now.
+    offset = StreamOffset(checkpoint.done.positions | named, began=checkpoint.done.began)
     for number in _numbers(folder / "offsets"):
         if number > checkpoint.batch:
             _remove(folder / "offsets" / str(number))
     _write(folder / "offsets" / str(checkpoint.batch), offset)
     return offset
+
+
+def _check_brokers(done: StreamOffset, reader: QueueReader, namesrv: str) -> None:
+    registered = reader.brokers()
+    if away := sorted({queue.broker_name for queue in done.positions}.difference(registered)):
+        raise Unavailable(
+            f"broker {away[0]} is not registered at {namesrv}, so its queues cannot be moved: start it, or write"
+            " a table of the queues to move"
+        )
 
 
 def _named(chosen: Mapping[MessageQueue, int], table: Mapping[str, Any]) -> dict[MessageQueue, int]:

@@ -1,0 +1,62 @@
+"""Draw docstrings, comments and sentences of the documentation at random, for a reader who judges them.
+
+    python scripts/draw_words.py [--seed N] [--count 40]
+
+The seed is printed, so that a draw can be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import random
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
+
+
+def docstrings_and_comments() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of every docstring and comment of `src`."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        place = str(path.relative_to(ROOT / "src"))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+                yield f"{place}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '(module)')}", text
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa", "# fmt:")):
+                yield f"{place}:{token.start[0]}", token.line.strip()
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of every sentence of README, ARCHITECTURE and docs, without code and tables."""
+    for path in sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]):
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for paragraph in re.split(r"\n\s*\n", text):
+            if not paragraph.lstrip().startswith(("#", "|")):
+                for sentence in SENTENCE.split(" ".join(paragraph.split())):
+                    if len(sentence.split()) > 3:
+                        yield str(path.relative_to(ROOT)), sentence
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--count", type=int, default=40)
+    options = parser.parse_args()
+    print(f"seed {options.seed}")
+    for title, texts in (("docstrings and comments", docstrings_and_comments()), ("sentences", sentences())):
+        drawn = random.Random(options.seed).sample(list(texts), options.count)
+        print(f"\n{title}")
+        for number, (place, text) in enumerate(drawn, 1):
+            print(f"{number:3} {place}\n    {text}".replace("\n", "\n    "))
+
+
+if __name__ == "__main__":
+    main()

@@ -131,6 +131,15 @@ def test_other_texts_are_no_doubles(text):
         double(text)
 
 
+@pytest.mark.parametrize("expression", ["flag", "NOT flag", "price > 5 AND (flag)", "FALSE", "NULL", "flag OR TRUE"])
+def test_what_is_never_true_or_only_seems_so_is_refused_for_our_users(expression):
+    parse_sql(expression)
+    with pytest.raises(SubscriptionParseFailed, match="never true"):
+        check_sql(expression)
+    check_sql("flag = TRUE AND NOT (price = 5) AND flag IS NOT NULL")
+    check_sql("TRUE")
+
+
 @pytest.mark.parametrize(("text", "is_five"), [("5", True), ("\uff15", True), ("0\u0665", True), ("\U0001d7d3", False)])
 def test_digits_are_those_of_java_whole_numbers(text, is_five):
     assert wants("a = 5", a=text) is is_five

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from pyromq.errors import StoreCorrupt, SubscriptionParseFailed
 from pyromq.filter import sql_terms as terms
-from pyromq.filter.sql_terms import Evaluate, Term
+from pyromq.filter.sql_terms import Evaluate, Kind, Term
 from pyromq.filter.sql_tokens import END, Token, tokens
 from pyromq.message import PAIRS
 from pyromq.record import properties_of
@@ -66,18 +66,31 @@ class SqlFilter:
 @lru_cache(maxsize=128)
 def parse_sql(expression: str | None) -> SqlFilter:
     """Return the filter of an expression. Raises `SubscriptionParseFailed`, saying what is wrong and where."""
-    return _parsed(expression)[0]
+    wanted = _parsed(expression)[0]
+    return SqlFilter(expression or "", wanted.evaluate, _LEAST_WEIGHT + wanted.size)
 
 
 def check_sql(expression: str) -> SqlFilter:
-    """Parse what a user of ours wrote: as `parse_sql`, and refuses what would be passed over behind the expression."""
-    rest = _parsed(expression)[1]
+    """Parse an expression of a user of ours. Refuses what RocketMQ takes though it means something else than it says.
+
+    That is text behind a whole expression, a property as a condition, and an expression that is never true.
+    """
+    wanted, rest = _parsed(expression)
     if rest.kind != END:
         raise _failed(expression, f"{rest.text:.80} at character {rest.at} is behind its end: is AND or OR missing?")
+    if wanted.bare:
+        name = f"{wanted.bare:.80}"
+        raise _failed(
+            expression,
+            f"property {name} as a condition is never true; write `{name} = TRUE` or `{name} IS NOT NULL`, and NOT as"
+            " `NOT (...)`, since it binds first",
+        )
+    if wanted.kind is Kind.CONSTANT and wanted.value is not True:
+        raise _failed(expression, "it is never true")
     return parse_sql(expression)
 
 
-def _parsed(expression: str | None) -> tuple[SqlFilter, Token]:
+def _parsed(expression: str | None) -> tuple[Term, Token]:
     if not expression or not expression.strip():
         raise _failed(expression or "", "it is empty; write a condition like `price > 5`")
     if len(expression) > MOST_CHARACTERS:
@@ -87,7 +100,7 @@ def _parsed(expression: str | None) -> tuple[SqlFilter, Token]:
         wanted = terms.condition(parser.any_of())
     except ValueError as error:
         raise _failed(expression, str(error)) from error
-    return SqlFilter(expression, wanted.evaluate, _LEAST_WEIGHT + wanted.size), parser.next
+    return wanted, parser.next
 
 
 def _failed(expression: str, reason: str) -> SubscriptionParseFailed:

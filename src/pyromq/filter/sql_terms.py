@@ -7,7 +7,7 @@ compared; the message is not wanted then. Source: RocketMQ 4.9.8, the classes of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from operator import ge, gt, le, lt
 from typing import TypeAlias
@@ -34,7 +34,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`evaluate` gets the properties as stored, with a separator before and behind. `value` is that of a constant."""
+    """`evaluate` gets the properties as stored, with a separator before and behind. `value` is that of a constant.
+
+    `bare` is a property that stands in it as a condition, if there is one.
+    """
 
     kind: Kind
     evaluate: Evaluate
@@ -42,6 +45,7 @@ class Term:
     levels: int = 1
     size: int = 1  # terms in all
     value: Value = None
+    bare: str = ""
 
     @property
     def is_boolean(self) -> bool:
@@ -103,11 +107,13 @@ def condition(operand: Term) -> Term:
     if operand.kind is not Kind.PROPERTY:
         raise ValueError(f"{operand.text:.80} says neither yes nor no")
     inner = operand.evaluate
-    return _made(Kind.CONDITION, lambda properties: None if inner(properties) is None else False, operand.text, operand)
+    made = _made(Kind.CONDITION, lambda properties: None if inner(properties) is None else False, operand.text, operand)
+    return replace(made, bare=operand.text)
 
 
 def negated(operand: Term) -> Term:
-    inner = condition(operand).evaluate
+    operand = condition(operand)
+    inner = operand.evaluate
 
     def evaluate(properties: bytes) -> Value:
         value = inner(properties)
@@ -200,7 +206,8 @@ def _made(kind: Kind, evaluate: Evaluate, text: str, *operands: Term) -> Term:
     size = 1 + sum(operand.size for operand in operands)
     if size > MOST_TERMS:
         raise ValueError(f"it has more than {MOST_TERMS} comparisons, properties and values; a list after IN is one")
-    return Term(kind, evaluate, text[:100], levels, size)
+    bare = next((operand.bare for operand in operands if operand.bare), "")
+    return Term(kind, evaluate, text[:100], levels, size, bare=bare)
 
 
 def _joined(operands: Sequence[Term], word: str, *, decides: bool) -> Term:

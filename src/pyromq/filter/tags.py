@@ -92,12 +92,16 @@ def _parts(expression: str) -> list[str]:
     return [part.strip() for part in (expression or "").split("||")]
 
 
+def looks_like_sql(expression: str) -> bool:
+    return _SQL.search(expression) is not None
+
+
 @lru_cache(maxsize=1024)
 def _hint_at_sql(expression: str) -> None:
-    if _SQL.search(expression):
+    if looks_like_sql(expression):
         logger.warning(
             "tags %r look like an SQL expression, and count as a tag of that text: tags are written `a || b`, an"
-            " expression is given as sql=",
+            " expression is given as sql, not as tags",
             expression,
         )
 

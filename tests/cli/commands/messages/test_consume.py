@@ -301,8 +301,21 @@ def test_tags_that_look_like_sql_are_hinted_at(cli, call, served):
     assert (shown.code, shown.out) == (0, "")
     assert shown.err == (
         "tags 'price > 17' look like an SQL expression, and count as a tag of that text:"
-        " tags are written `a || b`, an expression is given as sql=\n"
+        " tags are written `a || b`, an expression is given as sql, not as tags\n"
     )
+
+
+@pytest.mark.parametrize("tags", ["a ||", "|| a", "||", " ", "* || a", "a|b"])
+def test_tags_that_mean_something_else_are_wrong_usage(cli, served, tags):
+    refused = cli("consume", "consume-odd", "--tags", tags)
+    assert (refused.code, refused.out) == (2, "")
+
+
+def test_tags_that_hardly_match_are_warned_of(cli, served):
+    cli("send", "consume-odd-tags", "x", "--tags", "a b")
+    shown = cli("consume", "consume-odd-tags", *ALL, "--tags", "a b")
+    assert (shown.lines, shown.code) == (["x"], 0)
+    assert shown.err.startswith("warning: 'a b' has the tag 'a b', with ' ' in it")
 
 
 def test_an_expression_over_properties_chooses(cli, served):

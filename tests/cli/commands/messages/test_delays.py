@@ -81,7 +81,11 @@ def test_each_line_of_input_waits(cli, served, topic):
 def test_a_time_in_the_past_is_now(cli, served, topic):
     done = cli("send", topic, "now", "--deliver-at", "2001-01-01", "-o", "json")
     assert json.loads(done.out)["recall_handle"] is None
+    assert done.err.startswith("not delayed, delivered at once: its time is past")
     assert waiting(cli, topic) == []
+    lines = cli("send", topic, "--deliver-at", "2001-01-01", stdin=b"1\n2\n")
+    assert (lines.out, lines.err.count("not delayed")) == ("sent 2 messages\n", 1)
+    assert cli("send", topic, "later", "--delay", "1h").err == ""
 
 
 def test_a_delay_level_may_be_chosen(cli, served, topic):

@@ -26,7 +26,7 @@ from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.connecting import connections, namespace_option, namesrv_option
 from pyromq.cli.message_format import HELP, parse_format
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import as_json, local_time
+from pyromq.cli.render import as_json, local_time, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
@@ -36,6 +36,7 @@ from pyromq.client.consumer.pulling import PullResult
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
 from pyromq.excerpt import escaped
 from pyromq.filter.subscribed import wanted_by
+from pyromq.filter.tags import check_tag_words, looks_like_sql
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TOOLS_GROUP
 
@@ -90,6 +91,7 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
     chosen = {"tags": choice["tags"], "sql": choice["sql"]}
     try:
         wanted_by(**chosen)
+        _warn_of_odd_tags(choice["tags"])
     except SubscriptionParseFailed as error:
         raise click.UsageError(str(error)) from error
     config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice["queue_ids"])
@@ -106,6 +108,15 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
             _tell_waiting()
         with OutputWatch(consumer.close):
             _print(islice(messages, choice["count"]), show)
+
+
+def _warn_of_odd_tags(tags: str) -> None:
+    if looks_like_sql(tags):
+        return  # the consumer warns
+    try:
+        check_tag_words(tags)
+    except SubscriptionParseFailed as error:
+        click.echo(f"warning: {one_line(error)}", err=True)
 
 
 def _as_member(start: Start, until: int | None, queue_ids: tuple[int, ...]) -> ConsumerConfig:

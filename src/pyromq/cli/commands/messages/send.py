@@ -86,15 +86,36 @@ def send(
     with Producer(group, namesrv, config=config) as producer:
         if body is not None or (file is not None and kind is None):
             content = body.encode() if body is not None else _whole(file)
-            _show(producer.send(replace(template, body=content), ordering_key=ordering_key), output)
+            result = producer.send(replace(template, body=content), ordering_key=ordering_key)
+            _show(result, output)
+            _warn_of_no_delay(delay, [result])
             return
         read = line_reader(kind or LINES, template)
+        at_once: list[SendResult] = []  # the first that had to wait and does not
+
+        def settled(result: SendResult) -> None:
+            if output == "json":
+                _show(result, output)
+            if result.recall_handle is None and not at_once:
+                at_once.append(result)
+
         with _opened(file) as stream:
             _send_lines(
                 stream,
                 lambda line: producer.send_soon(read(line), ordering_key=ordering_key),
-                (lambda result: _show(result, output)) if output == "json" else None,
+                settled,
+                quiet=output == "json",
             )
+        _warn_of_no_delay(delay, at_once)
+
+
+def _warn_of_no_delay(delay: dict[str, Any], results: list[SendResult]) -> None:
+    """Say that messages with a time of delivery do not wait for it: those that wait have a recall handle."""
+    if not delay.get("deliver_at") and not delay.get("delay"):
+        return
+    if any(result.recall_handle is None for result in results):
+        why = "its time is past by the broker's clock, or the broker (RocketMQ 4) does not know delivery times"
+        click.echo(f"not delayed, delivered at once: {why}", err=True)
 
 
 def _whole(file: Path | None) -> bytes:
@@ -222,24 +243,27 @@ class Confirmations:
 def _send_lines(
     stream: IO[bytes],
     send_soon: Callable[[bytes], Future[SendResult]],
-    show: Callable[[SendResult], None] | None,
+    settled: Callable[[SendResult], None],
+    *,
+    quiet: bool,
 ) -> None:
-    """Keep some sends in flight. The first failure ends it, and so does Ctrl-C, both saying what was confirmed."""
+    """Keep some sends in flight, and tell how many there were unless `quiet`.
+
+    The first failure ends it, and so does Ctrl-C, both saying what was confirmed.
+    """
     answers = Confirmations()
 
     def settle() -> None:
         result = answers.take()
         progress.show(answers.count)
-        if show is not None:
-            show(result)
+        settled(result)
 
     def tell(*, wait: bool) -> None:
         progress.end()
         typed = "\n" if lines.stopped and sys.stderr.isatty() else ""  # behind the ^C
         click.echo(typed + answers.summary(wait=wait), err=True)
 
-    shown_beside = show is not None
-    with Lines(stream) as lines, Progress("sent", beside_output=shown_beside, typing=stream.isatty()) as progress:
+    with Lines(stream) as lines, Progress("sent", beside_output=quiet, typing=stream.isatty()) as progress:
         try:
             for number, content in lines:
                 try:
@@ -256,7 +280,7 @@ def _send_lines(
         if lines.stopped:
             tell(wait=True)
             raise click.Abort
-    if show is None:
+    if not quiet:
         click.echo(f"sent {counted(answers.count, 'message')}")
 
 

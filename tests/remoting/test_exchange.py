@@ -6,15 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.errors import ConnectionLost, DeadlineExceeded, ProtocolError, ResponseCode, TopicNotFound
+from pyromq.errors import ConnectionLost, DeadlineExceeded, ProtocolError, ResponseCode, TopicNotFound, Unavailable
 from pyromq.message import pack_address
+from pyromq.remoting.budget import Budget
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request, write_reply
+from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS
 from pyromq.remoting.dispatch import Dispatcher, answers, answers_runs
-from pyromq.remoting.exchange import Exchange
+from pyromq.remoting.exchange import PUSHED_BYTES, Exchange
 from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import ConsumerIdsChanged, EarliestStoreTime, MaxOffset, MinOffset, OffsetResponse
+from pyromq.remoting.refusals import Refusals
 from pyromq.testing import FakeClock
 
 
@@ -510,3 +513,31 @@ def test_a_request_that_asks_for_no_answer_is_marked_so():
     (frame,) = FrameSplitter().split(pair.client.output())
     assert decode_request(*frame).flag == ONE_WAY
     assert encode_request(maximum(1), b"", opaque=1, flag=ONE_WAY)[8:] == frame[1]
+
+
+class Writer:
+    """A socket's buffer that a test fills."""
+
+    def __init__(self):
+        self.kept = 0
+
+    def get_write_buffer_size(self):
+        return self.kept
+
+
+def test_a_client_that_does_not_read_is_sent_no_more_unasked():
+    budget = Budget(DEFAULT_CONNECTION_LIMITS, Refusals(FakeClock()))
+    side = Side(Dispatcher(), FakeClock(), initiator=False, budget=budget)
+    side.exchange.writer = writer = Writer()
+    writer.kept = 1
+    while side.exchange.takes_pushes:
+        side.exchange.notify(ConsumerIdsChanged(consumer_group="g"), bytes(100_000))
+    assert PUSHED_BYTES <= len(side.output()) < PUSHED_BYTES + 101_000
+    side.exchange.notify(ConsumerIdsChanged(consumer_group="g"))
+    side.ask(MaxOffset("t", 0))
+    assert side.output() == b""
+    assert [type(each) for each in side.got] == [Unavailable]
+    writer.kept = 0
+    side.exchange.notify(ConsumerIdsChanged(consumer_group="g"))
+    side.ask(MaxOffset("t", 0))
+    assert side.exchange.waiting == 1

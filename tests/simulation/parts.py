@@ -17,6 +17,7 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction import Transacting
 from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.net.long_answers import LongAnswers
+from pyromq.permissions.permissions import Permissions
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.json_file import JsonFile
 from pyromq.store.log import room_ahead
@@ -86,6 +87,7 @@ class Parts:
             store=store,
             cold_reads=cold_reads,
             long_answers=LongAnswers(time),
+            permissions=Permissions(),
         )
         needed = (self.levels, self.timers.filed, self.halves)
         store.retention.keep_from = lambda: min(part.log_needed_from for part in needed)

@@ -66,7 +66,11 @@ class ColdReads:
         To be called before anything is changed: raises `AskAgain` unless the record is there now. A call whose record
         is not there, however often it was loaded, is refused: to touch it might be the end of the process.
         """
-        if unread := self._residency.unread_record(log_offset):
+        self.need(self._residency.unread_record(log_offset), log_offset)
+
+    def need(self, unread: Unread, log_offset: int) -> None:
+        """The same of anything that leads to that record; nothing is lacking where `unread` is empty."""
+        if unread:
             in_vain = self._residency.unreadable(log_offset)
             raise AskAgain(partial(self.when_loaded, unread, lambda: ASK_AGAIN), in_vain)
 

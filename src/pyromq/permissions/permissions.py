@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyromq.logs import logger_of
-from pyromq.permissions.account import Account
+from pyromq.permissions.account import Account, Need
 from pyromq.permissions.acl_file import AclFile
 from pyromq.permissions.address_patterns import Address, AddressPattern
 
@@ -41,6 +41,20 @@ class Permissions:
     def __init__(self) -> None:
         self.in_force = InForce()
         self.fault: str | None = None  # why the files as they are now do not count
+
+    def lacks(self, access_key: str | None, needs: list[Need]) -> Need | None:
+        """Return the first of these rights that an account does not have now; None as key: who needs no account."""
+        if access_key is None:
+            return None
+        account = self.in_force.accounts.get(access_key)
+        return needs[0] if account is None else account.lacks(needs)
+
+    def may_see_client(self, access_key: str | None, owner: str | None) -> bool:
+        """Whether an account may be told of a client of the account `owner`: its own, or it is an administrator's."""
+        if access_key is None or access_key == owner:
+            return True
+        account = self.in_force.accounts.get(access_key)
+        return account is not None and account.admin
 
     def take(self, files: tuple[AclFile, ...]) -> None:
         """Put these files in force, in place of all others. The first account of a name counts."""

@@ -50,7 +50,7 @@ class Call(msgspec.Struct):
     language: str = "JAVA"
     version: int = 0
     header: Header | None = msgspec.field(name="extFields", default=None)
-    # The next seven are never on the wire: whoever decodes overwrites them.
+    # The next eight are never on the wire: whoever decodes overwrites them.
     body: bytes = msgspec.field(name="#body", default=b"")
     serialization: int = msgspec.field(name="#serialization", default=JSON)
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
@@ -58,6 +58,7 @@ class Call(msgspec.Struct):
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: what hooks saw of it
     peer: Any = msgspec.field(name="#peer", default=None)  # the Exchange it came by
     rounds: int = msgspec.field(name="#rounds", default=0)  # how often it was to be asked again
+    account: str | None = msgspec.field(name="#account", default=None)  # whose rights count; set by the guard
 
 
 class Response(msgspec.Struct):
@@ -145,6 +146,12 @@ class FilledReply(msgspec.Struct, gc=False):
 
 Answered = Reply | FilledReply
 
+
+def own_bytes(reply: Answered) -> int:
+    """Return how many bytes of an answer's body are its own, and no views of files."""
+    return len(reply.body) if isinstance(reply.body, bytes) else 0
+
+
 # Properties have 32 KiB at most, of which JSON makes six times as many; a header of this size is read in 4 ms.
 MAX_HEADER_BYTES = 1 << 18
 
@@ -191,6 +198,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
                     call.body = body
                     call.serialization = JSON
                     call.rounds = 0
+                    call.account = None
                     return call
     return _decode_tolerantly(serialization, header, body)
 

@@ -12,11 +12,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
 
-import msgspec
-
 from pyromq import speedups
 from pyromq.clock import Clock
-from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError, ProtocolError
+from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError, ProtocolError, Unavailable
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.remoting.budget import Budget, Writer
@@ -29,12 +27,13 @@ from pyromq.remoting.command import (
     decode_request_with_fields,
     decode_response,
     encode_request,
+    own_bytes,
     write_reply,
 )
 from pyromq.remoting.dispatch import ASK_AGAIN, Dispatching
 from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.hooked_calls import Completed, HookedCalls
+from pyromq.remoting.hooked_calls import Completed, HookedCalls, WaitingCall
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.remoting.later import Later
 from pyromq.remoting.signer import Signer, frame_signer
@@ -46,22 +45,14 @@ logger = logger_of(__name__)
 
 SLICE_SECONDS = 0.002  # of answering one connection's requests before others have their turn
 WRITTEN_BYTES = 1 << 20  # of answers that are made before they are written
+PUSHED_BYTES = 1 << 20  # of requests of ours to a client that has not taken those before
 RUN_CALLS = 64  # requests that are read before the first of them is answered
 
 # Completes the calls whose answers received bytes begin with, if brokers wrote them, and says where the rest begins.
 deliver_answers = AnswerReader(Response, MAX_FRAME_BYTES).deliver if speedups.is_active else None
 
 
-class _Waiting(msgspec.Struct, gc=False):
-    """A call of ours that waits for its answer."""
-
-    deadline: float
-    answered: Completed
-    code: int
-    timeout: float
-
-
-_NOTHING_ASKED: dict[int, _Waiting] = {}  # over connections that were accepted, so far
+_NOTHING_ASKED: dict[int, WaitingCall] = {}  # over connections that were accepted, so far
 _NONE: Any = ()  # a list from the first entry on
 
 
@@ -79,8 +70,8 @@ class Exchange:
     # fmt: off
     __slots__ = (
         "_budget", "_calls", "_clock", "_decode", "_deliver", "_dispatcher", "_error", "_failure", "_finished",
-        "_frames", "_hooks", "_made", "_most_in_flight", "_output", "_run_soon", "_serialization", "_signer",
-        "_waiting", "_wake", "address", "behind_bytes", "closed", "finished_bytes", "is_behind", "is_unread",
+        "_frames", "_hooks", "_made", "_most_in_flight", "_output", "_pushed", "_run_soon", "_serialization",
+        "_signer", "_waiting", "_wake", "address", "behind_bytes", "closed", "finished_bytes", "is_behind", "is_unread",
         "last_heard", "on_close", "opaque", "packed_address", "parked", "splitter", "writer",
     )
     # fmt: on
@@ -124,8 +115,8 @@ class Exchange:
             self._most_in_flight = budget.most_in_flight()
         self._output: list[bytes | memoryview] = []
         self._made = 0  # bytes of answers in it
-        self._waiting: dict[int, _Waiting] = {} if initiator else _NOTHING_ASKED
-        self.opaque = self.parked = 0  # the former of our latest request
+        self._waiting: dict[int, WaitingCall] = {} if initiator else _NOTHING_ASKED
+        self._pushed = self.opaque = self.parked = 0  # bytes of requests not taken; the number of our latest one
         self.writer: Writer | None = None  # whose unwritten bytes count as unread
         self.is_behind = False  # whether any of the next three holds something
         self._frames: list[Frame] = _NONE
@@ -255,21 +246,23 @@ class Exchange:
         return output
 
     def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
-        """Ask the peer; `answered` gets its response, or `DeadlineExceeded` or `ConnectionLost`. Seconds."""
-        if self.closed:
-            answered(self._failure or ConnectionLost(f"connection to {self.address} is closed"))
+        """Ask the peer; `answered` gets its response, or `DeadlineExceeded`, `ConnectionLost`, or `Unavailable` where a
+        server's client does not read. Seconds."""
+        if not self.takes_pushes:
+            lost = self._failure or ConnectionLost(f"connection to {self.address} is closed")
+            answered(lost if self.closed else Unavailable(f"{self.address} does not read what it was sent before"))
             return
         if self._hooks:
             answered = self._hooks.around(header, body, answered)
         opaque = self.opaque = (self.opaque + 1) & 0x7FFFFFFF  # never negative: C++ masks the sign away
         if self._waiting is _NOTHING_ASKED:
             self._waiting = {}
-        self._waiting[opaque] = _Waiting(self._clock.monotonic() + timeout, answered, header.code, timeout)
+        self._waiting[opaque] = WaitingCall(self._clock.monotonic() + timeout, answered, header.code, timeout)
         self._request(header, body, opaque=opaque, flag=0)
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
-        """Send a one-way request. Lost without a word when the connection is closed."""
-        if self.closed:
+        """Send a one-way request. Lost without a word when the connection is closed, or the peer does not read."""
+        if not self.takes_pushes:
             return
         if self._hooks:
             self._hooks.before_request(header, body, one_way=True)
@@ -281,8 +274,18 @@ class Exchange:
             header, body, opaque=opaque, flag=flag, serialization=self._serialization, signer=self._signer
         )
         self._output.append(frame)
+        self._pushed += len(frame)
         if len(self._output) == 1:  # else it is known that there is output
             self._wake()
+
+    @property
+    def takes_pushes(self) -> bool:
+        """Whether more may be sent unasked: a server's client gets no more while a mebibyte of that is unread."""
+        if self._budget is None or self.closed:
+            return not self.closed
+        if not self._output and self.writer is not None and not self.writer.get_write_buffer_size():
+            self._pushed = 0
+        return self._pushed < PUSHED_BYTES
 
     def for_express(self) -> tuple[dict[int, Any], list[bytes | memoryview], Callable[[], None], Any] | None:
         """Return the calls by opaque, the output, what tells that there is some, and what signs frames, or None.
@@ -364,7 +367,7 @@ class Exchange:
         if self._budget is not None and (self._finished or self.is_unread or self._made > WRITTEN_BYTES):
             self._finished = self._finished or []
             self._finished.append((call, reply))
-            self.finished_bytes += _own_bytes(reply)
+            self.finished_bytes += own_bytes(reply)
             self.is_behind = True
         else:
             self._made += write_reply(reply, call, self._output)
@@ -372,7 +375,7 @@ class Exchange:
 
     def _write_finished(self) -> None:
         call, reply = self._finished.pop(0)
-        self.finished_bytes -= _own_bytes(reply)
+        self.finished_bytes -= own_bytes(reply)
         self._made += write_reply(reply, call, self._output)
 
     def _count_parked(self, change: int) -> None:
@@ -394,7 +397,3 @@ class Exchange:
 
 def _nobody(*_: object) -> None:
     pass
-
-
-def _own_bytes(reply: Answered) -> int:
-    return len(reply.body) if isinstance(reply.body, bytes) else 0

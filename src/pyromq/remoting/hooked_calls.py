@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from pyromq.errors import MQError
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Answered, Call, FilledReply, Response
@@ -12,6 +14,15 @@ from pyromq.remoting.hooks import RemotingHook, RemotingOutcome, RemotingRequest
 from pyromq.remoting.signer import ACCESS_KEY
 
 Completed = Callable[[Response | MQError], None]
+
+
+class WaitingCall(msgspec.Struct, gc=False):
+    """A call of ours that waits for its answer until the deadline; monotonic seconds."""
+
+    deadline: float
+    answered: Completed
+    code: int
+    timeout: float
 
 
 class HookedCalls:

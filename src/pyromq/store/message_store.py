@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
-from pyromq.record import IPV4_BYTES, mark_addresses
+from pyromq.record import IPV4_BYTES, decode_labels, mark_addresses
 from pyromq.store.batch_appends import BatchAppends
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
@@ -23,7 +24,7 @@ from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
-from pyromq.store.index.key_index import KeyIndex, KeyMatches
+from pyromq.store.index.key_index import KeyIndex, KeyMatches, is_found_by
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.residency import Residency
@@ -383,7 +384,18 @@ class MessageStore:
     def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Looking[KeyMatches]:
         """Return where messages with that key (or unique id) lie, newest first, stored from `begin_ms` to `end_ms`.
 
-        As far as they are indexed (`follow_index`). Those whose key only has an equal hash are among them: compare.
+        As far as they are indexed (`follow_index`).
         """
-        found = yield from self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        has_key = partial(self._has_key, topic, key)
+        found = yield from self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms, has_key=has_key)
         return found._replace(log_offsets=[at for at in found.log_offsets if at >= self._log.min_offset])
+
+    def _has_key(self, topic: str, key: str, log_offset: int) -> Looking[bool]:
+        """Whether the record that begins there has this topic and key: another one's may have the same hash."""
+        yield from self.residency.approach(log_offset)
+        yield []  # a record may have thousands of keys
+        record = self._log.record_at(log_offset)
+        try:
+            return record is not None and is_found_by(decode_labels(record, 0), topic, key)
+        except StoreCorrupt:
+            return False

@@ -1,5 +1,6 @@
 """Checks of half messages: who is asked when and how often, and what is given up."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from tests.broker.transactions.transactions import COMMIT, ROLLBACK, ROUND, numb
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.transactions.transaction_checks import READING_PAUSE
 from pyromq.errors import ResponseCode
 from pyromq.message import StoredMessage
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
@@ -293,3 +295,35 @@ async def test_who_decides_on_a_message_whose_latest_copy_was_damaged_is_told_it
     response = await producer.end(sent, decision, code=1)
     assert response.remark == f"the half message at {log_offset(sent)} is decided already, was given up, or is lost"
     assert await producer.visible() == []
+
+
+async def test_a_producer_that_does_not_read_is_asked_no_more(broker, producer, transactions_of, clock):
+    """What it was asked waits in the broker, and that is at most a mebibyte and one message."""
+    count, body = 60, bytes(250_000)  # more than the system keeps of a connection
+    for _ in range(count):
+        await producer.send(body)
+    producer.caller.channel._connection._transport.pause_reading()
+    await clock.advance(ROUND)
+    (member,) = broker.connections.producers("p")
+    await _in_time(clock, lambda: not member.exchange.takes_pushes)
+    assert member.exchange.unread < 2 << 20
+    other = await transactions_of(broker)  # whose turn comes as before
+    asked = broker.half_messages.undecided()
+    await clock.advance(ROUND)
+    await _in_time(clock, lambda: other.checked.asked.qsize() >= 3)
+    assert len(broker.half_messages.undecided()) == count == len(asked)
+    assert member.exchange.unread < 2 << 20
+
+
+async def test_a_producer_that_reads_is_asked_about_everything_in_one_round(producer, clock):
+    for _ in range(10):
+        await producer.send(bytes(500_000))
+    await clock.advance(ROUND)
+    await _in_time(clock, lambda: producer.checked.asked.qsize() == 10)
+
+
+async def _in_time(clock, condition):
+    """Let time pass within a round until that is so."""
+    while not condition():
+        await clock.advance(READING_PAUSE)
+        await asyncio.sleep(0)

@@ -45,7 +45,7 @@ class Querying:
 
     @answers(QueryMessage)
     def by_key(self, header: QueryMessage, call: Call) -> Reply | Future[Reply]:
-        """The newest records whose key has the asked key's hash, in log order; whoever asked compares the keys.
+        """The newest records of the topic that have the key, or that unique id, in log order.
 
         As many of them as `maxQueryBytes` has room for, one at least; the remark says how many are left out.
         """

@@ -161,10 +161,10 @@ class Inspecting:
 
     @answers(ProducerConnections)
     def producers(self, header: ProducerConnections, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._producers(header.producer_group), call)
+        return self._long_answers.give(self._producers(header.producer_group, call.account), call)
 
-    def _producers(self, group: str) -> LongAnswer:
-        members = self._connections.producers(group)
+    def _producers(self, group: str, asker: str | None) -> LongAnswer:
+        members = self._shown(group, asker)
         if not members:
             raise BrokerError(f"the producer group[{group}] not exist")
         connections = []
@@ -175,15 +175,20 @@ class Inspecting:
 
     @answers(AllProducers)
     def all_producers(self, header: AllProducers, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._all_producers(), call)
+        return self._long_answers.give(self._all_producers(call.account), call)
 
-    def _all_producers(self) -> LongAnswer:
+    def _all_producers(self, asker: str | None) -> LongAnswer:
         groups: dict[str, list[ProducerClient]] = {}
         for group in self._connections.producer_groups():
-            for member in self._connections.producers(group):
+            for member in self._shown(group, asker):
                 groups.setdefault(group, []).append(_producer(member))
                 yield None
         return (yield from in_pieces(ProducerTable(groups=groups)))
+
+    def _shown(self, group: str, asker: str | None) -> list[Member]:
+        """Return the members of a producer group that an account may see."""
+        may_see = self._permissions.may_see_client
+        return [member for member in self._connections.producers(group) if may_see(asker, member.account)]
 
     def _delay_figures(self) -> dict[str, str]:
         """By level: delivered, and how many there are in all."""

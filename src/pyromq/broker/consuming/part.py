@@ -20,12 +20,11 @@ EXPIRE_PULLS_SECONDS = 0.25  # how late a parked pull may be told that its time 
 def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], object]) -> Part:
     """`run_soon` runs a function when the loop's turn has ended."""
     store, topics, groups, config = state.store, state.topics, state.groups, state.config
-    offsets, connections, statistics = state.offsets, state.connections, state.statistics
+    offsets, connections, statistics, cold_reads = state.offsets, state.connections, state.statistics, state.cold_reads
     long_polls = state.long_polls
     long_polls.run_soon = run_soon
     store.listen(long_polls.arrived)
     store.batch_appends.on_append = long_polls.came_together
-    cold_reads = state.cold_reads
     pulling = Pulling(
         store,
         topics,
@@ -36,6 +35,7 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
         cold_reads=cold_reads,
         statistics=statistics,
         moved=OffsetMovedEvents(state.put_message, config.name, state.clock),
+        permissions=state.permissions,
         config=config,
         clock=state.clock,
     )

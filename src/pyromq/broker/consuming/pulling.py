@@ -26,6 +26,10 @@ from pyromq.errors import (
     TopicNotFound,
 )
 from pyromq.filter.filter import Filter, check_length, filter_of
+from pyromq.names import retry_topic
+from pyromq.permissions.account import SUB, resource_name
+from pyromq.permissions.authentication import denied
+from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.codes import Permission, PullFlag
 from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
@@ -77,6 +81,7 @@ class Pulling:
         cold_reads: ColdReads,
         statistics: Statistics,
         moved: OffsetMovedEvents,
+        permissions: Permissions,
         config: BrokerConfig,
         clock: Clock,
     ) -> None:
@@ -89,6 +94,7 @@ class Pulling:
         self._cold_reads = cold_reads
         self._statistics = statistics
         self._moved = moved
+        self._permissions = permissions
         self._config = config
         self._clock = clock
 
@@ -205,8 +211,11 @@ class Pulling:
         return self._long_polls.park(poll, suspend_ms / 1000)
 
     def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> FilledReply:
-        """The answer of a pull that has waited; topics and permissions may have changed meanwhile."""
+        """The answer of a pull that has waited; topics, permissions and the account's rights may have changed."""
         self.check(header, call.peer)
+        needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
+        if (lacking := self._permissions.lacks(call.account, needs)) is not None:
+            raise denied(f"account {call.account} has no SUB on {resource_name(lacking[0])} any more")
         return self._reply(header, self._find(header, wanted))
 
 

@@ -40,6 +40,7 @@ class Member:
     version: int
     heard: float  # monotonic seconds
     heard_ms: int
+    account: str | None = None  # its access key; None: it needs no account
 
 
 @dataclass(slots=True)

@@ -61,6 +61,7 @@ class Heartbeating:
             call.version,
             self._clock.monotonic(),
             self._clock.now_ms(),
+            call.account,
         )
         refused: dict[str, None] = {}
         for producer in heartbeat.producers:

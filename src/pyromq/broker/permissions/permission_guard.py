@@ -42,8 +42,9 @@ class PermissionGuard:
         return None
 
     def check(self, call: Call) -> None:
-        """Raise `AccessDenied` naming account, right and resource, or what else is missing."""
+        """Raise `AccessDenied` naming account, right and resource, or what else is missing. Sets the call's account."""
         account = self._authentication.account_of(call)
+        call.account = None if account is None else account.access_key
         if account is not None:
             self._check_rights(account, call)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from pyromq.names import HALF_RUN_TOPIC, RETRY_PREFIX, TRACE_TOPIC, retry_topic
 from pyromq.permissions.account import ANY, PUB, SUB, Need
 from pyromq.remoting import headers
 from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
@@ -39,7 +39,8 @@ FOR_ADMINISTRATORS = (
     headers.ResumeHalfMessage,
 )
 
-# What any account may ask: nothing of it changes anything, or shows what a message says.
+# What any account may ask. None of it changes anything or shows what a message says: the answers hold names, settings,
+# numbers, and of members (204, 328) and half messages (100323) only what the account has rights on.
 FOR_EVERY_ACCOUNT = (
     headers.AccountsVersion,
     headers.AllConsumerOffsets,
@@ -56,20 +57,15 @@ FOR_EVERY_ACCOUNT = (
     headers.CheckClient,
     headers.ConsumeStatistics,
     headers.ConsumeTimeSpan,
-    headers.ConsumerConnections,
-    headers.ConsumerRunningState,
-    headers.ConsumerStatusOfGroup,
     headers.CorrectionOffsets,
     headers.CountTimers,
     headers.EarliestStoreTime,
     headers.FindBatch,
-    headers.ListBatches,
     headers.ListHalfMessages,
     headers.MaxOffset,
     headers.MinOffset,
     headers.ProducerConnections,
     headers.QueryConsumerOffset,
-    headers.QueueEntries,
     headers.SearchOffset,
     headers.TopicConsumers,
     headers.TopicSettings,
@@ -100,7 +96,16 @@ class Rules:
                 [_group(header.consumer_group)] if header.consumer_group else []
             ),
             headers.Heartbeat: lambda _, call: _subscribed(decode_body(HeartbeatBody, call.body, REQUEST)),
-            # Ours, as the next two.
+            # Ours, as the next ones: upstream wants a signature alone.
+            headers.ConsumerConnections: lambda header, _: [_group(header.consumer_group)],
+            headers.ConsumerRunningState: lambda header, _: [_group(header.consumer_group)],
+            headers.ConsumerStatusOfGroup: lambda header, _: [_group(header.group), (header.topic, SUB)],
+            headers.QueueEntries: lambda header, _: [
+                (header.topic, SUB),
+                *([_group(header.consumer_group)] if header.consumer_group else []),
+            ],
+            # Who knows the tokens of all transactions could decide on them.
+            headers.ListBatches: lambda header, _: [] if header.transaction else [(HALF_RUN_TOPIC, SUB)],
             headers.LockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
             headers.UnlockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
             # The topic of the message as well: upstream's lets an account have anybody's message.

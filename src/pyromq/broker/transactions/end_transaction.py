@@ -28,6 +28,8 @@ from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.message_id import parse_offset_id
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
 from pyromq.net.long_answers import LongAnswer, LongAnswers
+from pyromq.permissions.account import ANY
+from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, encode_body
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Answered, Call, Reply
@@ -53,6 +55,7 @@ class Transacting:
         store: MessageStore,
         cold_reads: ColdReads,
         long_answers: LongAnswers,
+        permissions: Permissions,
     ) -> None:
         self._put_message = put_message
         self._half_messages = half_messages
@@ -60,6 +63,7 @@ class Transacting:
         self._store = store
         self._cold_reads = cold_reads
         self._long_answers = long_answers
+        self._permissions = permissions
         self._decided: dict[Origin | int, int] = {}  # which half message -> decision
 
     @answers(EndTransaction)
@@ -148,10 +152,13 @@ class Transacting:
 
     @answers(ListHalfMessages)
     def list(self, header: ListHalfMessages, call: Call) -> Reply | Future[Reply]:
-        """A page of undecided half messages, oldest first; one that is checked meanwhile comes again, at the end."""
-        return self._long_answers.give(self._listed(header), call)
+        """A page of undecided half messages, oldest first; one that is checked meanwhile comes again, at the end.
 
-    def _listed(self, header: ListHalfMessages) -> LongAnswer:
+        Those for topics on which the asking account has no right are left out.
+        """
+        return self._long_answers.give(self._listed(header, call.account), call)
+
+    def _listed(self, header: ListHalfMessages, asker: str | None) -> LongAnswer:
         wanted = min(max(header.count, 1), MOST_LISTED)
         found: list[HalfMessageEntry] = []
         after = header.after
@@ -165,9 +172,14 @@ class Transacting:
                 return Reply(body=encode_body(HalfMessageList(found, after)))
             after = queue_offset
             yield from self._cold_reads.loaded(self._store.residency.approach(half.log_offset))
-            if (record := self._store.message_at(half.log_offset)) is not None:
+            record = self._store.message_at(half.log_offset)
+            if record is not None and self._permissions.lacks(asker, [(_real_topic(record), ANY)]) is None:
                 found.append(_entry(half, record))
         return Reply(body=encode_body(HalfMessageList(found)))
+
+
+def _real_topic(record: StoredMessage) -> str:
+    return record.properties.get(Property.REAL_TOPIC, record.topic)
 
 
 def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:

@@ -18,6 +18,7 @@ def transactions(state: SharedState) -> Part:
         topics=state.topics,
         connections=state.connections,
         cold_reads=state.cold_reads,
+        permissions=state.permissions,
         config=state.config,
         clock=state.clock,
     )
@@ -30,6 +31,7 @@ def transactions(state: SharedState) -> Part:
                 store=state.store,
                 cold_reads=state.cold_reads,
                 long_answers=state.long_answers,
+                permissions=state.permissions,
             )
         ],
         load=half_messages.load,

@@ -17,7 +17,7 @@ from pyromq.client.admin.servers import Servers
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
-from pyromq.errors import ConsumerNotOnline
+from pyromq.errors import AccessDenied, ConsumerNotOnline
 from pyromq.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group
 from pyromq.remoting.bodies import (
     BrokerStats,
@@ -141,7 +141,7 @@ class Exports:
         for group in groups:
             try:
                 response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-            except ConsumerNotOnline:
+            except (ConsumerNotOnline, AccessDenied):  # the latter where the account has no right on the group
                 continue
             members = decode_body(ConsumerConnection, response.body).connections
             found |= {f"{each.language}%{version_name(each.version)}" for each in members}

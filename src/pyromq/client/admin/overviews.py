@@ -15,7 +15,7 @@ from pyromq.client.admin.brokers import ClusterBrokers
 from pyromq.client.admin.servers import Servers
 from pyromq.client.admin.side_by_side import each_of
 from pyromq.client.arguments import checked
-from pyromq.errors import CodeNotSupported, ConsumerNotOnline, TopicNotFound
+from pyromq.errors import AccessDenied, CodeNotSupported, ConsumerNotOnline, TopicNotFound
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from pyromq.remoting.bodies import (
     BrokerStats,
@@ -230,7 +230,7 @@ class Overviews:
     async def _client_ids(self, address: str, group: str) -> list[str]:
         try:
             response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-        except ConsumerNotOnline:
+        except (ConsumerNotOnline, AccessDenied):  # the latter where the account has no right on the group
             return []
         return [each.client_id for each in decode_body(ConsumerConnection, response.body).connections]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -294,8 +294,20 @@ class KeyIndex:
 
     # -- reading
 
-    def search(self, topic: str, key: str, max_count: int, *, begin_ms: int, end_ms: int) -> Looking[KeyMatches]:
-        """Look for records stored in that time, both ends included, under that key; at most `max_count`."""
+    def search(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        *,
+        begin_ms: int,
+        end_ms: int,
+        has_key: Callable[[int], Looking[bool]],
+    ) -> Looking[KeyMatches]:
+        """Look for records stored in that time, both ends included, under that key; at most `max_count`.
+
+        `has_key` tells whether the record at a log offset has the key itself: others have the same hash.
+        """
         found: list[int] = []
         key_hash = _index_hash(java_hash(f"{topic}#{key}"))
         for file in self.files[::-1]:
@@ -303,10 +315,10 @@ class KeyIndex:
                 for log_offset in file.search(key_hash, begin_ms=begin_ms, end_ms=end_ms):
                     if len(found) >= max_count:
                         break
-                    if isinstance(log_offset, int):
-                        found.append(log_offset)
-                    else:
+                    if not isinstance(log_offset, int):
                         yield log_offset
+                    elif (yield from has_key(log_offset)):
+                        found.append(log_offset)
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
         last = self.files[-1] if self.files else None
@@ -320,6 +332,14 @@ def _has_keys(record: memoryview) -> bool:
         return False
     is_rolled_back = labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
     return not is_rolled_back and bool(key_hashes(labels.topic, labels.property_text))
+
+
+def is_found_by(record: Labels, topic: str, key: str) -> bool:
+    """Whether a record is of that topic, and the key is its unique id or one of its keys."""
+    if record.topic != topic:
+        return False
+    properties = decode_properties(record.property_text)
+    return key == properties.get(Property.UNIQUE_KEY) or key in properties.get(Property.KEYS, "").split(" ")
 
 
 def key_hashes(topic: str, property_text: str) -> list[int]:

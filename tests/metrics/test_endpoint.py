@@ -118,17 +118,34 @@ async def test_head_is_answered_without_a_body(serving):
     assert int(answer.headers["Content-Length"]) > 100
 
 
-async def test_only_so_many_connections_are_open_at_a_time(serving):
-    endpoint = await serving(Source())
-    opened = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(endpoints.MOST_CONNECTIONS)]
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"], ids=repr
+)
+async def test_the_oldest_connections_make_room_for_new_ones(serving, monkeypatch, sent):
+    """Silent ones, such as never end their request, and such as do not read the answer."""
+    monkeypatch.setattr(endpoints, "MOST_ASKING", 16)
+    endpoint = await serving(Source(many=20_000))
+    opened = []
     try:
-        assert await get(endpoint, "/healthz") is None
+        for _ in range(19):
+            reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port, limit=1)
+            opened.append((reader, writer))
+            writer.transport.pause_reading()
+            writer.write(sent)
+            assert await _told(endpoint, "/healthz") == (200, "ok\n")
+            assert max(len(endpoint._asking), len(endpoint._answered)) <= 16
     finally:
         for _, writer in opened:
-            writer.close()
-    async with asyncio.timeout(30):
-        while await get(endpoint, "/healthz") is None:
-            await asyncio.sleep(0.01)
+            writer.transport.abort()
+
+
+async def test_who_has_asked_stays_while_others_are_silent(serving):
+    endpoint = await serving(Source(many=20_000))
+    asked = asyncio.create_task(get(endpoint, "/metrics"))
+    opened = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(endpoints.MOST_ASKING + 20)]
+    assert (await asked).status == 200
+    for _, writer in opened:
+        writer.transport.abort()
 
 
 async def test_a_source_that_fails_is_logged_and_the_next_scrape_is_answered(serving, caplog):

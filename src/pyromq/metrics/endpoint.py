@@ -1,6 +1,7 @@
 """The port that Prometheus scrapes: /metrics, /healthz and /readyz over HTTP, GET and HEAD, one answer a connection.
 
-A request has a few kilobytes and seconds, an answer half a minute, and only so many connections are open at a time.
+A request has a few kilobytes and seconds, an answer half a minute, and only so many connections are open at a time. One
+too many takes the place of the oldest: of those that have not asked yet, or of those that read their answers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pyromq.net.tasks import Tasks
 
 logger = logger_of(__name__)
 
-MOST_CONNECTIONS = 16  # at a time: some Prometheus servers, and who looks whether all is well
+MOST_ANSWERED = 16  # at a time: some Prometheus servers, and who looks whether all is well
+MOST_ASKING = 256  # connections that have not asked yet; more than the loop accepts in one turn
 HEAD_BYTES = 8 << 10
 HEAD_SECONDS = 5.0
 ANSWER_SECONDS = 30.0  # Prometheus gives up after 10
@@ -36,6 +38,9 @@ class _Answer(NamedTuple):
     more: str = ""  # header lines
 
 
+_Connections = dict[asyncio.StreamWriter, asyncio.Task[None]]  # oldest first
+
+
 class MetricsEndpoint:
     """Serves the figures of some sources. An async context manager: inside, it answers at `address`.
 
@@ -50,7 +55,8 @@ class MetricsEndpoint:
         self.port = self.config.port
         self._scraping = Scraping(sources, self.config.series_limit)
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._asking: _Connections = {}
+        self._answered: _Connections = {}
         self._tasks = Tasks()
 
     @property
@@ -74,16 +80,15 @@ class MetricsEndpoint:
         await self._tasks.stop()
 
     def _opened(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._open += 1
-        self._tasks.start(self._serve(reader, writer), name="answer a scrape")
+        _make_room(self._asking, MOST_ASKING)
+        self._asking[writer] = self._tasks.start(self._serve(reader, writer), name="answer a scrape")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await _head(reader)
+            _make_room(self._answered, MOST_ANSWERED)
+            self._answered[writer] = self._asking.pop(writer)
             async with asyncio.timeout(ANSWER_SECONDS):
                 await _write(writer, await self._answer(head), with_body=not head.startswith(b"HEAD "))
                 writer.close()
@@ -91,7 +96,8 @@ class MetricsEndpoint:
         except (TimeoutError, OSError, EOFError):
             pass  # who is slow, or gone, is not answered
         finally:
-            self._open -= 1
+            self._asking.pop(writer, None)
+            self._answered.pop(writer, None)
             writer.transport.abort()
 
     async def _answer(self, head: bytes) -> _Answer:
@@ -123,6 +129,14 @@ class MetricsEndpoint:
         lines = [f"{name}: {fault or 'ok'}\n" for name, fault in faults.items()]
         status = "503 Service Unavailable" if any(faults.values()) else "200 OK"
         return _Answer(status, ["".join(lines).encode(errors="replace")])
+
+
+def _make_room(connections: _Connections, most: int) -> None:
+    """Close the oldest of these connections where one more would be too many."""
+    if len(connections) >= most:
+        oldest = next(iter(connections))
+        connections.pop(oldest).cancel()
+        oldest.transport.abort()  # a task that has not begun does not do it
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

@@ -322,3 +322,18 @@ def test_who_comes_back_while_his_topics_leave_has_all_of_them(table, monkeypatc
     register(table, MASTER, *many("t", 8), connection="two")
     assert not table.is_leaving
     assert all(addresses(table, topic) == {"a": {0: MASTER.address}} for topic in many("t", 8))
+
+
+@pytest.mark.parametrize("count", [-1, 65_537, 3_000_000, 2_147_483_647])
+@pytest.mark.parametrize("field", ["read_queues", "write_queues"])
+def test_a_topic_with_more_queues_than_a_broker_may_have_is_left_out_and_told(table, caplog, field, count):
+    register(table, MASTER, TopicConfig(name="huge", **{field: count}), "orders")
+    assert table.route("huge") is None
+    assert table.route("orders") is not None
+    assert f"huge has {count if field == 'read_queues' else 16} queues to read" in caplog.text
+
+
+def test_a_topic_keeps_its_queues_when_its_broker_announces_too_many(table):
+    register(table, MASTER, "orders")
+    register(table, MASTER, TopicConfig(name="orders", read_queues=65_537), version=2)
+    assert table.route("orders").queues[0].read_queues == 16

@@ -43,7 +43,6 @@ from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 logger = logger_of(__name__)
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."  # upstream ends several texts with it
-MAX_QUEUES = 65_536  # of a topic at one broker; guards against a mistyped number, upstream has no limit
 DELAY_QUEUES = 18  # one per default delay level
 
 _READ_WRITE = Permission.READ | Permission.WRITE

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from pyromq.errors import BrokerError, LimitReached
+from pyromq.logs import logger_of
 from pyromq.remoting.bodies import (
+    MAX_QUEUES,
     BrokerAddresses,
     BrokerRegistration,
     ClusterTable,
@@ -22,6 +24,8 @@ from pyromq.remoting.bodies import (
     TopicRoute,
 )
 from pyromq.remoting.codes import Permission
+
+logger = logger_of(__name__)
 
 MASTER = 0
 MOST_TOPICS = 200_000  # some 400 bytes each
@@ -103,7 +107,8 @@ class RouteTable:
         """Take in an announcement. A master's topics replace its old ones when their version or its address is new.
 
         Topics missing from the announcement stay, as upstream. Topics missing here are entered in any case: a broker
-        may have announced one new topic alone, under the version of all, after we had forgotten the others. Raises
+        may have announced one new topic alone, under the version of all, after we had forgotten the others. A topic
+        with more queues than a broker may have is left out: every client would make as many objects. Raises
         `LimitReached` before anything is changed.
         """
         self._check_room(broker, registration, connection)
@@ -117,11 +122,20 @@ class RouteTable:
         if broker.broker_id == MASTER:
             changed = is_new or known is None or known.version != version
             entries: dict[tuple[int, ...], dict[str, QueuesAtBroker]] = {}
+            left_out: list[TopicConfig] = []
             for number, topic in enumerate(registration.topics.topics.values()):
-                if changed or broker.name not in self._topics.get(topic.name, ()):
+                if not (0 <= topic.read_queues <= MAX_QUEUES and 0 <= topic.write_queues <= MAX_QUEUES):
+                    left_out.append(topic)
+                elif changed or broker.name not in self._topics.get(topic.name, ()):
                     self._enter_topic(broker.name, topic, entries)
                 if number % AT_ONCE == 0:
                     yield None
+            if left_out:
+                logger.warning(
+                    "%d topics of broker %s are left out: %s has %d queues to read and %d to write; the limit is %d",
+                    *(len(left_out), broker.name, left_out[0].name),
+                    *(left_out[0].read_queues, left_out[0].write_queues, MAX_QUEUES),
+                )
         self._live[broker.address] = _LiveBroker(broker, now, version, ha_address, connection)
         if registration.filter_servers:
             self._filter_servers[broker.address] = registration.filter_servers

@@ -50,9 +50,9 @@ class Connection(asyncio.Protocol):
     # There may be tens of thousands, as of what they are made of.
     # fmt: off
     __slots__ = (
-        "__weakref__", "_clock", "_config", "_deadline", "_dispatcher", "_failure", "_flush_asked", "_has_ended", "_initiator",
-        "_is_refused", "_last_written", "_loop", "_lost", "_made_at", "_opened", "_shared", "_sockname", "_transport", "_usage",
-        "exchange", "writable",
+        "__weakref__", "_clock", "_config", "_deadline", "_dispatcher", "_failure", "_flush_asked", "_has_ended",
+        "_initiator", "_is_refused", "_last_written", "_loop", "_lost", "_made_at", "_opened", "_shared", "_sockname",
+        "_transport", "_usage", "exchange", "writable",
     )
     # fmt: on
     exchange: Exchange

@@ -3,6 +3,7 @@
 import pytest
 
 from pyromq.client.cluster.routes import Routes, read_route, route_for_new_topic
+from pyromq.errors import ProtocolError
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import BrokerAddresses, QueuesAtBroker, TopicRoute
 
@@ -89,3 +90,25 @@ def test_broker_addresses_are_those_of_all_routes():
 
 def test_queue_names_its_topic_and_broker():
     assert route(QueuesAtBroker("broker-a", 6, 1, 1)).writable[0] == MessageQueue("t", "broker-a", 0)
+
+
+@pytest.mark.parametrize(
+    ("queues", "order_conf"),
+    [
+        ([QueuesAtBroker("broker-a", 6, 65_537, 1)], None),
+        ([QueuesAtBroker("broker-a", 6, 1, 2_147_483_647)], None),
+        ([QueuesAtBroker("broker-a", 6, -1, 1)], None),
+        ([QueuesAtBroker("broker-a", 0, 10**30, 10**30)], None),
+        ([QueuesAtBroker("broker-a", 6, 65_536, 65_536)] * 5, None),
+        ([], "broker-a:2147483647"),
+        ([], "broker-a:" + "9" * 10_000),
+        ([], "broker-a:65536;" * 10),
+    ],
+)
+def test_more_queues_than_there_can_be_are_refused_before_they_are_made(queues, order_conf):
+    with pytest.raises(ProtocolError, match=r"the route of topic t has .* queues .*(65536|524288)"):
+        route(*queues, order_conf=order_conf)
+
+
+def test_as_many_queues_as_a_broker_may_have_are_a_route():
+    assert len(route(QueuesAtBroker("broker-a", 6, 65_536, 65_536)).readable) == 65_536

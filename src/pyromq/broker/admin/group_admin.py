@@ -8,10 +8,12 @@ from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.statistics import Statistics
+from pyromq.errors import BrokerError
 from pyromq.logs import logger_of
 from pyromq.names import retry_topic
 from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
 from pyromq.remoting.bodies import (
+    MAX_QUEUES,
     REQUEST,
     ConsumerOffsetTable,
     CorrectionOffsetTable,
@@ -60,6 +62,8 @@ class Grouping:
     @answers(SaveGroup)
     def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
         group = decode_body(GroupConfig, call.body, REQUEST)
+        if group.retry_queues > MAX_QUEUES:  # the group's retry topic gets as many
+            raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the most is {MAX_QUEUES}")
         saved = self._groups.put(group)
         logger.info("group %s saved by %s", group.name, call.peer.address)
         return when_saved(saved, Reply())

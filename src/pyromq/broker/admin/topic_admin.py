@@ -9,12 +9,12 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.statistics import Statistics
-from pyromq.broker.topics import MAX_QUEUES, Topics, check_changeable
+from pyromq.broker.topics import Topics, check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
-from pyromq.remoting.bodies import TopicConfig, TopicList, encode_body
+from pyromq.remoting.bodies import MAX_QUEUES, TopicConfig, TopicList, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (

@@ -8,11 +8,11 @@ from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.store_times import look_at
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.topics import MAX_QUEUES, Topics
+from pyromq.broker.topics import Topics
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
 from pyromq.names import check_group
 from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
-from pyromq.remoting.bodies import ConsumerIds
+from pyromq.remoting.bodies import MAX_QUEUES, ConsumerIds
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (

@@ -17,7 +17,7 @@ from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, rout
 from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave, new_instance
 from pyromq.client.retry import Retry
 from pyromq.clock import Clock
-from pyromq.errors import DeadlineExceeded, MQError, NotRunning, TopicNotFound, Unavailable
+from pyromq.errors import DeadlineExceeded, MQError, NotRunning, ProtocolError, TopicNotFound, Unavailable
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.address_server import REFRESH_SECONDS
@@ -190,6 +190,8 @@ class ClusterClient:
             await self._fetch(topic)
         except (Unavailable, TopicNotFound) as error:
             logger.debug("route of %s stays as it was: %s", topic, error)
+        except ProtocolError as error:
+            logger.warning("route of %s stays as it was: %s", topic, error)
 
     async def refresh_all(self) -> None:
         for topic in self.routes.topics:

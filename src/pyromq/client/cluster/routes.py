@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pyromq.errors import ProtocolError
+from pyromq.excerpt import excerpt
 from pyromq.message import MessageQueue
-from pyromq.remoting.bodies import BrokerAddresses, QueuesAtBroker, TopicRoute
+from pyromq.remoting.bodies import MAX_QUEUES, BrokerAddresses, QueuesAtBroker, TopicRoute
 from pyromq.remoting.codes import Permission
 
+MAX_ROUTE_QUEUES = 8 * MAX_QUEUES  # of one topic, to read and to write, at all brokers: some 80 MB in a client
+_MAX_DIGITS = 9  # of a number of queues: more than a broker may have
 MASTER = 0  # broker id; higher ones are replicas
 
 
@@ -33,11 +37,17 @@ class Route:
 
 
 def read_route(topic: str, body: TopicRoute) -> Route:
-    """Return the route that a name server's answer means. Source: MQClientInstance.topicRouteData2TopicPublishInfo."""
+    """Return the route that a name server's answer means. Raises `ProtocolError` for more queues than there can be.
+
+    Source: MQClientInstance.topicRouteData2TopicPublishInfo.
+    """
+    ordered = list(_ordered_counts(body.order_conf or ""))
+    counts = [(each.broker_name, count) for each in body.queues for count in (each.read_queues, each.write_queues)]
+    _check_counts(topic, counts + ordered)
     addresses = {broker.broker_name: dict(broker.addresses) for broker in body.brokers}
     queues = sorted(body.queues, key=_broker_name)
     if body.order_conf:
-        writable = tuple(_ordered_queues(topic, body.order_conf))
+        writable = tuple(MessageQueue(topic, name, queue_id) for name, count in ordered for queue_id in range(count))
     else:
         writable = tuple(_writable(topic, queues, addresses))
     return Route(topic, writable, tuple(_readable(topic, queues)), addresses)
@@ -47,6 +57,21 @@ def route_for_new_topic(topic: str, template: TopicRoute, new_queues: int) -> Ro
     """Return where the first message of an unknown topic may go: as the template topic, with fewer queues."""
     queues = [_cut(at_broker, new_queues) for at_broker in template.queues]
     return read_route(topic, TopicRoute(brokers=template.brokers, queues=queues, order_conf=template.order_conf))
+
+
+def _check_counts(topic: str, counts: list[tuple[str, int]]) -> None:
+    """Raise `ProtocolError` before a number from the name server becomes as many objects."""
+    for broker_name, count in counts:
+        if not 0 <= count <= MAX_QUEUES:
+            raise ProtocolError(
+                f"the route of topic {topic} has {excerpt(count)} queues at broker {excerpt(broker_name)}; a broker has"
+                f" 0 to {MAX_QUEUES}. See which broker registers that: `pyromq topic route {topic}`"
+            )
+    if (total := sum(count for _, count in counts)) > MAX_ROUTE_QUEUES:
+        raise ProtocolError(
+            f"the route of topic {topic} has {total} queues to read and to write; the limit is {MAX_ROUTE_QUEUES}."
+            f" See which brokers register them: `pyromq topic route {topic}`"
+        )
 
 
 def _cut(at_broker: QueuesAtBroker, new_queues: int) -> QueuesAtBroker:
@@ -68,13 +93,12 @@ def _readable(topic: str, queues: list[QueuesAtBroker]) -> Iterator[MessageQueue
                 yield MessageQueue(topic, at_broker.broker_name, queue_id)
 
 
-def _ordered_queues(topic: str, order_conf: str) -> Iterator[MessageQueue]:
-    """Yield the fixed queues of an order topic, `broker-a:4;broker-b:4`; parts that are not so are skipped."""
+def _ordered_counts(order_conf: str) -> Iterator[tuple[str, int]]:
+    """Yield broker and queues of an order topic, `broker-a:4;broker-b:4`; parts that are not so are skipped."""
     for part in order_conf.split(";"):
         broker_name, _, count = part.partition(":")
-        if broker_name and count.isdigit():
-            for queue_id in range(int(count)):
-                yield MessageQueue(topic, broker_name, queue_id)
+        if broker_name and count.isdecimal():
+            yield broker_name, int(count[:_MAX_DIGITS])
 
 
 def _broker_name(queues: QueuesAtBroker | BrokerAddresses) -> str:

@@ -2,9 +2,13 @@
 
 import pytest
 
-from pyromq.errors import QueryNotFound, TopicNotFound
+from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.errors import ConsumerNotOnline, QueryNotFound, TopicNotFound, Unavailable
 from pyromq.message import Message, MessageQueue
-from pyromq.remoting.bodies import GroupConfig
+from pyromq.net.channel import connect
+from pyromq.remoting.bodies import BrokerRegistration, GroupConfig, encode_body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.headers import RegisterBroker
 
 
 @pytest.fixture
@@ -127,3 +131,35 @@ async def test_figures_of_a_broker_that_knows_no_such_question_are_put_together(
     assert [(g.name, [t.lag for t in g.topics]) for g in table.groups] == [
         (g.name, [t.lag for t in g.topics]) for g in known.groups if g.name in listed
     ]
+
+
+@pytest.fixture
+async def silent_broker(cluster):
+    """Register a broker at a port where nothing listens, beside a running one."""
+    channel = await connect(cluster.namesrv, Dispatcher(), cluster.clock)
+    registration = RegisterBroker(broker_name="gone", broker_address="127.0.0.1:1", cluster="c", broker_id=0)
+    (await channel.call(registration, encode_body(BrokerRegistration()), timeout=30)).check()
+    yield
+    await channel.close()
+
+
+async def test_what_is_listed_goes_without_a_broker_out_of_reach_which_is_named_once(cluster, silent_broker, caplog):
+    async with AsyncAdmin(cluster.namesrv) as admin:
+        await admin.create_topic("orders", broker="broker-a")
+        assert "orders" in [each.topic for each in await admin.overviews.topics()]
+        assert await admin.overviews.rates("orders")
+        assert "TOOLS_CONSUMER" in [each.group for each in await admin.overviews.groups()]
+        assert await admin.groups()
+        assert await admin.members.groups_of_topic("orders") == []
+        with pytest.raises(ConsumerNotOnline):
+            await admin.consumer_connection("g")
+    assert [record.message for record in caplog.records if "is left out" in record.message] == [
+        "broker 127.0.0.1:1 is left out, it cannot be reached: 127.0.0.1:1 refuses connections: nothing listens there"
+    ]
+
+
+async def test_what_is_changed_everywhere_is_refused_where_a_broker_is_out_of_reach(cluster, silent_broker):
+    async with AsyncAdmin(cluster.namesrv) as admin:
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+            await admin.alter_group("TOOLS_CONSUMER", retries=3)
+        assert (await admin.group_configs("TOOLS_CONSUMER"))["broker-a"].retry_max_times == 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -11,9 +11,11 @@ from pyromq import Admin
 from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.render import local_time, output_option, show_record, show_rows
 from pyromq.client.admin.servers import RoundTrip
-from pyromq.errors import UsageError
+from pyromq.errors import Unavailable, UsageError
 from pyromq.excerpt import escaped
 from pyromq.plural import counted
+
+T = TypeVar("T")
 
 
 @click.group()
@@ -43,7 +45,7 @@ def list_brokers(namesrv: str, output: str) -> None:
 def show(broker: str | None, namesrv: str, output: str) -> None:
     """Show state and counters of BROKER (a name or HOST:PORT), or of all brokers."""
     with Admin(namesrv, connections=connections()) as admin:
-        _show_each(addresses_of(admin, broker), admin.broker_runtime, output)
+        _show_each(answers_of(admin, broker, admin.broker_runtime), output)
 
 
 @cluster.command()
@@ -53,7 +55,7 @@ def show(broker: str | None, namesrv: str, output: str) -> None:
 def settings(broker: str | None, namesrv: str, output: str) -> None:
     """Show the settings of BROKER (a name or HOST:PORT), or of all brokers."""
     with Admin(namesrv, connections=connections()) as admin:
-        _show_each(addresses_of(admin, broker), admin.broker_config, output)
+        _show_each(answers_of(admin, broker, admin.broker_config), output)
 
 
 @cluster.command("set")
@@ -127,7 +129,7 @@ def namesrv_settings(namesrv: str, output: str) -> None:
     """Show the settings of each name server."""
     with Admin(namesrv, connections=connections()) as admin:
         found = admin.servers.name_server_settings()
-    _show_each(list(found), found.__getitem__, output)
+    _show_each(found, output)
 
 
 @namesrv.command("set")
@@ -171,7 +173,7 @@ def clean(broker: str | None, namesrv: str) -> None:
 def statistic(name: str, key: str, broker: str | None, namesrv: str, output: str) -> None:
     """Show a counter of BROKER or all, such as TOPIC_PUT_NUMS of a topic, GROUP_GET_NUMS of TOPIC@GROUP."""
     with Admin(namesrv, connections=connections()) as admin:
-        found = {address: admin.servers.statistic(address, name, key) for address in addresses_of(admin, broker)}
+        found = answers_of(admin, broker, lambda address: admin.servers.statistic(address, name, key))
     rows = [
         {
             "address": address,
@@ -196,7 +198,7 @@ def statistic(name: str, key: str, broker: str | None, namesrv: str, output: str
 def lag(broker: str | None, least: int, ordered: bool, namesrv: str, output: str) -> None:
     """Show how far all groups are at BROKER or all, queue by queue."""
     with Admin(namesrv, connections=connections()) as admin:
-        found = [admin.servers.progress(each, ordered_only=ordered) for each in addresses_of(admin, broker)]
+        found = answers_of(admin, broker, lambda each: admin.servers.progress(each, ordered_only=ordered)).values()
     rows = [
         {
             "topic": queue.topic,
@@ -274,8 +276,23 @@ def addresses_of(admin: Admin, broker: str | None) -> list[str]:
     return [address for name in names for _, address in sorted(table[name].addresses.items())]
 
 
-def _show_each(addresses: list[str], figures: Callable[[str], dict[str, str]], output: str) -> None:
-    records = [{"address": address, **dict(sorted(figures(address).items()))} for address in addresses]
+def answers_of(admin: Admin, broker: str | None, ask: Callable[[str], T]) -> dict[str, T]:
+    """Return what brokers answer, by address; of all brokers without those out of reach, which are told."""
+    found: dict[str, T] = {}
+    silent: Unavailable | None = None
+    for address in addresses_of(admin, broker):
+        try:
+            found[address] = ask(address)
+        except Unavailable as error:
+            click.echo(f"broker {address} is left out, it cannot be reached: {error}", err=True)
+            silent = error
+    if silent is not None and not found:
+        raise silent
+    return found
+
+
+def _show_each(figures: Mapping[str, Mapping[str, str]], output: str) -> None:
+    records = [{"address": address, **dict(sorted(table.items()))} for address, table in figures.items()]
     if output == "json":
         show_rows(records, output)
         return

@@ -8,7 +8,7 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
-from pyromq.cli.commands.clusters import addresses_of
+from pyromq.cli.commands.clusters import answers_of
 from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.render import local_time, output_option, show_record, show_rows
 from pyromq.errors import MQError
@@ -163,7 +163,7 @@ def consume(group: str, client_id: str, message_id: str, topic: str | None, name
 def producers(broker: str | None, namesrv: str, output: str) -> None:
     """List the producers at BROKER (a name or HOST:PORT), or at all brokers."""
     with Admin(namesrv, connections=connections()) as admin:
-        found = [admin.members.producers(address) for address in addresses_of(admin, broker)]
+        found = answers_of(admin, broker, admin.members.producers).values()
     rows = {
         (group, each.client_id): {
             "group": group,

@@ -10,10 +10,13 @@ import msgspec
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.errors import Unavailable, UsageError
+from pyromq.logs import logger_of
 from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import Cluster
+
+logger = logger_of(__name__)
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -24,6 +27,7 @@ class ClusterBrokers:
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
         self._cluster = cluster
         self._timeout = timeout
+        self._left_out: set[str] = set()
 
     async def table(self) -> ClusterTable:
         """Return all registered brokers by name, and the broker names of each cluster."""
@@ -53,6 +57,29 @@ class ClusterBrokers:
     async def ask_each(self, addresses: Iterable[str], header: Header, body: bytes = b"") -> list[Response]:
         """Ask one broker after the other; the first that fails ends it, so that the error names it."""
         return [await self.ask(address, header, body) for address in addresses]
+
+    async def answers(self, addresses: Iterable[str], header: Header) -> dict[str, Response]:
+        """Ask brokers one after the other for something to show; return the answers by address.
+
+        A broker that cannot be reached is left out, and named in the log. Raises `Unavailable` if none can be reached.
+        """
+        found: dict[str, Response] = {}
+        silent: Unavailable | None = None
+        for address in addresses:
+            try:
+                found[address] = await self.ask(address, header)
+            except Unavailable as error:
+                self.leave_out(address, error)
+                silent = error
+        if silent is not None and not found:
+            raise silent
+        return found
+
+    def leave_out(self, address: str, error: Unavailable) -> None:
+        """Say, once for each broker, that what is shown is without it."""
+        if address not in self._left_out:
+            self._left_out.add(address)
+            logger.warning("broker %s is left out, it cannot be reached: %s", address, error)
 
     async def ask_name_server(self, header: Header) -> Response:
         """Return the answer of the first name server that gives one."""

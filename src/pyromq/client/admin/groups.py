@@ -9,7 +9,7 @@ import msgspec
 from pyromq.client.admin.brokers import ClusterBrokers, masters_of
 from pyromq.client.admin.group_state import GroupState, put_together
 from pyromq.client.admin.topics import ClusterTopics
-from pyromq.errors import AlreadyExists, BrokerError, ConsumerNotOnline, GroupNotFound, TopicNotFound
+from pyromq.errors import AlreadyExists, BrokerError, ConsumerNotOnline, GroupNotFound, TopicNotFound, Unavailable
 from pyromq.names import check_group, dead_letter_topic, retry_topic
 from pyromq.remoting.bodies import (
     Connection,
@@ -46,6 +46,7 @@ class ClusterGroups:
         A master that does not have the group gets it as another one has it.
         """
         masters = await self._brokers.masters()
+        await self._brokers.ask_each(masters.values(), AllGroups())  # all or none: each must be in reach
         configs = await self.configs(name)
         if not configs:
             raise GroupNotFound(f"group {name} does not exist")
@@ -114,18 +115,30 @@ class ClusterGroups:
         return ProducerConnection(connections=[members[client_id] for client_id in sorted(members)])
 
     async def _groups_by_broker(self) -> dict[str, dict[str, GroupConfig]]:
+        """Return the settings of all groups by the name of the broker; brokers out of reach are left out."""
         masters = await self._brokers.masters()
-        answers = await self._brokers.ask_each(masters.values(), AllGroups())
-        tables = (decode_body(GroupConfigTable, each.body).groups for each in answers)
-        return dict(zip(masters, tables, strict=True))
+        answers = await self._brokers.answers(masters.values(), AllGroups())
+        return {
+            name: decode_body(GroupConfigTable, answers[address].body).groups
+            for name, address in masters.items()
+            if address in answers
+        }
 
     async def _consumer_connections(self, question: ConsumerConnections) -> list[ConsumerConnection]:
-        """Return the answers of the brokers that know members."""
+        """Return the answers of the brokers that know members. Raises `Unavailable` if no broker can be reached."""
         found = []
-        for address in (await self._brokers.masters()).values():
+        silent: list[Unavailable] = []
+        masters = await self._brokers.masters()
+        for address in masters.values():
             try:
                 response = await self._brokers.ask(address, question)
             except ConsumerNotOnline:
                 continue
+            except Unavailable as error:
+                self._brokers.leave_out(address, error)
+                silent.append(error)
+                continue
             found.append(decode_body(ConsumerConnection, response.body))
+        if len(silent) == len(masters):
+            raise silent[0]
         return found

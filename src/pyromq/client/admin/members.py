@@ -12,7 +12,7 @@ from pyromq.client.admin.offsets import ClusterOffsets
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.clock import Clock
-from pyromq.errors import BrokerError, ConsumerNotOnline, MQError
+from pyromq.errors import BrokerError, ConsumerNotOnline, MQError, Unavailable
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.message_id import parse_offset_id
 from pyromq.plural import counted
@@ -78,12 +78,12 @@ class Members:
         Raises `BrokerError` when the member is not online, `ConsumeTimeout` when it does not answer.
         """
         question = ConsumerRunningState(consumer_group=group, client_id=client_id, stack_wanted=stacks)
-        refusal: BrokerError | None = None
+        refusal: MQError | None = None
         for address in (await self._brokers.masters()).values():
             try:
                 response = await self._cluster.ask(address, question, timeout=RELAY_SECONDS)
                 return decode_body(ConsumerRunning, response.check().body)
-            except BrokerError as error:
+            except (BrokerError, Unavailable) as error:
                 refusal = error
         assert refusal is not None, "there is a master, else `masters` has raised"
         raise refusal
@@ -106,15 +106,23 @@ class Members:
         question = ConsumerStatusOfGroup(topic=topic, group=group, client_address=client_id or "")
         found: dict[str, dict[MessageQueue, int]] = {}
         is_online = False
-        for address in (await self._brokers.masters()).values():
+        silent: list[Unavailable] = []
+        masters = await self._brokers.masters()
+        for address in masters.values():
             try:
                 response = await self._cluster.ask(address, question, timeout=RELAY_SECONDS)
                 clients = decode_body(ConsumerStatus, response.check().body).clients
+            except Unavailable as error:
+                self._brokers.leave_out(address, error)
+                silent.append(error)
+                continue
             except BrokerError:
                 continue  # which has no word of its own for nobody online
             is_online = True
             for each, queues in clients.items():
                 found.setdefault(each, {}).update(queues)
+        if len(silent) == len(masters):
+            raise silent[0]
         if not is_online:
             raise ConsumerNotOnline(f"consumer group {group!r} has no member online")
         return found
@@ -134,17 +142,22 @@ class Members:
 
     async def producers(self, address: str | None = None) -> dict[str, list[ProducerClient]]:
         """Return the clients of all producer groups, of the broker at `host:port` or of all, by group."""
-        addresses = [address] if address is not None else (await self._brokers.masters()).values()
         found: dict[str, dict[str, ProducerClient]] = {}
-        for response in await self._brokers.ask_each(addresses, AllProducers()):
+        if address is not None:
+            answers = [await self._brokers.ask(address, AllProducers())]
+        else:
+            masters = await self._brokers.masters()
+            answers = list((await self._brokers.answers(masters.values(), AllProducers())).values())
+        for response in answers:
             for group, clients in decode_body(ProducerTable, response.body).groups.items():
                 found.setdefault(group, {}).update((each.client_id, each) for each in clients)
         return {group: [found[group][client_id] for client_id in sorted(found[group])] for group in sorted(found)}
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that consume a topic now, or have offsets of it, in order."""
-        answers = await self._brokers.ask_each((await self._brokers.masters()).values(), TopicConsumers(topic=topic))
-        return sorted({group for each in answers for group in decode_body(GroupList, each.body).groups})
+        masters = (await self._brokers.masters()).values()
+        answers = await self._brokers.answers(masters, TopicConsumers(topic=topic))
+        return sorted({group for each in answers.values() for group in decode_body(GroupList, each.body).groups})
 
     async def tracks(self, message: StoredMessage) -> dict[str, TrackState]:
         """Return what became of a stored message in each group that consumes its topic, as far as brokers know.

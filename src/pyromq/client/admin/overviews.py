@@ -95,13 +95,14 @@ class Overviews:
         self._servers = servers
 
     async def topics(self, *, shown: Callable[[int], None] | None = None) -> list[TopicOverview]:
-        """Return every topic that a master has, by name, reserved ones included."""
+        """Return every topic that a master has, by name, reserved ones included; without brokers out of reach."""
         at: dict[str, dict[str, str]] = {}
         masters = await self._brokers.masters()
-        tables = await self._brokers.ask_each(masters.values(), AllTopics())
-        for (broker, address), table in zip(masters.items(), tables, strict=True):
-            for topic in decode_body(TopicConfigTable, table.body).topics:
-                at.setdefault(topic, {})[broker] = address
+        tables = await self._brokers.answers(masters.values(), AllTopics())
+        for broker, address in masters.items():
+            if address in tables:
+                for topic in decode_body(TopicConfigTable, tables[address].body).topics:
+                    at.setdefault(topic, {})[broker] = address
 
         async def look(topic: str) -> TopicOverview:
             stats = [await self._stats(address, topic) for address in at[topic].values()]
@@ -117,11 +118,11 @@ class Overviews:
         return await each_of(look, sorted(at), shown)
 
     async def groups(self, *, shown: Callable[[int], None] | None = None) -> list[GroupOverview]:
-        """Return every group that a master knows, by name, built-in ones included."""
-        masters = list((await self._brokers.masters()).values())
+        """Return every group that a master knows, by name, built-in ones included; without brokers out of reach."""
+        tables = await self._brokers.answers((await self._brokers.masters()).values(), AllGroups())
+        masters = list(tables)
         progress: dict[str, dict[str, list[ConsumeStats]]] = {}
-        for address in masters:
-            table = await self._brokers.ask(address, AllGroups())
+        for address, table in tables.items():
             for group in decode_body(GroupConfigTable, table.body).groups:
                 progress.setdefault(group, {})
             for listed in (await self._servers.progress(address)).groups:
@@ -182,13 +183,14 @@ class Overviews:
     ) -> list[TopicRates]:
         """Return what comes into each topic and goes out to each of its groups, or of one `topic`.
 
-        With `active_only`, of those with traffic in the last 24 hours. Source: RocketMQ 4.9.8, StatsAllSubCommand.
+        Brokers out of reach are left out. With `active_only`, of those with traffic in the last 24 hours.
+        Source: RocketMQ 4.9.8, StatsAllSubCommand.
         """
-        masters = list((await self._brokers.masters()).values())
+        tables = await self._brokers.answers((await self._brokers.masters()).values(), AllTopics())
+        masters = list(tables)
         names: set[str] = set()
         behind: dict[tuple[str, str], int] = {}
-        for address in masters:
-            table = await self._brokers.ask(address, AllTopics())
+        for address, table in tables.items():
             names |= decode_body(TopicConfigTable, table.body).topics.keys()
             for listed in (await self._servers.progress(address)).groups:
                 for group, stats in listed.items():

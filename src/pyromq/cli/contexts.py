@@ -51,7 +51,7 @@ class Contexts:
     def save(self) -> None:
         """Write the file, for its owner only, whole or not at all."""
         path = contexts_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside = path.with_suffix(".new")
         beside.touch(mode=0o600)
         beside.write_text(json.dumps({"current": self.current, "contexts": self.variables}, indent=2), encoding="utf-8")

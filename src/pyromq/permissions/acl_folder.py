@@ -58,7 +58,7 @@ class AclFolder:
         """Replace a file, whole or not at all; who could read it still can. Raises `StoreNotWritable`."""
         temporary = path.with_name(f".{path.name}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             mode = path.stat().st_mode & 0o777 if path.exists() else _OWNER_ONLY
             temporary.unlink(missing_ok=True)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)

@@ -33,6 +33,7 @@ if TYPE_CHECKING or speedups.is_active:
 
 Content = bytes | bytearray | memoryview
 
+OWNER_ONLY, OWNER_ONLY_FOLDER = 0o600, 0o700  # modes of new files and folders: no other user reads messages
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
 _FAILED = ctypes.c_void_p(-1).value
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
@@ -70,7 +71,7 @@ class Disk(Protocol):
         """Return when a file was written last, by the file system."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, where they do not exist."""
+        """Make a folder, and those above it, where they do not exist; for their owner only, as new files are."""
 
     def sync_folder(self, folder: Path) -> None:
         """Make names created, renamed or removed in a folder survive a power cut."""
@@ -89,7 +90,7 @@ class Disk(Protocol):
     def close(self, descriptor: int) -> None: ...
 
     def is_at(self, descriptor: int, path: Path) -> bool:
-        """Whether the path leads to the file or folder that was opened, and not to another one or nowhere."""
+        """Whether the path leads to the file or folder that was opened; raises where it leads nowhere."""
 
     def read(self, descriptor: int, size: int, position: int) -> bytes:
         """Return up to so many bytes; fewer only at the file's end."""
@@ -178,7 +179,9 @@ class LocalDisk:
         return path.stat().st_mtime_ns // 1_000_000
 
     def make_folder(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        for each in (*reversed(folder.parents), folder):
+            if not each.is_dir():
+                each.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -197,16 +200,13 @@ class LocalDisk:
         source.replace(target)
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0), 0o644)
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0), OWNER_ONLY)
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
 
     def is_at(self, descriptor: int, path: Path) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), path.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return os.path.samestat(os.fstat(descriptor), path.stat())
 
     def read(self, descriptor: int, size: int, position: int) -> bytes:
         return os.pread(descriptor, size, position)

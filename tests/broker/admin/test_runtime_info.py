@@ -1,7 +1,5 @@
 """What tools ask about the running broker."""
 
-from types import SimpleNamespace
-
 from pyromq.remoting.headers import (
     AllProducers,
     BrokerState,
@@ -135,8 +133,8 @@ async def test_producers_are_shown_with_their_addresses(caller, clock):
 
 
 async def test_a_disk_is_as_full_as_others_than_root_find_it(caller, monkeypatch):
-    disk = SimpleNamespace(total=1000, used=201, free=700)  # and 99 for root alone
-    monkeypatch.setattr("pyromq.broker.admin.runtime_info.shutil.disk_usage", lambda folder: disk)
+    disk = (1000, 201, 700)  # in all, used and free; and 99 for root alone
+    monkeypatch.setattr("pyromq.store.log.disk_use.shutil.disk_usage", lambda folder: disk)
 
     table = (await caller.body(BrokerState())).table
 

@@ -134,3 +134,13 @@ async def test_a_broker_taken_out_of_producers_routes(cluster):
 async def test_an_illegal_topic_name(cluster):
     [finding] = wrong(await diagnose(cluster.namesrv, "a b"))
     assert "illegal characters" in finding.text
+
+
+async def test_a_data_folder_that_is_open_to_all_users_is_told(cluster):
+    root = cluster.broker.store.config.root
+    root.chmod(0o755)
+    (finding,) = [each for each in await diagnose(cluster.namesrv) if each.name.startswith("broker")]
+    assert finding.ok
+    assert (
+        finding.advice == f"every user of its machine may look into the data folder {root} (mode 755): chmod it to 700"
+    )

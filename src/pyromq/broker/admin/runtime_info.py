@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from concurrent.futures import Future
 
 from pyromq import speedups
@@ -44,6 +43,7 @@ from pyromq.remoting.headers import (
     ProducerConnections,
 )
 from pyromq.remoting.refusals import Refusals
+from pyromq.store.log.disk_use import around
 from pyromq.store.message_store import MessageStore
 
 _MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -224,18 +224,20 @@ class Inspecting:
     def _store_figures(self) -> dict[str, str]:
         store = self._store
         root = store.config.root
-        disk = shutil.disk_usage(root)
-        ratio = str(_used_share(disk.used, disk.free))
+        total, used, free = around(root)
+        mode = root.stat().st_mode & 0o777 if root.is_dir() else 0
+        ratio = str(_used_share(used, free))
         return {
             "commitLogMinOffset": str(store.min_log_offset),
             "commitLogMaxOffset": str(store.max_log_offset),
             "commitLogDiskRatio": ratio,
             f"commitLogDiskRatio_{store.config.commit_log_path or root / 'commitlog'}": ratio,
             "consumeQueueDiskRatio": ratio,
-            "commitLogDirCapacity": f"Total : {_readable(disk.total)}, Free : {_readable(disk.free)}.",
+            "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",
             "dispatchBehindBytes": str(store.index_behind),  # a queue's entry is written together with its record
             "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
-            **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours
+            **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours, as the next
+            **({"pyromqOpenDataFolder": f"{root} (mode {mode:o})"} if mode & 0o007 else {}),
         }
 
     def _queue_figures(self) -> dict[str, str]:

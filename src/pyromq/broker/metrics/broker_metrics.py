@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Sized
 
@@ -16,6 +15,7 @@ from pyromq.metrics.exposition import Exposition, Telling, label_text
 from pyromq.metrics.server import tell_server
 from pyromq.names import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, is_system_group, is_system_topic
 from pyromq.remoting.codes import version_name
+from pyromq.store.log.disk_use import around
 
 _MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}
 _LOCAL = label_text(storage_type="local", storage_medium="disk")
@@ -75,11 +75,11 @@ class BrokerMetrics:
     def _tell_store(self, exposition: Exposition) -> Telling:
         store, common = self._state.store, self._common
         stored = f"{common},{_LOCAL}"
-        disk = shutil.disk_usage(store.config.root)
+        _, used, free = around(store.config.root)
         exposition.add(families.TAKES_MESSAGES, common, int(not store.refusal))
-        exposition.add(families.STORAGE, stored, disk.used)
-        exposition.add(families.DISK_FREE, common, disk.free)
-        exposition.add(families.DISK_USED, common, round(disk.used / ((disk.used + disk.free) or 1), 4))
+        exposition.add(families.STORAGE, stored, used)
+        exposition.add(families.DISK_FREE, common, free)
+        exposition.add(families.DISK_USED, common, round(used / ((used + free) or 1), 4))
         exposition.add(families.LOG_BYTES, common, store.max_log_offset - store.min_log_offset)
         exposition.add(families.FLUSH_BEHIND, stored, max(0, store.max_log_offset - store.flushed_to))
         exposition.add(families.INDEX_BEHIND, stored, store.index_behind)

@@ -45,6 +45,7 @@ class SavedSearches:
 
     def _write(self, searches: dict[str, dict[str, str]]) -> None:
         draft = self._path.with_suffix(".tmp")
+        draft.touch(mode=0o600)
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(searches), indent=2) + b"\n")
         draft.replace(self._path)
         self._by_account = searches

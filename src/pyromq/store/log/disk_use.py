@@ -24,3 +24,8 @@ def measured(path: Path) -> DiskUse:
     """Ask the file system; one short system call. Raises `OSError`."""
     usage = shutil.disk_usage(path)
     return DiskUse(path, usage.used, usage.free)
+
+
+def around(folder: Path) -> tuple[int, int, int]:
+    """Return bytes in all, used and free of the disk where a folder is; or was: then of the folder above."""
+    return shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.is_dir()))

@@ -17,6 +17,7 @@ from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE, blank, decode, encode
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
+from pyromq.store.disk import OWNER_ONLY, OWNER_ONLY_FOLDER
 from pyromq.store.follower import Follower
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.log_walk import Damage, LogWalk
@@ -74,9 +75,12 @@ class Repairing:
         self._on_act(f"{store.log_folder}: nothing is left of the log; {path.name} is made, where it goes on")
         for file in store.log_files:
             file.path.unlink()
-        path.parent.mkdir(exist_ok=True)
-        with path.open("wb") as made:
-            made.truncate(size)
+        path.parent.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
         self._touched.add(path)
         return True
 
@@ -141,7 +145,7 @@ class Repairing:
         content = bytes(damage.file.content[start : min(end, damage.file.data_end)]) if damage.file.content else b""
         if content:
             folder = self._config.root / _KEPT
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
             self._write(folder / f"{damage.start:020}", 0, content)
 
     # -- what follows from it
@@ -217,7 +221,7 @@ class Repairing:
     # -- files
 
     def _write(self, path: Path, position: int, content: bytes) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
         try:
             while content:
                 written = os.pwrite(descriptor, content, position)

@@ -185,7 +185,11 @@ async def _check_broker(cluster: ClusterClient, name: str, address: str, *, cloc
         advice = "correct that file: the broker takes it over by itself; until then permissions stay as they were"
         return Finding(name, False, f"answers at {address}, but its files of accounts are broken: {fault}", advice)
     hot_path = figures.get("pyromqHotPath")
-    return Finding(name, True, f"answers at {address}" + (f"; hot path: {hot_path}" if hot_path else ""))
+    text = f"answers at {address}" + (f"; hot path: {hot_path}" if hot_path else "")
+    if folder := figures.get("pyromqOpenDataFolder"):
+        advice = f"every user of its machine may look into the data folder {folder}: chmod it to 700"
+        return Finding(name, True, text, advice)
+    return Finding(name, True, text)
 
 
 async def _check_topic(cluster: ClusterClient, topic: str) -> AsyncIterator[Finding]:

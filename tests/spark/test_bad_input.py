@@ -99,6 +99,7 @@ class TestReading:
             ({"maxOffsetsPerTrigger": "5"}, ["option maxOffsetsPerTrigger is for a stream"]),
             ({"startingOffsets": "latest", "startingTimestamp": "0"}, ["startingOffsets and startingTimestamp"]),
             ({"startingOffsets": "group"}, ["startingOffsets=group need option group"]),
+            ({"path": "/orders"}, ["option 'path' does not exist for a read", "load() takes no path"]),
         ],
     )
     def test_a_wrong_option_is_named_at_planning(self, spark, namesrv, topic, options, texts):
@@ -183,6 +184,7 @@ class TestWriting:
             ("id body", {}, "column body is bigint; the sink takes binary or string"),
             ("'x' body, 1 delayLevel", {"delivery": "exactlyOnce"}, "batches cannot be delayed"),
             ("'x' body", {"delivery": "once"}, "option delivery is 'once'"),
+            ("'x' body", {"path": "/orders"}, "save() takes no path"),
             ("'x' body", {"jobId": "j"}, "option jobId is for delivery=exactlyOnce or idempotent"),
             ("'x' body", {"onTooLarge": "dlq"}, "onTooLarge=dlq and deadLetterTopic belong together"),
         ],

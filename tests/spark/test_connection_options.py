@@ -62,6 +62,27 @@ def test_an_empty_option_is_named():
         read_options({"subscribe": "orders", "accessKey": "me", "secretKey": " "})
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"tls": "yes"}, "option tls is 'yes'; write true or false"),
+        ({"tlsCa": "ca.pem", "tlsVerify": "no"}, "option tlsVerify is 'no'"),
+        ({"tls": "false", "tlsCa": "ca.pem"}, "option tls is false, and option tlsCa is for TLS"),
+        ({"tlsServerName": "mq"}, "option tlsServerName is for TLS, which is off"),
+        ({"tlsCa": "ca.pem", "tlsKey": "k.pem"}, "option tlsKey is given without tlsCertificate"),
+        ({"accessKey": "me"}, "option accessKey is given without secretKey"),
+        ({"secretKey": "4711"}, "option secretKey is given without accessKey"),
+        ({"namespace": "a b"}, "option namespace is 'a b'"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_named(given, text):
+    with pytest.raises(UsageError) as caught:
+        sink_options({"topic": "orders", **given}).connecting.connections()
+    assert text in str(caught.value)
+    assert "4711" not in str(caught.value)
+    assert "PYROMQ_TLS" not in str(caught.value)
+
+
 def test_a_catalog_keeps_no_secret():
     check_kept({"subscribe": "orders", "accessKey": "me"})
     with pytest.raises(UsageError, match="PYROMQ_SECRET_KEY") as caught:

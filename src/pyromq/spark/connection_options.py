@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyromq.client.cluster import environment, namespace
 from pyromq.errors import UsageError
+from pyromq.spark import option_values as values
 
 if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
@@ -38,6 +39,9 @@ _OPTIONS = {
     SECRET: _Option(environment.SECRET_KEY, "its secret; shown nowhere, but Spark sends options to executors in plain"),
 }
 _KNOWN = {name.lower(): name for name in _OPTIONS}
+_TRUTHS = ("tls", "tlsCheckHost", "tlsVerify")
+_FOR_TLS = tuple(name for name in _OPTIONS if name.startswith("tls") and name != "tls")
+OPTION_NAMES = tuple(_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,26 @@ class Connecting:
 
     def connections(self) -> ConnectionConfig | None:
         """Return how clients of this process connect; None: as its environment says. Raises `UsageError`."""
-        variables = {_OPTIONS[name].variable: value for name, value in self.given if name != NAMESPACE}
-        return environment.connections_with(variables) if variables else None
+        given = {name: value for name, value in self.given if name != NAMESPACE}
+        variables = {_OPTIONS[name].variable: value for name, value in given.items()}
+        if not variables:
+            return None
+        try:
+            connections = environment.connections_with(variables)
+        except UsageError as error:
+            for name, other in (("accessKey", SECRET), (SECRET, "accessKey")):
+                if name in given and other not in given:
+                    raise UsageError(
+                        f"option {name} is given without {other}; give option {other}, or set "
+                        f"{_OPTIONS[other].variable} in the environment of driver and executors"
+                    ) from error
+            raise
+        tls = connections.tls
+        if tls is None and (wanted := [name for name in _FOR_TLS if name in given]):
+            raise UsageError(f"option {wanted[0]} is for TLS, which is off; give option tlsCa, or tls true")
+        if tls is not None and "tlsKey" in given and tls.certificate is None:
+            raise UsageError("option tlsKey is given without tlsCertificate, the certificate that it belongs to")
+        return connections
 
     @property
     def namespace(self) -> str | None:
@@ -71,12 +93,27 @@ def split(options: Mapping[str, str]) -> tuple[Connecting, dict[str, str]]:
     """
     given = {_KNOWN[name.lower()]: value.strip() for name, value in options.items() if name.lower() in _KNOWN}
     for name, value in given.items():
-        if not value:
-            raise UsageError(f"option {name} is empty")
+        _check(name, value)
+    off = given.get("tls", "").lower() == "false"
+    if off and (wanted := [name for name in _FOR_TLS if name in given]):
+        raise UsageError(f"option tls is false, and option {wanted[0]} is for TLS; leave out one of them")
     if NAMESPACE not in given and (of_driver := namespace.namespace_of(None, "").name):
         given[NAMESPACE] = of_driver
     others = {name: value for name, value in options.items() if name.lower() not in _KNOWN}
     return Connecting(tuple(sorted(given.items()))), others
+
+
+def _check(name: str, value: str) -> None:
+    """Raise `UsageError` naming the option; the value of a secret is not shown."""
+    if not value:
+        raise UsageError(f"option {name} is empty")
+    if name in _TRUTHS:
+        values.truth(name, value)
+    if name == NAMESPACE:
+        try:
+            namespace.Namespace(value)
+        except UsageError as error:
+            raise type(error)(f"option {name} is {value!r}: {error}") from error
 
 
 def check_kept(options: Mapping[str, str]) -> None:

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from pyromq.errors import MQError, UsageError
 from pyromq.spark.connection_options import check_kept
+from pyromq.spark.declared_options import nearest
 from pyromq.spark.read.options import BATCH, STREAM, ReadOptions, read_options
 from pyromq.spark.sql_tables import (
     SINK,
@@ -62,7 +63,7 @@ COLUMNS: dict[str, DataType] = {
     "commitLogOffset": LongType(),
 }
 
-_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname"})  # options that Spark adds by itself
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds by itself
 
 
 class RocketMQDataSource(DataSource):
@@ -128,7 +129,7 @@ class RocketMQDataSource(DataSource):
 
 
 def _checked_sink(columns: list[StructField], given: Mapping[str, str]) -> SinkOptions:
-    from pyromq.spark.write.columns import check_columns
+    from pyromq.spark.write.sink_columns import check_columns
 
     options = sink_options({name: value for name, value in given.items() if name != "columns"})
     check_columns({column.name: column.dataType.simpleString() for column in columns}, options)
@@ -143,7 +144,9 @@ def _source_columns(given: Mapping[str, str]) -> list[StructField]:
 def _type(name: str) -> DataType:
     kind = COLUMNS.get(name)
     if kind is None:
-        raise UsageError(f"column {name!r} does not exist; there are {', '.join(COLUMNS)}")
+        near = nearest(name, COLUMNS)
+        hint = f"did you mean {near}? " if near else ""
+        raise UsageError(f"column {name!r} does not exist; {hint}there are {', '.join(COLUMNS)}")
     return kind
 
 

@@ -7,7 +7,9 @@ import pytest
 from pyromq import Message, Producer
 from pyromq.message import MessageQueue
 from pyromq.spark.monitoring.lag import lag_of, prometheus_text
+from pyromq.spark.monitoring.lag_file import LagFile
 from pyromq.spark.read.stream_offset import StreamOffset
+from pyromq.testing import FakeClock
 
 FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 
@@ -48,6 +50,27 @@ def test_prometheus_text_has_a_line_for_each_queue_with_escaped_labels():
     text = prometheus_text([lag_of(given, now_ms=0)])
     assert '\npyromq_spark_lag_messages{query="a\\"b",topic="orders",broker="broker-a",queue="0"} 10\n' in text
     assert "# TYPE pyromq_spark_lag_messages gauge" in text
+
+
+def test_a_lag_file_is_written_now_and_then_and_at_the_end(tmp_path):
+    file, clock = tmp_path / "lag.prom", FakeClock(20_000)
+    lag = LagFile(file, "billing", store_times=lambda places: dict.fromkeys(places, 17_000), clock=clock)
+    latest = StreamOffset({FIRST: 15})
+    marks = '{query="billing",topic="orders",broker="broker-a",queue="0"}'
+
+    lag.note(StreamOffset({FIRST: 5}), latest)
+    assert f"\npyromq_spark_lag_messages{marks} 10\n" in file.read_text()
+    assert f"\npyromq_spark_lag_seconds{marks} 3.0\n" in file.read_text()
+    lag.note(StreamOffset({FIRST: 8}), latest)
+    assert " 10\n" in file.read_text()
+    lag.note(StreamOffset({FIRST: 15}), latest, last=True)
+    assert f"\npyromq_spark_lag_messages{marks} 0\n" in file.read_text()
+
+
+def test_a_lag_file_that_cannot_be_written_ends_nothing(tmp_path, caplog):
+    lag = LagFile(tmp_path / "none" / "lag.prom", "billing", store_times=lambda _: {}, clock=FakeClock())
+    lag.note(StreamOffset({FIRST: 5}), StreamOffset({FIRST: 15}))
+    assert "the lag cannot be written" in caplog.text
 
 
 def test_a_listener_asks_brokers_how_old_unread_messages_are(namesrv, tmp_path):

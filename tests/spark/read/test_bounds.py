@@ -7,11 +7,12 @@ from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss, plan_ranges
 from pyromq.spark.read.options import read_options
 
+BEGAN = 10**12  # ms since 1970
 FIRST, SECOND = MessageQueue("x", "b", 0), MessageQueue("x", "b", 1)
 
 
 class TwoQueues:
-    """Queue 0 holds offsets 5 to 10, stored at 500, 600, ... ms; queue 1 is empty."""
+    """Queue 0 holds offsets 5 to 10, stored at BEGAN + 500, + 600, ... ms; queue 1 is empty."""
 
     def brokers(self):
         return ["b"]
@@ -29,7 +30,7 @@ class TwoQueues:
         return bounds
 
     def first_since(self, queue, time_ms, bounds):
-        return min(max(-(-time_ms // 100), bounds[0]), bounds[1])
+        return min(max(-(-(time_ms - BEGAN) // 100), bounds[0]), bounds[1])
 
     def committed(self, queues, group):
         return {queue: 8 if queue == FIRST and group == "g" else None for queue in queues}
@@ -48,11 +49,11 @@ def planned(**options):
         ({"startingOffsets": '{"x":{"b":{"0":7}}}'}, [(7, 10), (0, 0)]),
         ({"startingOffsets": '{"x":{"b":{"0":-1}}}'}, [(10, 10), (0, 0)]),
         ({"endingOffsets": '{"x":{"b":{"0":6}}}'}, [(5, 6), (0, 0)]),
-        ({"startingTimestamp": "650"}, [(7, 10), (0, 0)]),
-        ({"startingTimestamp": "9999"}, [(10, 10), (0, 0)]),
-        ({"startingTimestamp": "600", "endingTimestamp": "800"}, [(6, 8), (0, 0)]),
-        ({"startingOffsetsByTimestamp": '{"x":{"b":{"0":700}}}'}, [(7, 10), (0, 0)]),
-        ({"endingOffsetsByTimestamp": '{"x":{"b":{"0":700}}}'}, [(5, 7), (0, 0)]),
+        ({"startingTimestamp": "1000000000650"}, [(7, 10), (0, 0)]),
+        ({"startingTimestamp": "1000000009999"}, [(10, 10), (0, 0)]),
+        ({"startingTimestamp": "1000000000600", "endingTimestamp": "1000000000800"}, [(6, 8), (0, 0)]),
+        ({"startingOffsetsByTimestamp": '{"x":{"b":{"0":1000000000700}}}'}, [(7, 10), (0, 0)]),
+        ({"endingOffsetsByTimestamp": '{"x":{"b":{"0":1000000000700}}}'}, [(5, 7), (0, 0)]),
     ],
 )
 def test_where_queues_begin_and_end(options, ranges):
@@ -62,15 +63,25 @@ def test_where_queues_begin_and_end(options, ranges):
 @pytest.mark.parametrize(
     "name", ["startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"]
 )
-@pytest.mark.parametrize("table", ['{"y":{"b":{"0":7}}}', '{"x":{"b":{"2":7}}}'])
+@pytest.mark.parametrize("table", ['{"y":{"b":{"0":0}}}', '{"x":{"b":{"2":0}}}'])
 def test_a_queue_that_is_not_read_is_named(name, table):
     with pytest.raises(UsageError, match=f"option {name} names queue . of topic . at ., which is not read here"):
         planned(**{name: table})
 
 
+def test_a_queue_that_ends_before_it_begins_is_named():
+    later = {"startingOffsets": '{"x":{"b":{"0":9}}}', "endingTimestamp": str(BEGAN + 600)}
+    with pytest.raises(UsageError, match="queue 0 of topic x at b would begin at 9 and end at 6"):
+        planned(**later)
+
+
+def test_a_group_that_is_past_the_end_leaves_nothing_to_read():
+    assert planned(startingOffsets="group", group="g", endingOffsets='{"x":{"b":{"0":6}}}') == [(8, 8), (0, 0)]
+
+
 def test_no_message_since_a_time_is_an_error_where_that_is_wanted():
-    with pytest.raises(UsageError, match=r"queue 0 of topic x at b has no message stored at 9999 ms"):
-        planned(startingTimestamp="9999", startingOffsetsByTimestampStrategy="error")
+    with pytest.raises(UsageError, match=r"queue 0 of topic x at b has no message stored at 1000000009999 ms"):
+        planned(startingTimestamp="1000000009999", startingOffsetsByTimestampStrategy="error")
 
 
 def test_offsets_that_are_gone_are_an_error_that_says_what_is_there():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.errors import SubscriptionParseFailed, UsageError
+from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
 from pyromq.spark.read.options import ReadOptions, documentation, read_options
 from pyromq.spark.write.options import sink_options
 
@@ -49,11 +49,11 @@ def test_offsets_are_given_by_topic_broker_and_queue():
         ({"subscribe": "x", "startingOffsetsByTimestamp": "latest"}, "is 'latest'; write {"),
         ({"subscribe": "x", "endingOffsets": "earliest"}, "endingOffsets is 'earliest'; write latest or {"),
         (
-            {"subscribe": "x", "startingOffsets": "latest", "startingOffsetsByTimestamp": '{"x":{"b":{"0":1}}}'},
+            {"subscribe": "x", "startingOffsets": "latest", "startingOffsetsByTimestamp": '{"x":{"b":{"0":0}}}'},
             "options startingOffsets and startingOffsetsByTimestamp say where to begin; give one of them",
         ),
         (
-            {"subscribe": "x", "endingOffsets": '{"x":{"b":{"0":1}}}', "endingTimestamp": "5"},
+            {"subscribe": "x", "endingOffsets": '{"x":{"b":{"0":1}}}', "endingTimestamp": "0"},
             "options endingOffsets and endingTimestamp say where to end; give one of them",
         ),
     ],
@@ -61,6 +61,62 @@ def test_offsets_are_given_by_topic_broker_and_queue():
 def test_a_mistake_is_named_with_what_to_write(given, text):
     with pytest.raises(UsageError, match=text):
         read_options(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"topic": "x"}, "option 'topic' does not exist for a read: topics to read are given by option subscribe"),
+        ({"kafka.bootstrap.servers": "a:1"}, "give the name servers as option namesrvAddr"),
+        ({"bootstrap_servers": "a:1"}, "give the name servers as option namesrvAddr"),
+        ({"groupIdPrefix": "x"}, "that is option group"),
+        ({"kafka.group.id": "x"}, "that is option group"),
+        ({"kafka.fetch.min.bytes": "1"}, "kafka.* is for the client of Kafka, which is not used here"),
+        ({"topicsPattern": "x.*"}, "that is option subscribePattern"),
+        ({"delivery": "exactlyOnce"}, "option delivery is for a write, this is a read"),
+        ({"tlsServrName": "x"}, "did you mean tlsServerName?"),
+        ({"starting_offsets": "earliest"}, "did you mean startingOffsets?"),
+        ({"namesrvAddr": "a:1", "endpoints": "b:1"}, "options namesrvAddr and endpoints are the same"),
+        ({"namesrvAddr": "a"}, "option namesrvAddr is 'a': name server address 'a' is not host:port"),
+        ({"subscribe": "a b"}, "option subscribe is 'a b': The specified topic contains illegal characters"),
+        ({"subscribe": "orders-*"}, "a pattern is given by option subscribePattern"),
+        ({"group": "a b"}, "option group is 'a b': the specified group"),
+        ({"columns": ","}, "option columns names no column"),
+        ({"tagFilter": "a b"}, "option tagFilter is 'a b'"),
+        ({"tagFilter": "a ||"}, "option tagFilter is 'a ||'"),
+        ({"sqlFilter": "a >"}, "option sqlFilter is 'a >'"),
+        ({"tagFilter": "a", "sqlFilter": "b = 1"}, "options tagFilter and sqlFilter both choose messages"),
+        (
+            {"startingTimestamp": "1767225600"},
+            "a time before 1973; write ms since 1970; if these are seconds, write 17",
+        ),
+        ({"endingTimestamp": "1767225600000000"}, "if these are microseconds, write 1767225600000"),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "a time without a zone"),
+        ({"startingTimestamp": "2026-01-31"}, "a time without a zone"),
+        ({"startingOffsetsByTimestamp": '{"x":{"b":{"0":1767225600}}}'}, "if these are seconds"),
+        (
+            {"startingTimestamp": "2026-02-01T00:00:00Z", "endingTimestamp": "2026-01-01T00:00:00Z"},
+            "option startingTimestamp is 1769904000000, after endingTimestamp",
+        ),
+        (
+            {"startingOffsets": '{"x":{"b":{"0":9}}}', "endingOffsets": '{"x":{"b":{"0":8}}}'},
+            "queue 0 of topic x at b: startingOffsets is 9, after endingOffsets 8",
+        ),
+    ],
+)
+def test_a_name_of_another_connector_or_a_misleading_value_is_told(given, text):
+    with pytest.raises(MQError) as caught:
+        read_options({"subscribe": "x"} | given)
+    assert text in str(caught.value)
+
+
+def test_a_time_is_read_in_its_zone():
+    options = read_options(
+        {"subscribe": "x", "startingTimestamp": "2026-01-31T13:00:00+01:00", "endingOffsets": "latest"}
+    )
+    assert (
+        options.starting_ms == read_options({"subscribe": "x", "startingTimestamp": "2026-01-31T12:00:00Z"}).starting_ms
+    )
 
 
 def test_a_tag_expression_is_checked_before_anything_is_opened():

@@ -101,3 +101,27 @@ def test_what_the_driver_cannot_read_is_left_to_tasks(namesrv, topic, caplog):
     partitions, rows = planned(stream, topic, rows=ROWS + 1)
     assert (len(partitions), rows) == (1, None)
     assert "so tasks try it" in caplog.text
+
+
+def test_the_lag_of_a_stream_is_in_a_file_where_an_option_names_one(namesrv, topic, tmp_path):
+    file = tmp_path / "lag.prom"
+    stream = reader(namesrv, topic, group="small-lag", lagPrometheus=str(file), maxOffsetsPerTrigger="10")
+    start, _ = whole(topic)
+    stream.latestOffset(start, stream.getDefaultReadLimit())
+    assert f'pyromq_spark_lag_messages{{query="small-lag",topic="{topic}",broker="broker-a",queue="1"}} {ROWS}\n' in (
+        file.read_text()
+    )
+
+
+def test_a_tombstone_is_read_as_a_null_body(namesrv):
+    name = f"tombs-{uuid.uuid4().hex[:8]}"
+    with Admin(namesrv) as admin, Producer("small-batches", namesrv) as producer:
+        admin.create_topic(name, 1)
+        producer.send(Message(name, b"\0", properties={"TOMBSTONE": "true"}))
+        producer.send(Message(name, b"\0"))
+        producer.send(Message(name, b"x", properties={"TOMBSTONE": "true"}))
+    start, end = (StreamOffset({queue(name, 0): place}).as_json() for place in (0, 3))
+    stream = reader(namesrv, name)
+    stream.partitions(start, end)
+    (batch,) = stream.getCache(start, end)
+    assert batch.column("body").to_pylist() == [None, b"\0", b"x"]

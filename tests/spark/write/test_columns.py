@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import decode_properties
 from pyromq.record import decode_batch
-from pyromq.spark.write.columns import MessageReader, check_columns, dead_letter
+from pyromq.spark.write.columns import MessageReader, dead_letter
 from pyromq.spark.write.options import sink_options
+from pyromq.spark.write.sink_columns import check_columns
 
 
 def read(columns, **given):
@@ -56,6 +57,10 @@ def properties_of(row):
         ({"body": "binary"}, {"orderBy": "queueId"}, "option orderBy is queueId, but there is no such column"),
         ({"body": "binary", "delayLevel": "int", "deliverTimestamp": "timestamp"}, {}, "not both"),
         ({"body": "binary", "delayLevel": "int"}, {"delivery": "exactlyOnce"}, "batches cannot be delayed"),
+        ({"body": "binary", "a": "int", "b": "int"}, {}, "columns 'a', 'b' mean nothing to the sink"),
+        ({"Body": "binary"}, {}, "column 'Body' means nothing to the sink"),
+        ({"Body": "binary"}, {}, "did you mean body?"),
+        ({"body": "binary", "Tags": "string"}, {"extraColumns": "drop"}, "column 'Tags' would be dropped"),
         ({"body": "binary", "x": "array<int>"}, {"extraColumns": "properties"}, "column x is array<int>"),
         ({"body": "binary", "KEYS": "string"}, {"extraColumns": "properties"}, "property 'KEYS' is used by the system"),
     ],
@@ -157,7 +162,10 @@ def test_delayed_rows_say_so():
         ({"body": [None], "tags": ["x"]}, "a row for topic orders has null body"),
         ({"body": [b""]}, "a row for topic orders has empty body"),
         ({"body": [b"1"], "tags": ["a\x01b"]}, "contains a separator"),
-        ({"body": [b"1"], "delayLevel": pa.array([-1], pa.int32())}, "delayLevel -1 is out of range"),
+        (
+            {"body": [b"1"], "delayLevel": pa.array([-1], pa.int32())},
+            "column delayLevel is -1 in a row, out of range: 1 to 18",
+        ),
         (
             {"body": [b"1"], "properties": pa.array([[("TAGS", "x")]], pa.map_(pa.string(), pa.string()))},
             "property 'TAGS' is used by the system",
@@ -167,12 +175,41 @@ def test_delayed_rows_say_so():
             "property x='\\x02' contains a separator",
         ),
         ({"body": [b"1"], "topic": pa.array([None], pa.string())}, "a row has no topic"),
+        ({"body": [b"1"], "topic": ["a b"]}, "column topic is 'a b' in a row"),
+        ({"body": [b"1"], "topic": ["SCHEDULE_TOPIC_XXXX"]}, "only brokers write to this topic"),
+        ({"body": [b"1"], "keys": [["k 2"]]}, "column keys has 'k 2' in a row"),
+        ({"body": [b"1"], "tags": [" "]}, "column tags in a row: tags=' '"),
+        ({"body": [b"1", b"2"], "tags": ["a", "a||b"]}, "column tags in a row: tags='a||b'"),
+        ({"body": [b"1"], "tags": [" a"]}, "no subscription finds a tag with blanks around it"),
+        ({"body": [b"1"], "delayLevel": pa.array([99], pa.int32())}, "column delayLevel is 99 in a row, out of range"),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_named(columns, text):
     with pytest.raises(IllegalMessage) as caught:
         rows_of(columns)
     assert text in str(caught.value)
+
+
+def test_tags_and_levels_are_taken_where_an_option_says_so():
+    columns = {"body": [b"1"], "tags": [" a"], "delayLevel": pa.array([20], pa.int32())}
+    (row,) = rows_of(columns, verifyTags="false", delayLevels="20")
+    assert (properties_of(row)["TAGS"], properties_of(row)["DELAY"]) == (" a", "20")
+
+
+def test_a_null_body_is_dropped_or_becomes_a_tombstone():
+    columns = {"body": pa.array([b"1", None], pa.binary()), "tags": ["a", "b"]}
+    assert [row.body for row in rows_of(columns, nullBody="drop")] == [b"1"]
+    first, second = rows_of(columns, nullBody="tombstone")
+    assert ("TOMBSTONE" in properties_of(first), properties_of(second)["TOMBSTONE"]) == (False, "true")
+    assert (first.body, second.body) == (b"1", b"\0")
+    assert len(read({"body": pa.array([None], pa.binary())}, nullBody="drop")) == 0
+
+
+def test_columns_that_mean_nothing_are_dropped_where_an_option_says_so():
+    columns = {"body": [b"1"], "msgId": ["m"], "tags": ["a"]}
+    check_columns(dict.fromkeys(columns, "string"), sink_options({"topic": "t", "extraColumns": "drop"}))
+    (row,) = rows_of(columns, extraColumns="drop")
+    assert properties_of(row) == {"UNIQ_KEY": "0", "TAGS": "a"}
 
 
 NEVER_NULL = pa.field("element", pa.string(), nullable=False)
@@ -207,7 +244,7 @@ def test_texts_of_all_kinds_are_taken(keys, properties, text):
     assert properties_of(second) == {"UNIQ_KEY": "1"}
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.text("abc ", max_size=9)), min_size=1, max_size=20))
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.text("abc", max_size=9)), min_size=1, max_size=20))
 def test_the_members_are_those_of_a_batch(given_rows):
     bodies = pa.array([body for body, _ in given_rows], pa.binary())
     messages = read({"body": bodies, "tags": [tag for _, tag in given_rows]})

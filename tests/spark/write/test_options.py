@@ -39,7 +39,12 @@ def test_name_servers_have_two_names():
         ({"group": "a b"}, "option group is 'a b'"),
         ({"namesrvAddr": " "}, "option namesrvAddr is empty"),
         ({"orderBy": "key"}, "option orderBy is 'key'; write queueId or shardingKey"),
-        ({"extraColumns": "drop"}, "option extraColumns is 'drop'; write fail or properties"),
+        ({"subscribe": "x"}, "option 'subscribe' does not exist for a write: the topic to write to is given by option"),
+        ({"acks": "all"}, "a write waits until brokers have stored every row"),
+        ({"kafka.acks": "all"}, "a write waits until brokers have stored every row"),
+        ({"startingOffsets": "earliest"}, "option startingOffsets is for a read, this is a write"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "only brokers write to this topic"),
+        ({"extraColumns": "ignore"}, "option extraColumns is 'ignore'; write fail or properties or drop"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name_and_value(given, text):

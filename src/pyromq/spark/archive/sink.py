@@ -15,7 +15,7 @@ from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.spark.archive.files import NEEDED, ArchiveFile, open_root, write_files
 from pyromq.spark.archive.tables import FORMATS, open_table
-from pyromq.spark.read.options import unknown_option
+from pyromq.spark.declared_options import nearest
 
 logger = logger_of(__name__)
 
@@ -41,7 +41,9 @@ class ArchiveSink(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         given = {name.lower(): value for name, value in self.options.items() if name.lower() not in _OF_SPARK}
         if unknown := sorted(given.keys() - set(OPTIONS)):
-            raise UsageError(unknown_option(unknown[0], OPTIONS))
+            near = nearest(unknown[0], OPTIONS)
+            hint = f"did you mean {near}?" if near else f"known are {', '.join(OPTIONS)}"
+            raise UsageError(f"option {unknown[0]!r} is unknown; {hint}")
         if "path" not in given:
             raise UsageError("option path is missing: where the archive is")
         form = given.get("format", "parquet")

@@ -8,7 +8,15 @@ from pyspark.sql import functions as F
 from pyromq.errors import UsageError
 from pyromq.spark.jobs.offset_translation import carry_over
 from pyromq.spark.jobs.runner import Tell, run_stream
-from pyromq.spark.jobs.session import ORIGIN, open_session, open_stream, origin_of, own_properties, with_property
+from pyromq.spark.jobs.session import (
+    COPIES,
+    ORIGIN,
+    open_session,
+    open_stream,
+    origin_of,
+    own_properties,
+    with_property,
+)
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
 
 
@@ -23,7 +31,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
         )
     spark = open_session(settings.session)
     frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings)
-    options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | pairs(settings.to_option)
+    options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
     summary = run_stream("mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
     groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
     if not groups:

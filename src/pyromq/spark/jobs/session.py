@@ -31,6 +31,10 @@ DEFAULTS = {
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
 BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # further options that say where a job begins
+COPIES = {
+    "verifyTags": "false",
+    "nullBody": "tombstone",
+}  # of the sink: what was a message already is written as it was
 ORIGIN = "ORIGIN"  # property of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
 
 
@@ -64,9 +68,10 @@ def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]
         "onUndecodable": "raw",  # copied as it is stored, and marked
     }
     given = pairs(stream.option)
-    if BY_TIME & {name.lower() for name in given}:
+    lower = {name.lower() for name in given}
+    if BY_TIME & lower:
         del options["startingOffsets"]
-    return options | given
+    return {name: value for name, value in options.items() if name.lower() not in lower} | given
 
 
 def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
@@ -145,5 +150,5 @@ def read_copies(spark: SparkSession, namesrv: str, topic: str, *, connecting: Co
 
 def write_options(settings: Any, **more: str) -> dict[str, str]:
     """Return the sink's options of a batch job that has a delivery and a name."""
-    options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | more
+    options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | COPIES | more
     return options if settings.delivery == "atLeastOnce" else options | {"jobId": settings.job}

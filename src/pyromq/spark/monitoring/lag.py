@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from pyromq.message import MessageQueue
@@ -85,7 +86,7 @@ def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes 
     for source in progress["sources"]:
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is not None and latest is not None:
-            queues += _queues(end, latest, now_ms, store_times)
+            queues += queue_lags(end, latest, now_ms, store_times)
     return QueryLag(
         query=progress.get("name") or progress["id"],
         batch=progress["batchId"],
@@ -101,7 +102,7 @@ def _offset(given: Any) -> StreamOffset | None:
     return read_stream_offset(found) if isinstance(found, dict) and "t" in found else None
 
 
-def _queues(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
+def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
     """Return the lag of each queue; brokers are asked once for all that have any."""
     offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
     lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
@@ -125,11 +126,17 @@ def prometheus_text(lags: Iterable[QueryLag]) -> str:
     for name, kind, meaning, value in _FAMILIES:
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
         lines += [f"{name}{labels(query=lag.query)} {value(lag)}" for lag in lags]
+    return "\n".join(lines) + "\n" + queue_text({lag.query: lag.queues for lag in lags})
+
+
+def queue_text(queries: Mapping[str, Iterable[QueueLag]]) -> str:
+    """Return what Prometheus is told of the queues of each query."""
+    lines = []
     for name, meaning, of_queue in _QUEUE_FAMILIES:
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
-        for lag in lags:
-            for queue in lag.queues:
-                marks = labels(query=lag.query, topic=queue.topic, broker=queue.broker, queue=str(queue.queue))
+        for query, queues in queries.items():
+            for queue in queues:
+                marks = labels(query=query, topic=queue.topic, broker=queue.broker, queue=str(queue.queue))
                 lines.append(f"{name}{marks} {of_queue(queue)}")
     return "\n".join(lines) + "\n"
 
@@ -152,3 +159,10 @@ def labels(**values: str) -> str:
         return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
     return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in values.items()) + "}"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that readers see the old text or the new one, never a part. Raises `OSError`."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text)
+    draft.replace(path)

@@ -23,7 +23,7 @@ from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
-from pyromq.spark.monitoring.lag import QueryLag, lag_of, prometheus_text
+from pyromq.spark.monitoring.lag import QueryLag, lag_of, prometheus_text, replace_text
 
 logger = logger_of(__name__)
 
@@ -103,13 +103,6 @@ class LagListener(StreamingQueryListener):
     def _write(self) -> None:
         lags = list(self.lags.values())
         if self._json_file is not None:
-            _replace(self._json_file, "[" + ",".join(lag.as_json() for lag in lags) + "]\n")
+            replace_text(self._json_file, "[" + ",".join(lag.as_json() for lag in lags) + "]\n")
         if self._prometheus is not None:
-            _replace(self._prometheus, prometheus_text(lags))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Readers see the old text or the new one, never a part."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text)
-    draft.replace(path)
+            replace_text(self._prometheus, prometheus_text(lags))

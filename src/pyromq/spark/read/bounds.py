@@ -12,7 +12,8 @@ from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import is_system_topic
-from pyromq.spark.read.options import EARLIEST, LATEST, OffsetTable, ReadOptions
+from pyromq.spark.read.options import ReadOptions
+from pyromq.spark.read.places import EARLIEST, LATEST, OffsetTable
 from pyromq.spark.read.plan import QueueRange
 
 logger = logger_of(__name__)
@@ -46,12 +47,20 @@ class Queues(Protocol):
 def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
     """Return the range of every queue that a batch reads.
 
-    Raises `UsageError` for queues that do not exist and, with failOnDataLoss, `DataLoss` for offsets that are not
-    there.
+    Raises `UsageError` for queues that do not exist or end before they begin. With failOnDataLoss it raises `DataLoss`
+    for offsets that are not there.
     """
     bounds = client.live_bounds(queue_bounds(options, client))
     starts = beginnings(options, client, bounds, default="earliest")
     ends = _endings(options, client, bounds)
+    if options.starting_offsets == "group":  # which may have read further than this batch ends
+        ends = {queue: max(end, starts[queue]) for queue, end in ends.items()}
+    for queue in bounds:
+        if starts[queue] > ends[queue]:
+            raise UsageError(
+                f"{queue_name(queue)} would begin at {starts[queue]} and end at {ends[queue]}; correct the options "
+                "that say where it begins and ends"
+            )
     return [QueueRange(queue, starts[queue], ends[queue]) for queue in bounds]
 
 

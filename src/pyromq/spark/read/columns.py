@@ -26,6 +26,7 @@ from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, format_addres
 from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
 from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, list_offsets, slices, texts
 from pyromq.spark.read.property_pairs import PropertyPairs
+from pyromq.spark.tombstones import TOMBSTONE, TOMBSTONE_BODY
 
 logger = logger_of(__name__)
 
@@ -182,12 +183,20 @@ class Records:
 
     def body_column(self) -> pa.Array:
         bodies = slices(self._bytes, self._starts + BODY_AT, self._body_size)
-        if not len(self._compressed):
+        if len(self._compressed):
+            values = bodies.to_pylist()
+            for row, body in self._unpacked[0].items():
+                values[row] = body
+            bodies = pa.array(values, pa.binary())
+        return self._without_tombstones(bodies)
+
+    def _without_tombstones(self, bodies: pa.Array) -> pa.Array:
+        """Return null for the body of each tombstone."""
+        may_be = (self._body_size == 1) & (self._bytes[self._starts + BODY_AT] == TOMBSTONE_BODY[0])
+        if not may_be.any():
             return bodies
-        values = bodies.to_pylist()
-        for row, body in self._unpacked[0].items():
-            values[row] = body
-        return pa.array(values, pa.binary())
+        marked = pc.fill_null(pc.equal(self.property_of(TOMBSTONE), "true"), False)
+        return pc.if_else(pc.and_(pa.array(may_be), marked), pa.scalar(None, pa.binary()), bodies)
 
     @cached_property
     def _unpacked(self) -> tuple[dict[int, bytes | None], dict[int, str]]:

@@ -5,25 +5,29 @@ Knows no Spark. Spark hands option names over in lower case; users write them as
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from pyromq.client.cluster.name_servers import default_namesrv
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import UsageError
-from pyromq.filter.subscribed import wanted_by
+from pyromq.filter.sql import check_sql
+from pyromq.filter.tags import check_tag_words, subscribed_tags
+from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
-from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting, split
+from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
+from pyromq.spark.declared_options import (
+    checked,
+    documentation_of,
+    name_servers,
+    read_fields,
+    unknown_option,
+)
+from pyromq.spark.read import places
+from pyromq.spark.read.places import OffsetTable
 
-# {"topic": {"broker": {"queue id": offset}}}, as the older connectors spell it
-OffsetTable = dict[str, dict[str, dict[str, int]]]
-
-EARLIEST, LATEST = -2, -1  # offsets with a meaning of their own, as Kafka's connector spells them
 DEFAULT_GROUP = "pyromq-spark"
 BATCH, STREAM = "batch", "stream"  # what an option is for, if not for both
 
@@ -32,25 +36,50 @@ def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, 
     return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
 
 
-def _time(name: str, value: str) -> int:
-    """Read ms since 1970 or an ISO date and time."""
-    if value.isdecimal():
-        return int(value)
-    try:
-        return int(datetime.fromisoformat(value).timestamp() * 1000)
-    except ValueError:
-        raise UsageError(f"option {name} is {value!r}; write ms since 1970 or 2026-01-31T12:00:00") from None
-
-
 def _topics(name: str, value: str) -> tuple[str, ...]:
-    topics = tuple(topic for part in value.split(",") if (topic := part.strip()))
+    topics = tuple(dict.fromkeys(topic for part in value.split(",") if (topic := part.strip())))
     if not topics:
         raise UsageError(f"option {name} names no topic; write orders or orders,payments")
+    for topic in topics:
+        try:
+            check_topic(topic)
+        except UsageError as error:
+            hint = (
+                "a pattern is given by option subscribePattern" if "*" in topic else "write orders or orders,payments"
+            )
+            raise type(error)(f"option {name} is {value!r}: {error}; {hint}") from error
     return topics
 
 
-def _columns(_: str, value: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(column for part in value.split(",") if (column := part.strip())))
+def _columns(name: str, value: str) -> tuple[str, ...]:
+    columns = tuple(dict.fromkeys(column for part in value.split(",") if (column := part.strip())))
+    if not columns:
+        raise UsageError(f"option {name} names no column; write body,tags, or leave it out for all")
+    return columns
+
+
+def _group(name: str, value: str) -> str:
+    return checked(name, value.strip(), check_group)
+
+
+def _tags(name: str, value: str) -> str:
+    return checked(name, values.text(name, value), _check_tags)
+
+
+def _check_tags(value: str) -> None:
+    subscribed_tags(value)
+    check_tag_words(value)
+
+
+def _sql(name: str, value: str) -> str:
+    return checked(name, values.text(name, value), check_sql)
+
+
+def _file(name: str, value: str) -> str:
+    folder = Path(values.text(name, value)).parent
+    if not folder.is_dir():
+        raise UsageError(f"option {name} is {value!r}, and the driver has no folder {folder}; make it first")
+    return value.strip()
 
 
 def _pattern(name: str, value: str) -> re.Pattern[str]:
@@ -60,71 +89,13 @@ def _pattern(name: str, value: str) -> re.Pattern[str]:
         raise UsageError(f"option {name} is {value!r}, which is no regular expression: {error}") from None
 
 
-def _ending(name: str, value: str) -> str | OffsetTable:
-    return "latest" if value.lower() == "latest" else _offset_table(name, value)
-
-
-def _beginning(name: str, value: str) -> str | OffsetTable:
-    word = value.lower()
-    return word if word in ("earliest", "latest", "group") else _offset_table(name, value)
-
-
-def _offset_table(name: str, value: str) -> OffsetTable:
-    example = '{"orders":{"broker-a":{"0":23,"1":-2}}}'
-    try:
-        return {
-            topic: {
-                broker: {str(int(queue)): _whole(offset) for queue, offset in queues.items()}
-                for broker, queues in brokers.items()
-            }
-            for topic, brokers in json.loads(value).items()
-        }
-    except (ValueError, AttributeError, TypeError):
-        words = {"startingOffsets": "earliest, latest, group, or ", "endingOffsets": "latest or "}.get(name, "")
-        raise UsageError(f"option {name} is {value!r}; write {words}{example}") from None
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, float):
-        raise ValueError(f"{value} is no whole number")
-    return int(value)  # type: ignore[call-overload,no-any-return]  # what else JSON has raises
-
-
-def _assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:
-    example = '{"orders":{"broker-a":[0,1]}}'
-    try:
-        table = {
-            topic: {broker: [_queue_id(each) for each in _list(queues)] for broker, queues in brokers.items()}
-            for topic, brokers in json.loads(value).items()
-        }
-        if not table or not all(brokers and all(brokers.values()) for brokers in table.values()):
-            raise ValueError("it names no queue")
-        return table
-    except (ValueError, AttributeError, TypeError):
-        raise UsageError(
-            f"option {name} is {value!r}; write {example}, lists of queues (where they begin is startingOffsets)"
-        ) from None
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
-def _queue_id(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no id of a queue")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What to read and how; the attribute docs are the user's documentation."""
 
     namesrv: str = _option(
         "namesrvAddr",
-        values.text,
+        name_servers,
         "127.0.0.1:9876",
         "name servers, `host:port;host:port`, or the URL they are looked up at; where the driver has `NAMESRV_ADDR`, "
         "that is the default",
@@ -134,7 +105,7 @@ class ReadOptions:
         "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
     )
     assign: dict[str, dict[str, list[int]]] | None = _option(
-        "assign", _assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
+        "assign", places.assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
     )
     required_brokers: tuple[str, ...] = _option(
         "requiredBrokers",
@@ -155,18 +126,21 @@ class ReadOptions:
     )
     starting_offsets: str | OffsetTable | None = _option(
         "startingOffsets",
-        _beginning,
+        places.beginning,
         None,
         "where queues begin: `earliest` (default of a batch), `latest` (streams only, their default), `group` (what "
         "`group` has stored, else earliest), "
         '`{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest; others earliest)',
     )
     starting_ms: int | None = _option(
-        "startingTimestamp", _time, None, "begin with messages stored at this time or later; ms or ISO text"
+        "startingTimestamp",
+        places.time,
+        None,
+        "begin with messages stored at this time or later; ms since 1970, or `2026-01-31T12:00:00Z` (with a zone)",
     )
     starting_times: OffsetTable | None = _option(
         "startingOffsetsByTimestamp",
-        _offset_table,
+        places.time_table,
         None,
         'begin each queue with messages stored at its time or later; ms: `{"orders":{"broker-a":{"0":1700000000000}}}`',
     )
@@ -178,17 +152,17 @@ class ReadOptions:
     )
     ending_offsets: str | OffsetTable = _option(
         "endingOffsets",
-        _ending,
+        places.ending,
         "latest",
         'where each queue ends, exclusive: `latest` or `{"orders":{"broker-a":{"0":23}}}`',
         only=BATCH,
     )
     ending_ms: int | None = _option(
-        "endingTimestamp", _time, None, "end before messages stored at this time or later", only=BATCH
+        "endingTimestamp", places.time, None, "end before messages stored at this time or later", only=BATCH
     )
     ending_times: OffsetTable | None = _option(
         "endingOffsetsByTimestamp",
-        _offset_table,
+        places.time_table,
         None,
         "end each queue before messages stored at its time or later; ms",
         only=BATCH,
@@ -219,9 +193,9 @@ class ReadOptions:
     max_delay_ms: int = _option(
         "maxTriggerDelay", values.milliseconds(0), 900_000, "but no longer than this; `15m`, `5s`, `500ms`", only=STREAM
     )
-    tag_filter: str = _option("tagFilter", values.text, "*", "only messages with these tags: `a || b`")
+    tag_filter: str = _option("tagFilter", _tags, "*", "only messages with these tags: `a || b`")
     sql_filter: str | None = _option(
-        "sqlFilter", values.text, None, "only messages of whose properties this is true: `price > 5 AND region = 'EU'`"
+        "sqlFilter", _sql, None, "only messages of whose properties this is true: `price > 5 AND region = 'EU'`"
     )
     min_partitions: int | None = _option(
         "minPartitions", values.number(1), None, "split queues into at least so many tasks"
@@ -278,7 +252,7 @@ class ReadOptions:
         "deadlineMs", values.number(1), 60_000, "how long a task or the driver tries to reach a broker before it fails"
     )
     group: str = _option(
-        "group", values.text, DEFAULT_GROUP, "the name brokers see, and under which a stream's offsets are stored"
+        "group", _group, DEFAULT_GROUP, "the name brokers see, and under which a stream's offsets are stored"
     )
     commit_offsets: bool | None = _option(
         "commitOffsets",
@@ -289,6 +263,13 @@ class ReadOptions:
     )
     commit_interval_ms: int = _option(
         "commitInterval", values.milliseconds(0), 5_000, "how often, at most; `5s`, `500ms`", only=STREAM
+    )
+    lag_prometheus: str | None = _option(
+        "lagPrometheus",
+        _file,
+        None,
+        "file of the driver that holds how far behind the stream is, as Prometheus text, under the name of `group`",
+        only=STREAM,
     )
 
     connecting: Connecting = BY_ENVIRONMENT  # what `connection_options` took
@@ -303,7 +284,10 @@ class ReadOptions:
             raise UsageError(
                 "give option subscribe (topics), subscribePattern (topics by name) or assign (queues), one of them"
             )
-        wanted_by(self.tag_filter, self.sql_filter)
+        if self.tag_filter != "*" and self.sql_filter is not None:
+            raise UsageError(
+                "options tagFilter and sqlFilter both choose messages; say it in sqlFilter: TAGS = 'a' AND ..."
+            )
         if self.min_partitions and self.max_partitions and self.min_partitions > self.max_partitions:
             raise UsageError(f"minPartitions {self.min_partitions} is more than maxPartitions {self.max_partitions}")
         if self.min_rows and self.max_rows and self.min_rows > self.max_rows:
@@ -322,6 +306,7 @@ class ReadOptions:
             endingTimestamp=self.ending_ms,
             endingOffsetsByTimestamp=self.ending_times,
         )
+        _check_order(self)
 
     @property
     def publishes(self) -> bool:
@@ -335,23 +320,32 @@ def _one_of(what: str, **given: object) -> None:
         raise UsageError(f"options {' and '.join(names)} say where to {what}; give one of them")
 
 
+def _check_order(options: ReadOptions) -> None:
+    """Raise `UsageError` for a read that ends before it begins, as far as the options alone say."""
+    if options.starting_ms is not None and options.ending_ms is not None and options.starting_ms > options.ending_ms:
+        raise UsageError(
+            f"option startingTimestamp is {options.starting_ms}, after endingTimestamp {options.ending_ms}; swap them"
+        )
+    for suffix, start, end in (
+        ("", options.starting_offsets, options.ending_offsets),
+        ("ByTimestamp", options.starting_times, options.ending_times),
+    ):
+        starts, ends = (places.by_queue(table) if isinstance(table, dict) else {} for table in (start, end))
+        for place in starts.keys() & ends.keys():
+            if starts[place] > ends[place] >= 0:
+                topic, broker, queue = place
+                raise UsageError(
+                    f"queue {queue} of topic {topic} at {broker}: startingOffsets{suffix} is {starts[place]}, after "
+                    f"endingOffsets{suffix} {ends[place]}; swap them"
+                )
+
+
 def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOptions:
     """Return the checked options. Raises `UsageError` naming option, value and what is allowed.
 
     `mode` is BATCH or STREAM; an option for the other one is refused. None: not known yet.
     """
-    connecting, given = split(given)
-    known = {f.metadata["name"].lower(): f for f in documented(ReadOptions)}
-    known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
-    found: dict[str, Any] = {"connecting": connecting}
-    for name, value in ({"namesrvAddr": default_namesrv()} | given).items():
-        option = known.get(name.lower())
-        if option is None:
-            raise UsageError(unknown_option(name, (f.metadata["name"] for f in documented(ReadOptions))))
-        if mode and option.metadata["only"] not in (None, mode):
-            raise UsageError(f"option {option.metadata['name']} is for a {option.metadata['only']}, this is a {mode}")
-        found[option.name] = option.metadata["read"](option.metadata["name"], value)
-    options = ReadOptions(**found)
+    options = ReadOptions(**read_fields(ReadOptions, given, unknown=_unknown, mode=mode))
     if mode == BATCH and options.starting_offsets == "latest":
         raise UsageError(
             "option startingOffsets is 'latest', from where a batch reads nothing; leave it out, or stream"
@@ -359,39 +353,12 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
     return options
 
 
-_OF_OTHERS = {  # options that users of other connectors look for
-    "usetls": "that is option tls",
-    "tlsenable": "that is option tls",
-    "retries": "requests are repeated until deadlineMs",
-    "includeheaders": "the column properties has them",
-}
+def _unknown(name: str) -> str:
+    from pyromq.spark.write.options import SinkOptions
 
-
-def documented(options: type) -> list[Field[Any]]:
-    """Return the fields that are options by themselves."""
-    return [each for each in fields(options) if each.metadata]
-
-
-def unknown_option(name: str, names: Iterable[str]) -> str:
-    """Return what is said about an option that does not exist: the nearest name, else all."""
-    known = {each.lower(): each for each in names}
-    if (instead := _OF_OTHERS.get(name.lower())) is not None:
-        return f"option {name!r} does not exist here: {instead}"
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f"; did you mean {known[near[0]]}?" if near else f"; known are {', '.join(sorted(known.values()))}"
-    return f"option {name!r} is unknown{hint}"
+    return unknown_option(name, ReadOptions, SinkOptions, writes=False)
 
 
 def documentation() -> str:
     """Return the options as a Markdown table."""
-    lines = ["| option | default | meaning |", "|---|---|---|"]
-    for f in documented(ReadOptions):
-        only = {BATCH: " (batches only)", STREAM: " (streams only)", None: ""}[f.metadata["only"]]
-        lines.append(f"| `{f.metadata['name']}` | {_default(f)} | {f.metadata['doc']}{only} |")
-    return "\n".join(lines)
-
-
-def _default(f: Field[Any]) -> str:
-    if f.default is None or f.default == ():
-        return ""
-    return f"`{str(f.default).lower() if isinstance(f.default, bool) else f.default}`"
+    return documentation_of(ReadOptions)

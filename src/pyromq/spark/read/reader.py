@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
+from pyromq.spark.monitoring.lag_file import LagFile
 from pyromq.spark.read.bounds import plan_ranges
 from pyromq.spark.read.clients import client_of, patiently
 from pyromq.spark.read.options import ReadOptions
@@ -72,7 +74,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         reached = read_stream_offset(start)
         end = patiently(self._options, partial(self._planning.next, reached, self._limits(limit)))
-        self._planning.publish(reached, last=self._planning.ends_here and end == reached)
+        last = self._planning.ends_here and end == reached
+        self._planning.publish(reached, last=last)
+        if self._lag_file is not None:
+            self._lag_file.note(reached, self._planning.latest(), last=last)
         return end.as_json() if end != reached else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -112,6 +117,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _planning(self) -> StreamPlanning:
         return StreamPlanning(self._options, client_of(self._options), SystemClock())
+
+    @cached_property
+    def _lag_file(self) -> LagFile | None:
+        options = self._options
+        if options.lag_prometheus is None:
+            return None
+        times = client_of(options).store_times
+        return LagFile(Path(options.lag_prometheus), options.group, store_times=times, clock=SystemClock())
 
     def _limits(self, limit: ReadLimit) -> Limits:
         if isinstance(limit, ReadAllAvailable):

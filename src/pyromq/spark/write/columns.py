@@ -1,4 +1,4 @@
-"""Rows into messages: which columns a sink takes, and Arrow batches into messages as runs hold them, in bulk.
+"""Rows into messages: Arrow batches into messages as runs hold them, in bulk.
 
 Knows no Spark and no client. Nothing is done row by row: property texts are joined by Arrow's own functions.
 """
@@ -16,32 +16,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyromq.errors import IllegalMessage, UsageError
-from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES, Property
+from pyromq.filter.tags import check_tag
+from pyromq.logs import logger_of
+from pyromq.message import NAME_VALUE, PAIRS, Property
 from pyromq.record import MAX_PROPERTIES_SIZE, MEMBER_BYTES
+from pyromq.spark.tombstones import TOMBSTONE, TOMBSTONE_BODY
 from pyromq.spark.write.members import Ints, Members
-from pyromq.spark.write.options import EXACTLY_ONCE, FAIL, QUEUE_ID, SHARDING_KEY, SinkOptions
+from pyromq.spark.write.options import (
+    DROP,
+    QUEUE_ID,
+    SHARDING_KEY,
+    TOMBSTONES,
+    SinkOptions,
+    check_writable,
+)
+from pyromq.spark.write.sink_columns import BORN, SINK_COLUMNS, check_name
 
-BORN = "BORN_TIMESTAMP"  # the property that column bornTimestamp becomes, in ms: a batch has one time of its own
+logger = logger_of(__name__)
+
 KEPT_BYTES = 64 << 10  # of the body of a row that is too large
 ROOM_FOR_BROKER = 200  # bytes of properties that a broker adds, such as its cluster's name
 
-# What Spark calls the types that a column may have.
-SINK_COLUMNS: dict[str, tuple[str, ...]] = {
-    "body": ("binary", "string"),
-    "topic": ("string",),
-    "tags": ("string",),
-    "keys": ("string", "array<string>"),
-    "properties": ("map<string,string>",),
-    "flag": ("int",),
-    "uniqKey": ("string",),
-    "shardingKey": ("string",),
-    "queueId": ("int",),
-    "brokerName": ("string",),
-    "delayLevel": ("int",),
-    "deliverTimestamp": ("timestamp",),
-    "bornTimestamp": ("timestamp",),
-}
-_EXTRA_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp")
 _PLAIN = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
 _NUMBERS = ("flag", "queueId", "delayLevel")
 _KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
@@ -50,45 +45,6 @@ _KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS,
 _WORDS, _PAIRS_OF_TEXTS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
 Truths = npt.NDArray[np.bool_]
-
-
-def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
-    """Check names and types (as Spark writes them) against what a sink takes. Raises `UsageError` naming both."""
-    for name, kind in columns.items():
-        allowed = SINK_COLUMNS.get(name)
-        if allowed is None:
-            _check_extra(name, kind, options)
-        elif kind not in allowed:
-            raise UsageError(f"column {name} is {kind}; the sink takes {' or '.join(allowed)}")
-    if "body" not in columns:
-        raise UsageError(f"the sink needs column body; there are {', '.join(columns) or 'none'}")
-    if "topic" not in columns and options.topic is None:
-        raise UsageError("give option topic, or a column topic")
-    if options.order_by is not None and options.order_by not in columns:
-        raise UsageError(f"option orderBy is {options.order_by}, but there is no such column")
-    delays = [name for name in ("delayLevel", "deliverTimestamp") if name in columns]
-    if len(delays) > 1:
-        raise UsageError("give column delayLevel or column deliverTimestamp, not both")
-    if delays and options.delivery == EXACTLY_ONCE:
-        raise UsageError(f"column {delays[0]} is not possible with delivery=exactlyOnce: batches cannot be delayed")
-
-
-def _check_extra(name: str, kind: str, options: SinkOptions) -> None:
-    if options.extra_columns == FAIL:
-        raise UsageError(
-            f"column {name!r} means nothing to the sink, which takes {', '.join(SINK_COLUMNS)}; drop it, or set option "
-            "extraColumns to properties"
-        )
-    if kind not in _EXTRA_TYPES and not kind.startswith("decimal"):
-        raise UsageError(f"column {name} is {kind}, which makes no property; cast it to string")
-    _check_name(name)
-
-
-def _check_name(name: str) -> None:
-    if not name.strip() or NAME_VALUE in name or PAIRS in name:
-        raise IllegalMessage(f"property {name!r} is blank or contains a separator (character 1 or 2)")
-    if name in RESERVED_PROPERTIES or name == BORN:
-        raise IllegalMessage(f"property {name!r} is used by the system; choose another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +149,14 @@ class MessageReader:
 
     def read(self, batch: pa.RecordBatch) -> Messages:
         """Return the rows as messages. Raises `IllegalMessage` saying what cannot be sent of which column."""
+        if self._options.extra_columns == DROP:
+            batch = batch.select([name for name in batch.schema.names if name in SINK_COLUMNS])
+        if self._options.null_body == DROP:
+            batch = _with_bodies(batch)
         columns = {name: _plain(name, batch.column(name)) for name in batch.schema.names}
+        is_null = columns["body"].is_null()
+        if self._options.null_body == TOMBSTONES:
+            columns["body"] = pc.fill_null(columns["body"], TOMBSTONE_BODY)
         self._check_rows(columns)
         if "bornTimestamp" in columns and "properties" in columns:
             columns["bornTimestamp"] = _where_no_copy(columns["bornTimestamp"], columns["properties"])
@@ -203,18 +166,27 @@ class MessageReader:
                 pieces.append(_property(_PLAIN.get(name, name), column))
         if "properties" in columns:
             pieces.append(_free_properties(columns["properties"]))
-        pieces += _waits(columns)
+        pieces += _waits(columns, self._options.delay_levels)
+        if is_null.true_count:
+            pieces.append(pc.if_else(is_null, f"{PAIRS}{TOMBSTONE}{NAME_VALUE}true", ""))
         texts = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, "")
         return Messages(columns, texts.cast(pa.binary()), self._options)
 
     def _check_rows(self, columns: Mapping[str, pa.Array]) -> None:
         if self._options.topic is None and columns["topic"].null_count:
             raise IllegalMessage("a row has no topic: column topic is null and option topic is not given")
+        if self._options.topic is None:
+            _check_topics(columns["topic"])
+        if self._options.verify_tags and "tags" in columns:
+            _check_tags(columns["tags"])
         lengths = pc.fill_null(pc.binary_length(columns["body"]), -1)
         if len(lengths) and (least := pc.min(lengths).as_py()) < 1:
             where = f"a row for topic {self._options.topic or columns['topic'][pc.index(lengths, least).as_py()]}"
-            what = "null" if least < 0 else "empty"
-            raise IllegalMessage(f"{where} has {what} body; brokers take none: filter such rows")
+            if least < 0:
+                raise IllegalMessage(
+                    f"{where} has null body; filter such rows, or set option nullBody to drop or tombstone"
+                )
+            raise IllegalMessage(f"{where} has empty body; brokers take none: filter such rows")
 
     def _identities(self, keys: pa.Array | None, count: int) -> pa.Array:
         ids = self._new_ids(count)
@@ -222,6 +194,31 @@ class MessageReader:
             made = [self._id_of(key) if key else None for key in keys.to_pylist()]
             ids = pc.coalesce(pa.array(made, pa.string()), ids)
         return pc.binary_join_element_wise(Property.UNIQUE_KEY, ids, NAME_VALUE)
+
+
+def _with_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    kept = batch.filter(batch.column("body").is_valid())
+    if kept.num_rows < batch.num_rows:
+        logger.info("%d rows with a null body are dropped", batch.num_rows - kept.num_rows)
+    return kept
+
+
+def _check_topics(topics: pa.Array) -> None:
+    for topic in pc.unique(topics).to_pylist():
+        try:
+            check_writable(topic)
+        except UsageError as error:
+            raise IllegalMessage(f"column topic is {topic!r:.150} in a row: {error}") from error
+
+
+def _check_tags(tags: pa.Array) -> None:
+    """Raise `IllegalMessage` for a tag that no subscription finds, as producers do."""
+    doubtful = pc.or_(pc.match_substring(tags, "|"), pc.not_equal(tags, pc.utf8_trim_whitespace(tags)))
+    for tag in pc.unique(tags.filter(doubtful)).to_pylist():
+        try:
+            check_tag(tag)
+        except IllegalMessage as error:
+            raise IllegalMessage(f"column tags in a row: {error}; option verifyTags=false writes it") from error
 
 
 def dead_letter(row: Row, reason: str, options: SinkOptions) -> Messages:
@@ -259,7 +256,11 @@ def _plain(name: str, column: pa.Array) -> pa.Array:
 
 
 def _joined_words(lists: pa.ListArray) -> pa.Array:
-    if lists.flatten().null_count:
+    """Return the keys of each row, with blanks between them. Raises `IllegalMessage` for a key with a blank in it."""
+    keys = lists.flatten()
+    if len(wrong := keys.filter(pc.match_substring(keys, " "))):
+        raise IllegalMessage(f"column keys has {wrong[0].as_py()!r:.80} in a row: a blank separates keys; replace it")
+    if keys.null_count:
         words = [None if row is None else [word for word in row if word] for row in lists.to_pylist()]
         lists = pa.array(words, _WORDS)
     return pc.binary_join(lists, " ")
@@ -303,7 +304,7 @@ def _free_properties(maps: pa.MapArray) -> pa.Array:
     names, values = pairs.field(0), pc.fill_null(pairs.field(1), "")
     for name in pc.unique(names).to_pylist():
         if name != BORN:  # of a copy that is copied again
-            _check_name(name)
+            check_name(name)
     for name in (name for name in pc.unique(names).to_pylist() if _has_separator(values.filter(pc.equal(names, name)))):
         _check_texts(name, values.filter(pc.equal(names, name)))
     texts = pc.binary_join_element_wise("", names, PAIRS)
@@ -318,14 +319,17 @@ def _has_separator(values: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring_regex(values, f"[{NAME_VALUE}{PAIRS}]")).as_py())
 
 
-def _waits(columns: Mapping[str, pa.Array]) -> Iterator[pa.Array]:
+def _waits(columns: Mapping[str, pa.Array], most_levels: int) -> Iterator[pa.Array]:
     """Yield what lets rows wait, as properties."""
     if (levels := columns.get("delayLevel")) is not None:
         levels = pc.if_else(pc.equal(levels, 0), pa.scalar(None, pa.int32()), levels)
         bounds = pc.min_max(levels).as_py()
-        if bounds["min"] is not None and not 0 < bounds["min"] <= bounds["max"] <= 1000:
+        if bounds["min"] is not None and not 0 < bounds["min"] <= bounds["max"] <= most_levels:
             wrong = bounds["min"] if bounds["min"] <= 0 else bounds["max"]
-            raise IllegalMessage(f"delayLevel {wrong} is out of range: 1 to 1000; brokers usually have 18")
+            raise IllegalMessage(
+                f"column delayLevel is {wrong} in a row, out of range: 1 to {most_levels}, or 0 for no delay; option "
+                "delayLevels says how many levels the brokers have"
+            )
         yield _property(Property.DELAY, levels.cast(pa.string()))
     if (moments := columns.get("deliverTimestamp")) is not None:
         yield _property(Property.TIMER_DELIVER_MS, moments)

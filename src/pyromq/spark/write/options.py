@@ -6,37 +6,41 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyromq.client.cluster.name_servers import default_namesrv
 from pyromq.errors import UsageError
-from pyromq.names import check_group, check_topic
+from pyromq.names import NOT_FOR_CLIENTS, check_producer_group, check_topic
 from pyromq.spark import option_values as values
-from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting, split
-from pyromq.spark.read.options import documented, unknown_option
+from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
+from pyromq.spark.declared_options import (
+    checked,
+    documentation_of,
+    name_servers,
+    read_fields,
+    unknown_option,
+)
 
 AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE = "atLeastOnce", "idempotent", "exactlyOnce"
-FAIL, DROP, DEAD_LETTER = "fail", "drop", "dlq"
+FAIL, DROP, DEAD_LETTER, TOMBSTONES = "fail", "drop", "dlq", "tombstone"
 QUEUE_ID, SHARDING_KEY = "queueId", "shardingKey"
 MAX_MESSAGE_BYTES = 15 << 20  # no broker can be set to more
 
 
 def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"name": name, "read": read, "doc": doc})
+    return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": None})
+
+
+def check_writable(topic: str) -> None:
+    """Raise `UsageError` for what is no topic name, and for topics that only brokers write."""
+    check_topic(topic)
+    if topic in NOT_FOR_CLIENTS:
+        raise UsageError("only brokers write to this topic")
 
 
 def _topic(name: str, value: str) -> str:
-    try:
-        check_topic(value)
-    except UsageError as error:
-        raise UsageError(f"option {name} is {value!r}: {error}") from error
-    return value
+    return checked(name, value.strip(), check_writable)
 
 
 def _group(name: str, value: str) -> str:
-    try:
-        check_group(value)
-    except UsageError as error:
-        raise UsageError(f"option {name} is {value!r}: {error}") from error
-    return value
+    return checked(name, value.strip(), check_producer_group)
 
 
 def _job(name: str, value: str) -> str:
@@ -51,7 +55,7 @@ class SinkOptions:
 
     namesrv: str = _option(
         "namesrvAddr",
-        values.text,
+        name_servers,
         "127.0.0.1:9876",
         "name servers, `host:port;host:port`, or the URL they are looked up at; where the driver has `NAMESRV_ADDR`, "
         "that is the default",
@@ -73,9 +77,28 @@ class SinkOptions:
     )
     extra_columns: str = _option(
         "extraColumns",
-        values.words(FAIL, "properties"),
+        values.words(FAIL, "properties", DROP),
         FAIL,
-        "columns that mean nothing here: `fail` at planning, or send them as `properties`",
+        "columns that mean nothing here: `fail` at planning, send them as `properties`, or `drop` them",
+    )
+    null_body: str = _option(
+        "nullBody",
+        values.words(FAIL, DROP, TOMBSTONES),
+        FAIL,
+        "rows with a null body: `fail`, `drop` them, or write a `tombstone`: property `TOMBSTONE` is `true`, the body "
+        "one zero byte",
+    )
+    verify_tags: bool = _option(
+        "verifyTags",
+        values.truth,
+        True,
+        "refuse tags that no subscription finds (with `|`, or blanks around them); `false` for copies of messages",
+    )
+    delay_levels: int = _option(
+        "delayLevels",
+        values.number(1, 1000),
+        18,
+        "how many delay levels the brokers have (`messageDelayLevel`); column `delayLevel` has no higher one",
     )
     too_large: str = _option(
         "onTooLarge",
@@ -137,22 +160,15 @@ class SinkOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the checked options. Raises `UsageError` naming option, value and what is allowed."""
-    connecting, given = split(given)
-    known = {f.metadata["name"].lower(): f for f in documented(SinkOptions)}
-    known["endpoints"] = known["namesrvaddr"]  # as RocketMQ 5 calls them
-    found: dict[str, Any] = {"connecting": connecting}
-    for name, value in ({"namesrvAddr": default_namesrv()} | given).items():
-        option = known.get(name.lower())
-        if option is None:
-            raise UsageError(unknown_option(name, (f.metadata["name"] for f in documented(SinkOptions))))
-        found[option.name] = option.metadata["read"](option.metadata["name"], value)
-    return SinkOptions(**found)
+    return SinkOptions(**read_fields(SinkOptions, given, unknown=_unknown))
+
+
+def _unknown(name: str) -> str:
+    from pyromq.spark.read.options import ReadOptions
+
+    return unknown_option(name, SinkOptions, ReadOptions, writes=True)
 
 
 def sink_documentation() -> str:
     """Return the options as a Markdown table."""
-    lines = ["| option | default | meaning |", "|---|---|---|"]
-    for f in documented(SinkOptions):
-        default = "" if f.default is None else f"`{str(f.default).lower() if f.default is True else f.default}`"
-        lines.append(f"| `{f.metadata['name']}` | {default} | {f.metadata['doc']} |")
-    return "\n".join(lines)
+    return documentation_of(SinkOptions)

@@ -1,0 +1,124 @@
+"""Options as fields of a dataclass, and reading what a user gave by them. Knows no Spark.
+
+The metadata of a field has the option's `name`, `doc`, `read(name, value)`, which returns the value or raises
+`UsageError` naming both, and `only`: what the option is for, a batch or a stream, None for both.
+Spark hands option names over in lower case; users write them as documented.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, fields
+from typing import Any
+
+from pyromq.client.cluster.name_servers import addresses_of, default_namesrv
+from pyromq.errors import MQError, UsageError
+from pyromq.spark.connection_options import OPTION_NAMES, split
+from pyromq.spark.foreign_options import meant_here
+
+NAME_SERVERS = "namesrvAddr"
+SYNONYMS = {"endpoints": NAME_SERVERS}  # as RocketMQ 5 calls them
+
+
+def documented(options: type) -> list[Field[Any]]:
+    """Return the fields that are options by themselves."""
+    return [each for each in fields(options) if each.metadata]
+
+
+def names_of(options: type) -> list[str]:
+    """Return the names of the options."""
+    return [each.metadata["name"] for each in documented(options)]
+
+
+def read_fields(
+    options: type, given: Mapping[str, str], *, unknown: Callable[[str], str], mode: str | None = None
+) -> dict[str, Any]:
+    """Return the values of the fields that options were given for, and how to connect.
+
+    `unknown(name)` says what is wrong with an option that does not exist. Raises `UsageError` naming option, value and
+    what is allowed.
+    """
+    connecting, given = split(given)
+    known = {each.metadata["name"].lower(): each for each in documented(options)}
+    found: dict[str, Any] = {"connecting": connecting}
+    for name, value in _with_name_servers(given).items():
+        declared = known.get(name.lower())
+        if declared is None:
+            raise UsageError(unknown(name))
+        called, only = declared.metadata["name"], declared.metadata["only"]
+        if mode and only not in (None, mode):
+            raise UsageError(f"option {called} is for a {only}, this is a {mode}")
+        found[declared.name] = declared.metadata["read"](called, value)
+    return found
+
+
+def _with_name_servers(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with the driver's name servers where none are given, and without synonyms."""
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        called = SYNONYMS.get(name.lower(), name)
+        if called.lower() == NAME_SERVERS.lower():
+            if NAME_SERVERS in found:
+                raise UsageError(f"options {NAME_SERVERS} and endpoints are the same; give one of them")
+            called = NAME_SERVERS
+        found[called] = value
+    if NAME_SERVERS not in found:
+        addresses_of(None)  # names the environment variable where that is wrong
+        found[NAME_SERVERS] = default_namesrv()
+    return found
+
+
+def unknown_option(name: str, own: type, other: type, *, writes: bool) -> str:
+    """Return what is said about an option that does not exist: what is meant, the nearest name, or all names.
+
+    `own` has the options of this direction, a write or a read, `other` those of the other one.
+    """
+    this, that = ("write", "read") if writes else ("read", "write")
+    if (meant := meant_here(name, writes=writes)) is not None:
+        return f"option {name!r} does not exist for a {this}: {meant}"
+    others = {each.lower(): each for each in names_of(other)}
+    if name.lower() in others:
+        return f"option {others[name.lower()]} is for a {that}, this is a {this}"
+    known = [*names_of(own), *OPTION_NAMES]
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(sorted(known, key=str.lower))}"
+    return f"option {name!r} is unknown; {hint}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that was probably meant, in any case."""
+    known = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return known[near[0]] if near else None
+
+
+def name_servers(name: str, value: str) -> str:
+    """Read addresses of name servers."""
+    return checked(name, value.strip(), addresses_of)
+
+
+def checked(name: str, value: str, check: Callable[[str], object]) -> str:
+    """Return a value that a check of another room accepts. Raises its error with the option's name and the value."""
+    if not value:
+        raise UsageError(f"option {name} is empty")
+    try:
+        check(value)
+    except MQError as error:
+        raise type(error)(f"option {name} is {value!r}: {error}") from error
+    return value
+
+
+def documentation_of(options: type) -> str:
+    """Return the options as a Markdown table."""
+    lines = ["| option | default | meaning |", "|---|---|---|"]
+    for each in documented(options):
+        only = {"batch": " (batches only)", "stream": " (streams only)"}.get(each.metadata["only"] or "", "")
+        lines.append(f"| `{each.metadata['name']}` | {_default(each)} | {each.metadata['doc']}{only} |")
+    return "\n".join(lines)
+
+
+def _default(each: Field[Any]) -> str:
+    if each.default is None or each.default == ():
+        return ""
+    return f"`{str(each.default).lower() if isinstance(each.default, bool) else each.default}`"

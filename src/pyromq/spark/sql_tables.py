@@ -72,9 +72,9 @@ def check_options(options: Mapping[str, str]) -> None:
     if not options:
         raise UsageError(
             "there are no options to read by: give subscribe, subscribePattern or assign. Spark keeps those of a table"
-            " in a catalog only when it is created by CREATE TABLE without a list of columns (option columns chooses"
-            " them), not by saveAsTable, toTable or CREATE TABLE ... AS SELECT: drop such a table, and create it so; or"
-            " give options with the query, FROM orders WITH (subscribe 'orders')"
+            " in a catalog only when it is created without a list of columns (option columns chooses them), by CREATE"
+            " TABLE, and not by saveAsTable, toTable or AS SELECT: drop such a table, and create it so; or give options"
+            " with the query, FROM orders WITH (subscribe 'orders')"
         )
 
 

@@ -1,7 +1,9 @@
 """`pyromq spark JOB` to its end: settings in YAML or flags, a table, and exit codes that tell what was found."""
 
 import json
+import os
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from pyromq import Admin, Message, Producer
 from pyromq.cli.commands import spark as commands
 from pyromq.cli.main import run
 from pyromq.errors import MQError
+from pyromq.spark.jobs.settings import JOBS
 
 pytestmark = pytest.mark.spark
 
@@ -107,7 +110,40 @@ def test_places_and_names_that_cannot_be_are_wrong_usage(tmp_path, capsys):
     assert run(["spark", "init", str(tmp_path / "new"), "--topic", "a b"]) == 2
     assert "illegal characters" in capsys.readouterr().err
     assert run(["spark", "archive", "--to", "/x", "--topics", "a", "--checkpoint", "/y", "--format", "pq"]) == 2
-    assert "setting format is 'pq'; write parquet or delta" in capsys.readouterr().err
+    assert "--format is 'pq'; write parquet or delta" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("replay", "--archive", "/x", "--topic", "a"), "--job is missing"),
+        (("audit", "--mirror", "a"), "--mirror needs --source-namesrv"),
+        (("redrive", "--group", "a", "--job", "b", "--attempts", "3"), "--parking-topic belong together"),
+    ],
+)
+def test_errors_name_the_flags(arguments, text, capsys):
+    assert run(["spark", *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "text", "hint"),
+    [
+        ("archive", "set failOnDataLoss to false", "(here: --option failOnDataLoss=VALUE)"),
+        ("archive", "option startingOffsets is 'x'", "(here: --start)"),
+        ("mirror", "set option onTooLarge to drop", "(here: --to-option onTooLarge=VALUE)"),
+        ("replay", "option jobId is for delivery=idempotent", "(here: --job)"),
+    ],
+)
+def test_options_of_spark_are_followed_by_their_flags(job, text, hint):
+    assert commands._in_flags(text, JOBS[job]) == f"{text} {hint}"
+
+
+def test_a_query_is_not_moved_where_nobody_can_be_asked(tmp_path, capsys, monkeypatch):
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert run(["spark", "describe", str(tmp_path), "--reset", "earliest"]) == 2
+    assert "add --yes" in capsys.readouterr().err
 
 
 TRACEBACK = """[STREAM_FAILED] Query [id = 9e0b] terminated with exception: Traceback (most recent call last):

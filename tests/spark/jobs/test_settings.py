@@ -53,6 +53,8 @@ STREAM = {"topics": "orders", "checkpoint": "/checkpoint"}
         ("metrics", STREAM, "give one of the settings to_topic, to and to_prometheus"),
         ("metrics", STREAM | {"to": "/windows", "mode": "update"}, "setting mode is 'update'"),
         ("metrics", STREAM | {"to_topic": "windows", "mode": "all"}, "setting mode is 'all'"),
+        ("replay", {"archive": "/lake", "topic": "orders"}, "setting job is missing"),
+        ("redrive", {"group": "billing"}, "or set dry_run"),
         ("redrive", {"group": "billing", "job": "1", "attempts": 3}, "attempts and parking_topic belong together"),
         ("replay", REPLAY | {"format": "orc"}, "setting format is 'orc'"),
         ("replay", REPLAY | {"rate": -5, "dry_run": True}, "setting rate is -5; write a whole number from 0 on"),
@@ -101,3 +103,8 @@ def test_pairs_are_split_at_the_first_equals_sign():
     assert pairs(("a=b=c", "d=")) == {"a": "b=c", "d": ""}
     with pytest.raises(UsageError, match="'x' is not of the form"):
         pairs(("x",))
+
+
+def test_what_only_counts_needs_no_name():
+    assert build(JOBS["replay"], {"archive": "/lake", "topic": "orders", "dry_run": True}).job == ""
+    assert build(JOBS["redrive"], {"group": "billing", "dry_run": True}).job == ""

@@ -30,6 +30,14 @@ def test_a_folder_that_exists_is_left_alone(tmp_path):
         write_project(tmp_path, topic="x", namesrv="a:1")
 
 
+def test_run_finds_its_environment_and_says_what_is_missing(tmp_path):
+    *_, run = write_project(tmp_path / "flights", topic="flights", namesrv="a:1")
+    assert f"PATH={PROGRAMS}:$PATH" in run.read_text()
+    run.write_text(run.read_text().replace(str(PROGRAMS), str(tmp_path)))
+    done = subprocess.run([run], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "spark-pipelines is not on the PATH" in done.stderr) == (1, True)
+
+
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.skipif(shutil.which("java") is None and not os.environ.get("JAVA_HOME"), reason="no Java")
@@ -38,8 +46,7 @@ def test_a_project_runs_twice_and_reads_each_message_once(namesrv, tmp_path):
     topic = f"template_{uuid.uuid4().hex[:8]}"
     folder = tmp_path / "project"
     write_project(folder, topic=topic, namesrv=namesrv)
-    path = os.pathsep.join([str(PROGRAMS), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
     with Admin(namesrv) as admin:
         admin.create_topic(topic, 2)
     for count in (30, 60):

@@ -48,7 +48,7 @@ def _job_command(name: str, job: type) -> click.Command:
 
 
 def _flag(each: Field[Any], kind: type) -> click.Option:
-    name = f"--{each.name.replace('_', '-')}"
+    name = _dashed(each.name)
     text = each.metadata["doc"]
     default = None if each.default is MISSING else each.default
     if is_required(each):
@@ -67,13 +67,15 @@ _ENVIRONMENT = {"namesrv": "NAMESRV_ADDR"}
 
 
 def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
-    with _usage():
+    job = JOBS[name]
+    with _usage(), _naming_flags(job, file):
         values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
-        settings = build(JOBS[name], values)
+        settings = build(job, values)
     _check_java()
     into_environment()
     _choose_python(settings.session.master, settings.session.conf)
-    summary = _guarded(lambda tell: run(name, settings, tell))
+    with _naming_flags(job, file):
+        summary = _guarded(lambda tell: run(name, settings, tell))
     show_rows(summary.rows, output, empty="no queues")
     for note in summary.notes:
         click.echo(note, err=True)
@@ -87,6 +89,56 @@ def _usage() -> Iterator[None]:
         yield
     except UsageError as error:
         raise click.UsageError(one_line(error)) from error
+
+
+@contextmanager
+def _naming_flags(job: type, file: Path | None) -> Iterator[None]:
+    """Let errors name the flags by which a command gives what they name; settings of a file are named as they are."""
+    try:
+        yield
+    except MQError as error:
+        if file is None:
+            error.args = (_in_flags(str(error), job),)
+        raise
+
+
+def _in_flags(text: str, job: type) -> str:
+    """Return a text with flags for settings, and with the flags for options of the source and the sink behind it."""
+    from pyromq.spark.declared_options import names_of
+    from pyromq.spark.read.options import ReadOptions
+    from pyromq.spark.write.options import SinkOptions
+
+    settings = {each.name for each, _ in flags(job)}
+    for name in settings:
+        called = rf"\bsetting {name}\b" + (rf"|\b{name}\b" if "_" in name else "")
+        text = re.sub(called, _dashed(name), text)
+    hints = []
+    for name in dict.fromkeys([*names_of(ReadOptions), *names_of(SinkOptions)]):
+        called = rf"\b{name}\b" if name.lower() != name else rf"\boptions? {name}\b"
+        if re.search(called, text):
+            if (setting := _SETTINGS.get(name, "")) in settings:
+                hints.append(_dashed(setting))
+            elif "option" in settings and name in names_of(ReadOptions):
+                hints.append(f"--option {name}=VALUE")
+            elif "to_option" in settings:
+                hints.append(f"--to-option {name}=VALUE")
+    return f"{text} (here: {', '.join(hints)})" if hints else text
+
+
+_SETTINGS = {  # which stand for options of the source or the sink
+    "namesrvAddr": "namesrv",
+    "subscribe": "topics",
+    "startingOffsets": "start",
+    "maxOffsetsPerTrigger": "batch_rows",
+    "group": "group",
+    "jobId": "job",
+    "delivery": "delivery",
+    "topic": "to_topic",
+}
+
+
+def _dashed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _check_java() -> None:
@@ -177,6 +229,8 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
     if reset is not None:
         with _usage():
             read_options({"subscribePattern": ".*", "startingOffsets": reset}, STREAM)
+            if not yes and not sys.stdin.isatty():
+                raise UsageError("there is no terminal to ask at, and nothing is changed; add --yes")
         if not yes:
             confirm(f"set the query of {checkpoint} to {reset}?")
         reset_to(checkpoint, namesrv, reset)

@@ -132,7 +132,7 @@ class Replay:
 
     archive: str = setting("The archive: a folder or URI.")
     topic: str = setting("Topic whose messages are sent again.")
-    job: str = setting("A name of this replay: running it again sends nothing twice.")
+    job: str = setting("A name of this replay: running it again sends nothing twice. Not needed to count only.", "")
     to_topic: str = setting("Send to this topic; default: where they came from.", "")
     format: str = setting("parquet or delta.", "parquet")
     since: str = setting("Stored at this time or later, `2026-01-31 12:00:00` UTC.", "")
@@ -147,6 +147,7 @@ class Replay:
 
     def __post_init__(self) -> None:
         _check_format(self.format)
+        _check_named(self.job, self.dry_run)
         _check_least("rate", self.rate, 0)
         check_moment("since", self.since)
         check_moment("until", self.until)
@@ -157,7 +158,7 @@ class Redrive:
     """Send a group's dead letters again, each once in a run."""
 
     group: str = setting("The group whose dead letters are sent again.")
-    job: str = setting("A name of this run: running it again sends nothing twice.")
+    job: str = setting("A name of this run: running it again sends nothing twice. Not needed to count only.", "")
     to_topic: str = setting("Send to this topic; default: each to where it came from.", "")
     reason: str = setting("Only those whose reason contains this.", "")
     since: str = setting("Died at this time or later, `2026-01-31 12:00:00` UTC.", "")
@@ -173,6 +174,7 @@ class Redrive:
         pairs(self.option)
         if bool(self.attempts) != bool(self.parking_topic):
             raise UsageError("settings attempts and parking_topic belong together; give both or none")
+        _check_named(self.job, self.dry_run)
         _check_least("attempts", self.attempts, 0)
         check_moment("since", self.since)
         check_moment("until", self.until)
@@ -196,6 +198,11 @@ class Mirror:
 def _check_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise UsageError(f"setting {name} is {value}; write a whole number from {least} on")
+
+
+def _check_named(job: str, dry_run: bool) -> None:
+    if not job and not dry_run:
+        raise UsageError("setting job is missing: a name, so that running it again sends nothing twice; or set dry_run")
 
 
 def _check_format(form: str) -> None:

@@ -6,6 +6,8 @@ reads what brokers have no more, two flows into one table, and partitioned table
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 from pyromq.errors import UsageError
@@ -60,6 +62,13 @@ def {table}_per_hour():
 RUN = """\
 #!/bin/sh
 # Each run does what is there and ends. The catalog must outlive it, so it is Hive's, in this folder: one run at a time.
+# The environment that wrote this project comes first: it has spark-pipelines, and the python3 of Spark's workers.
+PATH={programs}:$PATH
+export PATH
+if ! command -v spark-pipelines > /dev/null; then
+    echo "spark-pipelines is not on the PATH: pip install 'pyromq[spark]', or activate its environment" >&2
+    exit 1
+fi
 cd "$(dirname "$0")" && exec spark-pipelines run --conf spark.sql.catalogImplementation=hive "$@"
 """
 
@@ -81,6 +90,6 @@ def write_project(folder: Path, *, topic: str, namesrv: str) -> list[Path]:
     for path, text in files.items():
         path.write_text(text.format(**values))
     run = folder / "run"
-    run.write_text(RUN)
+    run.write_text(RUN.format(programs=shlex.quote(str(Path(sys.executable).parent))))
     run.chmod(0o755)
     return [*files, run]

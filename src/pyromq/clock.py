@@ -1,9 +1,15 @@
-"""Time as a dependency: everything that expires, waits or retries takes a `Clock`, so that tests advance it by hand."""
+"""Time as a dependency: everything that expires, waits or retries takes a `Clock`, so that tests advance it by hand.
+
+And times in messages, answers and files, ms since 1970, as datetimes: a stranger may have written any number there.
+"""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -28,3 +34,34 @@ class SystemClock:
         import asyncio  # only a running loop can call this; the core that only reads time never loads asyncio
 
         await asyncio.sleep(seconds)
+
+
+def utc_time(ms: float) -> datetime | None:
+    """Return a time in UTC; None for a number that is before the year 1 or after 9999."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except (OverflowError, ValueError):  # the latter: not a number
+        return None
+
+
+def local_time(ms: float, zone: tzinfo | None = None) -> datetime | None:
+    """Return a time in a zone, by default this machine's; None as `utc_time`, and for 0 and less: no time is known."""
+    found = utc_time(ms) if ms > 0 else None
+    try:
+        return found.astimezone(zone) if found is not None else None
+    except (OverflowError, ValueError, OSError):  # within a day of the year 10000
+        return None
+
+
+def iso_time(ms: float) -> str | None:
+    """Return `2026-11-22T17:00:00.000+00:00`; None for a number that is no time, as `utc_time`."""
+    found = utc_time(ms)
+    return found.isoformat(timespec="milliseconds") if found is not None else None
+
+
+def whole_ms(text: str | None) -> int:
+    """Return the whole number in a text; 0, which means no time, for any other text."""
+    try:
+        return int(text or "")
+    except ValueError:
+        return 0

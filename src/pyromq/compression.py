@@ -35,6 +35,25 @@ def decompress(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> 
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
+    """Return the first bytes of the application's, `most_bytes` at most, and unpack little more than these.
+
+    Raises `UndecodableBody` as `decompress`, but not for what comes behind these bytes.
+    """
+    pieces: list[bytes] = []
+    left = most_bytes
+    try:
+        read = _reader(body, sys_flag & SysFlag.COMPRESSION_MASK)
+        while left and (piece := read(left)):
+            pieces.append(piece)
+            left -= len(piece)
+    except (UndecodableBody, MemoryError):
+        raise
+    except Exception as error:  # every codec has its own exception class; one border for all
+        raise UndecodableBody(f"body of {len(body)} bytes cannot be unpacked: {error}") from error
+    return b"".join(pieces)
+
+
 def check_compressed(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise what `decompress` would, without keeping what is unpacked."""
     _unpack(body, sys_flag, most_bytes, lambda piece: None, at_once=_PIECE)

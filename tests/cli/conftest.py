@@ -86,7 +86,7 @@ def cli(monkeypatch):
         texts = []
         for stream in (out, err):
             stream.flush()
-            texts.append(stream.buffer.getvalue().decode())
+            texts.append(stream.buffer.getvalue().decode(errors="replace"))  # bodies go out as they are
         return Outcome(code, *texts)
 
     return call

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from pyromq.cli.render import local_time, one_line, show_record, show_rows
+from pyromq.cli.render import one_line, show_record, show_rows
 from pyromq.client.admin.topics import permission_text
 from pyromq.errors import TopicNotFound
 
@@ -88,6 +88,5 @@ def test_record_is_lines_or_an_object(capsys):
     assert parsed == record | {"times": ["2026-01-31T12:00:00.123+00:00"]}
 
 
-def test_absent_times_and_permissions_have_a_text():
-    assert local_time(0) is None
+def test_permissions_have_a_text():
     assert [permission_text(bits) for bits in (0, 2, 4, 6)] == ["-", "w", "r", "rw"]

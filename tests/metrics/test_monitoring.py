@@ -114,8 +114,10 @@ async def _use(namesrv):
 
 
 async def test_promtool_takes_what_the_console_tells():
-    console = ConsoleMetrics(History(sample_seconds=10), Refusals(FakeClock()))
+    refusals = Refusals(FakeClock())
+    console = ConsoleMetrics(History(sample_seconds=10), refusals)
     console.note_request("/topics/{name}", 200, 0.02)
+    refusals.counts["slowConnections"] += 1
     async with MetricsEndpoint([console]) as endpoint:
         text = (await get(endpoint, "/metrics")).body
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from pyromq.cli.render import local_time
+from pyromq.clock import local_time
 from pyromq.errors import UsageError
 from pyromq.message import StoredMessage
 

@@ -116,11 +116,6 @@ def _iso(value: object) -> str:
     return value.isoformat(timespec="milliseconds")
 
 
-def local_time(ms: int) -> datetime | None:
-    """Return a time in ms since 1970 in this machine's zone; None for 0 and less, which mean none."""
-    return datetime.fromtimestamp(ms / 1000).astimezone() if ms > 0 else None
-
-
 def one_line(error: Exception) -> str:
     """Return the text on one line, without the address of a page that Java's servers add to some answers."""
     text = escaped(_FAQ.sub("", " ".join(line.strip() for line in str(error).splitlines())))

@@ -13,7 +13,7 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.clock import SystemClock
 from pyromq.console.search import scanning
 from pyromq.console.search.matching import TextMatch
-from pyromq.console.search.scanning import Everything, Scan, narrowed
+from pyromq.console.search.scanning import Everything, Keeping, Scan, narrowed
 from pyromq.message import Message, encode_properties
 from pyromq.record import decode_all
 from pyromq.testing import BlockingCluster
@@ -22,6 +22,7 @@ TOPICS = {"orders": 3, "invoices": 2}  # with their queues
 COUNT = 700
 WORDS = ("alpha", "beta", "gamma", "überall", "needle", "\\u00fc", "a" * 40)
 WINDOWS = 8, 100  # first, largest
+WHOLE = Keeping(lambda message: message, lambda message: len(message.stored_body))
 
 
 def drawn_message(random, number):
@@ -95,7 +96,7 @@ def expected_page(bounds, messages, accepts, *, limit, window):
 
 async def scanned(namesrv, bounds, match, limit):
     async with AsyncQueueReader("tests", namesrv, verify_checksums=False, timeout=REQUEST_SECONDS) as reader:
-        return await Scan(reader, bounds, match, limit=limit, seconds=REQUEST_SECONDS).run()
+        return await Scan(reader, bounds, match, keeping=WHOLE, limit=limit, seconds=REQUEST_SECONDS).run()
 
 
 def place(message):
@@ -130,8 +131,8 @@ def test_pages_have_all_messages_that_hold_a_text_each_once_and_newest_first(clu
         for _ in range(4):  # pages
             page, left = expected_page(bounds, messages, lambda each: holds(text, each), limit=limit, window=WINDOWS[0])
             found = asyncio.run(scanned(cluster.namesrv, bounds, TextMatch(text), limit))
-            assert [place(each) for each in found.messages] == [place(each) for each in page]
-            shown += [place(each) for each in found.messages]
+            assert [place(each) for each in found.kept] == [place(each) for each in page]
+            shown += [place(each) for each in found.kept]
             if not left:
                 break
             bounds = narrowed(bounds, found.before)
@@ -150,15 +151,15 @@ def test_an_id_is_text_as_well(cluster, stored, data):
     text = data.draw(st.sampled_from([message.message_id, message.offset_message_id]))
     text = data.draw(st.sampled_from([text, text.lower()]))
     found = asyncio.run(scanned(cluster.namesrv, bounds, TextMatch(text), 20))
-    assert [place(each) for each in found.messages] == [place(message)]
+    assert [place(each) for each in found.kept] == [place(message)]
 
 
 def test_of_everything_the_newest_of_all_queues_come_first(cluster, stored):
     bounds, messages, _ = stored
     page, _ = expected_page(bounds, messages, lambda each: True, limit=50, window=50)
     found = asyncio.run(scanned(cluster.namesrv, bounds, Everything(), 50))
-    assert [place(each) for each in found.messages] == [place(each) for each in page]
-    assert {each.topic for each in found.messages} == set(TOPICS)
+    assert [place(each) for each in found.kept] == [place(each) for each in page]
+    assert {each.topic for each in found.kept} == set(TOPICS)
     assert found.read == 50 * sum(TOPICS.values())
 
 
@@ -167,8 +168,8 @@ def test_when_the_time_is_up_before_anything_is_read_the_next_page_begins_where_
 
     async def without_time():
         async with AsyncQueueReader("tests", cluster.namesrv, verify_checksums=False) as reader:
-            return await Scan(reader, bounds, TextMatch("k1"), limit=20, seconds=-1).run()
+            return await Scan(reader, bounds, TextMatch("k1"), keeping=WHOLE, limit=20, seconds=-1).run()
 
     found = asyncio.run(without_time())
-    assert (found.messages, found.read, found.why) == ([], 0, "time")
+    assert (found.kept, found.read, found.why) == ([], 0, "time")
     assert narrowed(bounds, found.before) == bounds

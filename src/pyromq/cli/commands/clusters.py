@@ -9,8 +9,9 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.render import local_time, output_option, show_record, show_rows
+from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.client.admin.servers import RoundTrip
+from pyromq.clock import local_time
 from pyromq.errors import Unavailable, UsageError
 from pyromq.excerpt import escaped
 from pyromq.plural import counted

@@ -15,11 +15,12 @@ from pyromq.cli.asking import confirm
 from pyromq.cli.cluster_names import GROUP_NAME
 from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import as_json, local_time, one_line, output_option, show_record, show_rows
+from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.cli.times import read_duration
 from pyromq.client.admin.group_state import GroupMember, LockedQueue
 from pyromq.client.admin.offsets import QueueProgress
 from pyromq.client.admin.overviews import GroupOverview
+from pyromq.clock import local_time
 from pyromq.errors import GroupNotFound, MQError
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import GroupConfig

@@ -10,7 +10,8 @@ from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.commands.clusters import answers_of
 from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.render import local_time, output_option, show_record, show_rows
+from pyromq.cli.render import output_option, show_record, show_rows
+from pyromq.clock import local_time, whole_ms
 from pyromq.errors import MQError
 from pyromq.remoting.bodies import ConsumerRunning
 from pyromq.remoting.codes import version_name
@@ -56,7 +57,7 @@ def _load(state: ConsumerRunning | MQError) -> dict[str, Any]:
         return dict.fromkeys(("started", "queues", "in_memory", "consumed_per_second", "failed_in_hour"))
     rates = state.rates.values()
     return {
-        "started": local_time(int(state.properties.get("PROP_CONSUMER_START_TIMESTAMP", "0"))),
+        "started": local_time(whole_ms(state.properties.get("PROP_CONSUMER_START_TIMESTAMP"))),
         "queues": len(state.queues),
         "in_memory": sum(each.cached_count for each in state.queues.values()),
         "consumed_per_second": round(sum(each.consume_ok_tps for each in rates), 2),

@@ -16,7 +16,8 @@ from pyromq.cli.commands.clusters import addresses_of
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.properties import broker_settings, read_properties
-from pyromq.cli.render import as_json, local_time, output_option, show_record, show_rows
+from pyromq.cli.render import as_json, output_option, show_record, show_rows
+from pyromq.clock import local_time
 from pyromq.errors import ProtocolError, UsageError
 from pyromq.excerpt import escaped
 from pyromq.message import StoredMessage

@@ -13,8 +13,9 @@ from pyromq.cli.asking import confirm
 from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import local_time, output_option, show_record, show_rows
+from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.client.admin.topics import ORDER_NAMESPACE, QueueStatus, TopicChange, permission_text
+from pyromq.clock import local_time
 from pyromq.errors import TopicNotFound
 from pyromq.excerpt import escaped
 from pyromq.names import REPLY_SUFFIX, is_system_topic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 
 from pyromq.console.cluster.snapshot import BrokerView
 
@@ -35,9 +36,10 @@ class BrokerLine:
 def _first(text: str | None) -> float | None:
     """Return the first of numbers such as `10.5 9.2 8.1`."""
     try:
-        return float((text or "").split()[0])
+        value = float((text or "").split()[0])
     except (ValueError, IndexError):
         return None
+    return value if isfinite(value) else None
 
 
 def _whole(text: str | None) -> int | None:

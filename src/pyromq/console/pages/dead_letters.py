@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from starlette.responses import Response
 
@@ -10,7 +11,7 @@ from pyromq.client.admin.messages.dead_letters import DeadLetter, DeadLetterFilt
 from pyromq.console.cluster.snapshot import TopicView
 from pyromq.console.pages.messages import Row
 from pyromq.console.search.query import LIMITS, moment
-from pyromq.console.search.scanning import Found, Scan, bounds_between, narrowed
+from pyromq.console.search.scanning import Found, Keeping, Scan, bounds_between, narrowed
 from pyromq.console.view.routing import view
 from pyromq.console.view.table import Table
 from pyromq.console.view.visit import Visit, address
@@ -44,7 +45,7 @@ async def of_group(visit: Visit) -> Response:
     check_group(group)
     clients = await visit.clients()
     snapshot = await clients.snapshot()
-    found, error = Found(), None
+    found, error = Found[LetterRow](), None
     try:
         wanted = wanted_letters(visit.query)
         found = await _found(visit, group, wanted)
@@ -62,7 +63,7 @@ async def of_group(visit: Visit) -> Response:
         is_known=group in snapshot.groups,
         members=snapshot.groups[group].members if group in snapshot.groups else (),
         snapshot=snapshot,
-        rows=[LetterRow(DeadLetter(group, each)) for each in found.messages],
+        rows=found.kept,
         found=found,
         kept=kept,
         is_narrowed=any(kept[name] for name in CHOICE),
@@ -77,12 +78,12 @@ async def of_group(visit: Visit) -> Response:
 class LetterRow(Row):
     """A dead letter in a list."""
 
-    def __init__(self, letter: DeadLetter) -> None:
-        super().__init__(letter.message)
-        self.letter = letter
-        died = str(letter.message.store_ms)  # with it, it is found without reading all
+    def __init__(self, group: str, message: StoredMessage) -> None:
+        super().__init__(message)
+        self.letter = DeadLetter(group, self.message)
+        died = str(message.store_ms)  # with it, it is found without reading all
         self.redrive_link = address(
-            "dead-letters", letter.group, "redrive", id=letter.message.offset_message_id, since=died, until=died
+            "dead-letters", group, "redrive", id=message.offset_message_id, since=died, until=died
         )
 
 
@@ -112,7 +113,7 @@ class _Match:
         return self._wanted.accepts(DeadLetter(self._group, message))
 
 
-async def _found(visit: Visit, group: str, wanted: DeadLetterFilter) -> Found:
+async def _found(visit: Visit, group: str, wanted: DeadLetterFilter) -> Found[LetterRow]:
     reader = await (await visit.clients()).reader()
     bounds = await bounds_between(reader, [dead_letter_topic(group)], wanted.since_ms or None, wanted.until_ms)
     bounds = narrowed(bounds, visit.query.get("before", ""))
@@ -121,7 +122,8 @@ async def _found(visit: Visit, group: str, wanted: DeadLetterFilter) -> Found:
         reader,
         bounds,
         _Match(group, wanted),
-        limit=int(limit) if limit.isdecimal() and int(limit) in LIMITS else PAGE,
+        keeping=Keeping(partial(LetterRow, group), lambda row: row.size),
+        limit=int(limit) if limit in map(str, LIMITS) else PAGE,
         seconds=visit.console.config.search_seconds,
     )
     with visit.console.metrics.searching():

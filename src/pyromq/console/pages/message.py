@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from pyromq.console.search.bodies import BodyView
 from pyromq.console.view.routing import view
-from pyromq.console.view.visit import Visit
-from pyromq.errors import MQError, UsageError
+from pyromq.console.view.visit import MAX_INT, MAX_LONG, Visit, whole
+from pyromq.errors import MQError
 from pyromq.message import MessageQueue, Property, StoredMessage
 
 LIFE_SECONDS = 10.0  # it asks for every group of the topic
@@ -25,13 +25,14 @@ async def message(visit: Visit) -> Response:
         error = None
     except (MQError, TimeoutError) as failed:
         life, error = [], str(failed) or f"no answer within {LIFE_SECONDS:g} s"
-    return visit.show("message.html", message=found, body=BodyView(found), life=life, life_error=error, names=Property)
+    body = await asyncio.to_thread(BodyView, found)
+    return visit.show("message.html", message=found, body=body, life=life, life_error=error, names=Property)
 
 
 async def body(visit: Visit) -> Response:
     """The body as a file, byte for byte."""
     found = await stored(visit)
-    view_of = BodyView(found)
+    view_of = await asyncio.to_thread(BodyView, found)
     name = quote(f"{found.topic}-{found.queue_id}-{found.queue_offset}.{'json' if view_of.kind == 'json' else 'bin'}")
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
     return Response(view_of.data, media_type="application/octet-stream", headers=headers)
@@ -40,10 +41,9 @@ async def body(visit: Visit) -> Response:
 async def stored(visit: Visit) -> StoredMessage:
     """Return the message at the place that the address names."""
     at = visit.path
-    if not (at["queue"].isdecimal() and at["offset"].isdecimal()):
-        raise UsageError(f"queue {at['queue'][:20]!r} and offset {at['offset'][:20]!r} are numbers")
-    queue = MessageQueue(at["topic"], at["broker"], int(at["queue"]))
-    return await (await (await visit.clients()).admin()).view_at(queue, int(at["offset"]))
+    queue = MessageQueue(at["topic"], at["broker"], whole("queue", at["queue"], most=MAX_INT))
+    offset = whole("offset", at["offset"], most=MAX_LONG)
+    return await (await (await visit.clients()).admin()).view_at(queue, offset)
 
 
 _PLACE = "/message/{topic}/{broker}/{queue}/{offset}"

@@ -108,7 +108,7 @@ def order_of(fields: Mapping[str, str]) -> RedriveOrder:
         raise UsageError(f"to={to[:20]!r}: copies go to the group, to their origin, or to a topic")
     if to == "topic" and not fields["to_topic"]:
         raise UsageError("name the topic that the copies go to")
-    if not most.isdecimal() or not 1 <= int(most[:9]) <= MOST_OUTCOMES:
+    if not most.isdecimal() or len(most) > 9 or not 1 <= int(most) <= MOST_OUTCOMES:
         raise UsageError(f"at most {most[:20]!r} messages: 1 to {MOST_OUTCOMES:,} are sent in one redrive")
     try:
         per_second = float(rate) if rate else None

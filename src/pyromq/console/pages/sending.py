@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from starlette.responses import Response
@@ -10,10 +11,11 @@ from pyromq.console.search.bodies import FORMS, BodyView, encoded
 from pyromq.console.search.query import moment
 from pyromq.console.security.accounts import Role
 from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
-from pyromq.console.view.visit import Visit, address
+from pyromq.console.view.visit import MAX_INT, MAX_LONG, Visit, address, whole
 from pyromq.errors import MQError, UsageError
 from pyromq.message import RESERVED_PROPERTIES, Message, MessageQueue, SendStatus
 
+MOST_COPIED = 4 << 20  # bytes of a body: what brokers take of one message by default, and a form holds as hex
 NO_PROPERTY = RESERVED_PROPERTIES  # what producers and brokers write themselves
 
 
@@ -22,11 +24,13 @@ async def form(visit: Visit) -> Response:
     query = visit.query
     if not query.get("broker"):
         return await _shown(visit, {"topic": query.get("topic", ""), "form": "text"})
-    if not (query.get("queue", "").isdecimal() and query.get("offset", "").isdecimal()):
-        raise UsageError("a message is named by topic, broker, queue and offset")
-    queue = MessageQueue(query.get("topic", ""), query["broker"], int(query["queue"]))
-    message = await (await (await visit.clients()).admin()).view_at(queue, int(query["offset"]))
-    body = BodyView(message)
+    queue_id = whole("queue", query.get("queue", ""), most=MAX_INT)
+    offset = whole("offset", query.get("offset", ""), most=MAX_LONG)
+    queue = MessageQueue(query.get("topic", ""), query["broker"], queue_id)
+    message = await (await (await visit.clients()).admin()).view_at(queue, offset)
+    body = await asyncio.to_thread(BodyView, message)
+    if body.size > MOST_COPIED:
+        raise UsageError(f"this message cannot be copied here: its body has {body.size:,} bytes, over {MOST_COPIED:,}")
     if body.error is not None or body.is_damaged:
         raise UsageError(f"this message cannot be copied: {body.error or 'its body does not match its checksum'}")
     own = {name: value for name, value in message.properties.items() if name not in NO_PROPERTY}
@@ -35,11 +39,19 @@ async def form(visit: Visit) -> Response:
         "tag": message.tags or "",
         "keys": " ".join(message.keys),
         "properties": "\n".join(f"{name}={value}" for name, value in own.items()),
-        "form": "hex" if body.kind == "binary" else "text",
-        "body": body.data.hex() if body.kind == "binary" else body.text,
+        **_body_fields(body),
         "copy_of": message.message_id,
     }
     return await _shown(visit, fields)
+
+
+def _body_fields(body: BodyView) -> dict[str, str]:
+    try:
+        if body.kind != "binary":
+            return {"form": "text", "body": body.data.decode()}
+    except UnicodeDecodeError:
+        pass  # only its beginning is text
+    return {"form": "hex", "body": body.data.hex()}
 
 
 async def send(visit: Visit) -> Response:

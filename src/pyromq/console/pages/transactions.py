@@ -60,7 +60,7 @@ async def transaction(visit: Visit) -> Response:
     half = await _find(visit, client)
     body, error = None, None
     try:
-        body = BodyView(await client.content(half))
+        body = await asyncio.to_thread(BodyView, await client.content(half))
     except MQError as failed:
         error = failed
     return visit.show("transaction.html", half=half, body=body, error=error, now_ms=visit.console.clock.now_ms())

@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from typing import Any
 
 import msgspec
 
+from pyromq.compression import decompress_start
 from pyromq.errors import UndecodableBody, UsageError
 from pyromq.excerpt import escaped
-from pyromq.message import StoredMessage
+from pyromq.message import StoredMessage, SysFlag
 
 MOST_SHOWN = 256 << 10  # bytes of one body on its page
 MOST_TREE = 64 << 10  # bytes of JSON that is drawn as a tree
+MOST_DEPTH = 40  # levels of JSON that are indented: each line begins with two spaces a level
+MOST_VALUES = 10_000  # of JSON, each on a line: a page takes a quarter of a second for so many
 EXCERPT = 160  # characters in a row
+_EXCERPT_BYTES = 16 * EXCERPT  # unpacked for them: characters have up to four bytes, and white space is left out
 FORMS = ("text", "hex")
 
 
+class BodyExcerpt:
+    """The beginning of a body on one line, for a row of a list: no more than that is unpacked.
+
+    `error` is why a compressed body cannot be read.
+    """
+
+    def __init__(self, message: StoredMessage) -> None:
+        self.error: str | None = None
+        self.is_damaged = message.is_damaged
+        try:
+            start = _start_of(message)
+        except UndecodableBody as error:
+            start, self.error = message.stored_body[:_EXCERPT_BYTES], str(error)
+        text = _text_of(start, is_whole=len(start) < _EXCERPT_BYTES)
+        if text is None:
+            self.excerpt = start[:24].hex(" ") + (" …" if len(start) > 24 else "")
+        else:
+            line = escaped(" ".join(text.split()))
+            self.excerpt = line if len(line) <= EXCERPT else line[:EXCERPT] + "…"
+
+
+def _start_of(message: StoredMessage) -> bytes:
+    if not message.sys_flag & SysFlag.COMPRESSED:
+        return message.stored_body[:_EXCERPT_BYTES]
+    return decompress_start(message.stored_body, message.sys_flag, _EXCERPT_BYTES)
+
+
 class BodyView:
-    """`kind` is json, text or binary; `error` is why a compressed body cannot be read."""
+    """A whole body. `kind` is json, text or binary; `error` is why a compressed body cannot be read.
+
+    Unpacking and parsing a large body takes a tenth of a second: make it in a thread.
+    """
 
     def __init__(self, message: StoredMessage) -> None:
         self.error: str | None = None
@@ -29,41 +64,52 @@ class BodyView:
             self.data, self.error = message.stored_body, str(error)
         self.size = len(self.data)
         self.stored_size = len(message.stored_body)
-        try:
-            text = self.data.decode()
-            is_text = all(each.isprintable() or each in "\r\n\t" for each in text[:2000])
-        except UnicodeDecodeError:
-            text, is_text = "", False
-        self.kind = "text" if is_text else "binary"
-        self.text = text if is_text else ""
-        if is_text and text.lstrip()[:1] in ("{", "["):
-            try:
-                value = msgspec.json.decode(self.data)
-            except msgspec.DecodeError:
-                return
-            self.kind = "json"
-            self.tree = value if self.size <= MOST_TREE else None
+        text = _text_of(self.data[:MOST_SHOWN], is_whole=not self.is_cut)
+        self.kind = "text" if text is not None else "binary"
+        self.shown = text if text is not None else hex_lines(self.data[: MOST_SHOWN // 8])
+        if text is not None and not self.is_cut and text.lstrip()[:1] in ("{", "["):
+            self._show_json()
 
     @property
     def is_cut(self) -> bool:
         return self.size > MOST_SHOWN
 
-    @property
-    def shown(self) -> str:
-        """The body as text, JSON with line breaks; hex for what is no text."""
-        if self.kind == "binary":
-            return hex_lines(self.data[: MOST_SHOWN // 8])
-        if self.kind == "json" and not self.is_cut:
-            return msgspec.json.format(self.data, indent=2).decode()
-        return self.text[:MOST_SHOWN]
+    def _show_json(self) -> None:
+        """Show line breaks and a tree if it is JSON, and not so deep or so much that a page could not hold them."""
+        try:
+            value = msgspec.json.decode(self.data)
+        except (ValueError, RecursionError):  # the latter: nested without end
+            return
+        self.kind = "json"
+        if not _is_small(value):
+            return
+        self.shown = msgspec.json.format(self.data, indent=2).decode()
+        self.tree = value if self.size <= MOST_TREE else None
 
-    @property
-    def excerpt(self) -> str:
-        """The beginning, on one line."""
-        if self.kind == "binary":
-            return self.data[:24].hex(" ") + (" …" if self.size > 24 else "")
-        line = escaped(" ".join(self.text[: 4 * EXCERPT].split()))
-        return line if len(line) <= EXCERPT else line[:EXCERPT] + "…"
+
+def _text_of(data: bytes, *, is_whole: bool) -> str | None:
+    """Return the beginning of a body as text, and None where it is no text that can be printed."""
+    try:
+        text = getincrementaldecoder("utf-8")().decode(data, final=is_whole)
+    except UnicodeDecodeError:
+        return None
+    return text if all(each.isprintable() or each in "\r\n\t" for each in text[:2000]) else None
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a JSON value has so few values, and so few levels of them, that a page can show each on a line."""
+    level, count = [value], 0
+    for _ in range(MOST_DEPTH):
+        count += len(level)
+        if not level or count > MOST_VALUES:
+            break
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return not level and count <= MOST_VALUES
 
 
 def hex_lines(data: bytes) -> str:

@@ -6,10 +6,11 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from typing import Any
 
+from pyromq.clock import iso_time
+from pyromq.errors import UndecodableBody
 from pyromq.message import StoredMessage
 
 MOST_EXPORTED = 10_000
@@ -25,14 +26,17 @@ def record(message: StoredMessage) -> dict[str, Any]:
         "queue": message.queue_id,
         "offset": message.queue_offset,
         "message_id": message.message_id,
-        "store_time": _iso(message.store_ms),
-        "born_time": _iso(message.born_ms),
+        "store_time": iso_time(message.store_ms),
+        "born_time": iso_time(message.born_ms),
         "tags": message.tags,
         "keys": message.keys,
         "properties": message.properties,
         "reconsume_times": message.reconsume_times,
     }
-    data = message.stored_body if message.body_error is not None else message.body
+    try:
+        data = message.body
+    except UndecodableBody:
+        data = message.stored_body
     try:
         found["body"] = data.decode()
     except UnicodeDecodeError:
@@ -40,37 +44,34 @@ def record(message: StoredMessage) -> dict[str, Any]:
     return found
 
 
-def json_lines(messages: Iterable[StoredMessage]) -> Iterator[bytes]:
-    for message in messages:
-        yield json.dumps(record(message), ensure_ascii=False).encode() + b"\n"
+def json_line(message: StoredMessage) -> bytes:
+    return json.dumps(record(message), ensure_ascii=False).encode() + b"\n"
 
 
-def csv_lines(messages: Iterable[StoredMessage]) -> Iterator[bytes]:
+def csv_head() -> bytes:
+    return _line(COLUMNS)
+
+
+def csv_line(message: StoredMessage) -> bytes:
     """Cells that a spreadsheet would take for a formula begin with an apostrophe."""
-    yield _line(COLUMNS)
-    for message in messages:
-        fields = record(message)
-        yield _line(
-            (
-                fields["store_time"],
-                message.topic,
-                message.broker_name,
-                str(message.queue_id),
-                str(message.queue_offset),
-                message.message_id,
-                " ".join(message.keys),
-                message.tags or "",
-                json.dumps(message.properties, ensure_ascii=False),
-                fields.get("body", fields.get("body_base64", "")),
-            )
+    fields = record(message)
+    return _line(
+        (
+            fields["store_time"] or "",
+            message.topic,
+            message.broker_name,
+            str(message.queue_id),
+            str(message.queue_offset),
+            message.message_id,
+            " ".join(message.keys),
+            message.tags or "",
+            json.dumps(message.properties, ensure_ascii=False),
+            fields.get("body", fields.get("body_base64", "")),
         )
+    )
 
 
 def _line(cells: Iterable[str]) -> bytes:
     out = io.StringIO()
     csv.writer(out).writerow(["'" + each if each.startswith(_FORMULA) else each for each in cells])
     return out.getvalue().encode()
-
-
-def _iso(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

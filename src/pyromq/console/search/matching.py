@@ -16,6 +16,8 @@ Test = Callable[[StoredMessage], bool]
 
 BODY = "body_"  # before the names of a JSON body's fields, in expressions
 MOST_FIELDS = 200  # of one body
+MOST_PARSED = 1 << 20  # bytes of a JSON body: parsing holds up all others, 16 MiB of it for a second
+MOST_PATH = 1000  # characters of a field's name with those around it
 SEPARATORS = re.compile("[\x01\x02]")
 
 OF_AN_ID = re.compile(r"[0-9A-Fa-f]{32}([0-9A-Fa-f]{24})?\Z")
@@ -57,8 +59,9 @@ class SqlMatch:
         if not self.of_body:
             return self.filter.accepts_properties(message.property_text)
         try:
-            fields = _flat(msgspec.json.decode(message.body))
-        except (UndecodableBody, msgspec.DecodeError, UnicodeDecodeError):
+            body = message.body
+            fields = _flat(msgspec.json.decode(body)) if len(body) <= MOST_PARSED else {}
+        except (UndecodableBody, ValueError, RecursionError):  # no JSON, or nested without end
             fields = {}
         return self.filter.accepts_properties(encode_properties({**message.properties, **fields}))
 
@@ -69,6 +72,8 @@ def _flat(value: Any) -> dict[str, str]:
     left: list[tuple[str, Any]] = [(BODY[:-1], value)]
     while left and len(found) < MOST_FIELDS:
         path, each = left.pop()
+        if len(path) > MOST_PATH:
+            continue
         if isinstance(each, dict):
             left += [(f"{path}_{name}", inner) for name, inner in each.items()]
         elif isinstance(each, list):

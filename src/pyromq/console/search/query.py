@@ -43,7 +43,7 @@ class Query:
             since_ms=moment(query.get("since", "")),
             until_ms=moment(query.get("until", "")),
             queue=query.get("queue", "").strip(),
-            limit=int(limit) if limit.isdecimal() and int(limit) in LIMITS else 50,
+            limit=int(limit) if limit in map(str, LIMITS) else 50,
             before=query.get("before", ""),
         )
 

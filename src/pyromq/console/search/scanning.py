@@ -3,6 +3,7 @@
 A queue is read in windows, which grow; all queues are read equally deep. Some windows are on their way at once, but are
 looked at in their order: what is found, and where the next page begins, does not depend on who answers first. Records
 come in bulk as they are stored, and only those are decoded that may match, in a thread: pages are answered meanwhile.
+Of a message that is found no more is kept than the page needs, and all of a page has a limit of bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import inf
+from typing import Generic, Protocol, TypeVar
 
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
@@ -22,7 +24,13 @@ from pyromq.message import MessageQueue, StoredMessage
 PULL_BYTES = 1 << 19  # what a broker of ours gives at once when asked so: it takes it half a millisecond
 FIRST_WINDOW, LARGEST_WINDOW = 500, 20_000  # messages
 AT_ONCE = 4  # windows on their way: so much is kept, and a broker has something to do while answers are looked at
+MOST_PAGE_BYTES = 32 << 20  # of what is kept for one page; windows under way keep as much each
 EQUALLY_DEEP = 64  # queues that are read side by side; of more, these come before the next ones
+
+T = TypeVar("T")
+Order = tuple[float, int, int]  # of a page: store time and queue offset, negative for the newest to come first; place
+
+NOTHING_LEFT_OUT: Order = (inf, 0, 0)
 
 
 class Match(Protocol):
@@ -44,14 +52,34 @@ class Everything:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Keeping(Generic[T]):
+    """What is kept of each message that is found: what `make` makes of it, in a thread, and how many bytes that has."""
+
+    make: Callable[[StoredMessage], T]
+    size: Callable[[T], int]
+
+    def all(self, messages: Iterable[StoredMessage]) -> list[T]:
+        """Return what is kept of messages that were found, newest first, up to the limit of bytes."""
+        kept: list[T] = []
+        left = MOST_PAGE_BYTES
+        for message in messages:
+            value = self.make(message)
+            left -= self.size(value)
+            if left < 0 and kept:
+                break
+            kept.append(value)
+        return kept
+
+
 @dataclass(slots=True)
-class Found:
+class Found(Generic[T]):
     """Newest first. `read` messages were looked at; `before` is where to go on, "" where everything was read.
 
     `why` is why it ended before: `enough`, or `time`.
     """
 
-    messages: list[StoredMessage] = field(default_factory=list)
+    kept: list[T] = field(default_factory=list)
     read: int = 0
     before: str = ""
     why: str = ""
@@ -75,19 +103,35 @@ class _Place:
         return max(self.at, self.passed_over)
 
 
+@dataclass(frozen=True, slots=True)
+class _Hit(Generic[T]):
+    """What is kept of one match."""
+
+    store_ms: int
+    offset: int
+    place: _Place
+    kept: T
+    size: int
+
+    @property
+    def order(self) -> Order:
+        return -self.store_ms, -self.offset, self.place.number
+
+
 @dataclass(slots=True)
-class _Window:
+class _Window(Generic[T]):
     """Queue offsets of a place, `end` not included; the last one of a round `ends_round`."""
 
     place: _Place
     begin: int
     end: int
     ends_round: bool
-    matches: list[StoredMessage] = field(default_factory=list)
+    hits: list[_Hit[T]] = field(default_factory=list)  # newest first
+    left_out: Order = NOTHING_LEFT_OUT  # the newest match that is not kept: for that, the page has no room
     read: int = 0
 
 
-class Scan:
+class Scan(Generic[T]):
     """One search in queues that were asked for their bounds."""
 
     def __init__(
@@ -96,6 +140,7 @@ class Scan:
         bounds: dict[MessageQueue, Bounds],
         match: Match,
         *,
+        keeping: Keeping[T],
         limit: int,
         seconds: float,
         tag: str = "*",
@@ -103,6 +148,7 @@ class Scan:
     ) -> None:
         self._reader = reader
         self._match = match
+        self._keeping = keeping
         self._limit = limit
         self._ends = time.monotonic() + seconds
         self._tag, self._sql = tag, sql
@@ -113,25 +159,26 @@ class Scan:
             for number, (queue, (least, most)) in enumerate(bounds.items())
             if least < most
         ]
-        self._newest: list[tuple[StoredMessage, _Place]] = []  # matches, `limit` at most
+        self._newest: list[_Hit[T]] = []  # newest first, within both limits
+        self._left_out = NOTHING_LEFT_OUT  # no older message may be on the page than the newest that has no room
         self._read = 0
 
-    async def run(self) -> Found:
+    async def run(self) -> Found[T]:
         began = time.monotonic()
         await self._read_all()
-        found = Found([message for message, _ in self._newest], self._read, seconds=time.monotonic() - began)
+        found = Found([hit.kept for hit in self._newest], self._read, seconds=time.monotonic() - began)
         left = [each for each in self._places if each.end_of_next_page > each.least]
         if left:
             found.before = ",".join(
                 f"{each.queue.topic}:{each.queue.broker_name}:{each.queue.queue_id}:{each.end_of_next_page}"
                 for each in left
             )
-            found.why = "enough" if len(found.messages) == self._limit else "time"
+            found.why = "enough" if self._is_full() else "time"
         return found
 
     async def _read_all(self) -> None:
         windows = self._windows()
-        under_way: deque[asyncio.Task[_Window]] = deque()
+        under_way: deque[asyncio.Task[_Window[T]]] = deque()
         try:
             while True:
                 while len(under_way) < AT_ONCE and time.monotonic() < self._ends:
@@ -142,14 +189,14 @@ class Scan:
                     return
                 window = await under_way.popleft()
                 self._take(window)
-                if window.ends_round and len(self._newest) >= self._limit:
+                if window.ends_round and self._is_full():
                     return
         finally:
             for each in under_way:
                 each.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    def _windows(self) -> Iterator[_Window]:
+    def _windows(self) -> Iterator[_Window[T]]:
         """Yield what is to be read, round by round: of each queue the window before what was read of it."""
         while left := [each for each in self._places if each.planned > each.least]:
             for first in range(0, len(left), EQUALLY_DEEP):
@@ -159,7 +206,7 @@ class Scan:
                     place.window = min(place.window * 4, LARGEST_WINDOW)
                     yield _Window(place, place.planned, end, ends_round=place is side_by_side[-1])
 
-    async def _filled(self, window: _Window) -> _Window:
+    async def _filled(self, window: _Window[T]) -> _Window[T]:
         offset = window.begin
         while offset < window.end:
             result = await self._reader.pull(
@@ -173,30 +220,56 @@ class Scan:
             if result.next_offset <= offset:
                 break  # expired meanwhile, or the end
             if result.raw:
-                window.matches += await asyncio.to_thread(self._matches, result, range(offset, window.end))
+                await asyncio.to_thread(self._add_hits, window, result, range(offset, window.end))
             window.read += min(result.next_offset, window.end) - offset
             offset = result.next_offset
         return window
 
-    def _matches(self, result: PullResult, offsets: range) -> list[StoredMessage]:
-        accepts = self._match.accepts
-        return [each for each in result.holding(self._match.words) if each.queue_offset in offsets and accepts(each)]
+    def _add_hits(self, window: _Window[T], result: PullResult, offsets: range) -> None:
+        """Keep what matches of a pull, which is newer than what the window has, as far as a page has room."""
+        hits: list[_Hit[T]] = []
+        left = MOST_PAGE_BYTES
+        for message in reversed(result.holding(self._match.words)):
+            if message.queue_offset not in offsets or not self._match.accepts(message):
+                continue
+            if left < 0:
+                window.left_out = -message.store_ms, -message.queue_offset, window.place.number
+                window.hits.clear()  # they are older
+                break
+            kept = self._keeping.make(message)
+            size = self._keeping.size(kept)
+            hits.append(_Hit(message.store_ms, message.queue_offset, window.place, kept, size))
+            left -= size
+        window.hits, left_out = self._within_limits(hits + window.hits)
+        window.left_out = min(window.left_out, left_out)
 
-    def _take(self, window: _Window) -> None:
+    def _take(self, window: _Window[T]) -> None:
         """Count a window as read, and keep the newest of what is found until now."""
         place = window.place
         place.at = window.begin
         self._read += window.read
-        self._newest += [(message, place) for message in window.matches]
-        self._newest.sort(key=_order)
-        for message, its_place in self._newest[self._limit :]:
-            its_place.passed_over = max(its_place.passed_over, message.queue_offset + 1)
-        del self._newest[self._limit :]
+        if window.left_out != NOTHING_LEFT_OUT:
+            place.passed_over = max(place.passed_over, 1 - window.left_out[1])
+        hits = sorted(self._newest + window.hits, key=lambda hit: hit.order)
+        self._newest, left_out = self._within_limits(hits)
+        self._left_out = min(self._left_out, window.left_out, left_out)
+        while self._newest and self._newest[-1].order > self._left_out:
+            self._newest.pop()
+        for hit in hits[len(self._newest) :]:
+            hit.place.passed_over = max(hit.place.passed_over, hit.offset + 1)
 
+    def _within_limits(self, hits: list[_Hit[T]]) -> tuple[list[_Hit[T]], Order]:
+        """Return the first hits, as many as a page has room for, and the order of the next one."""
+        count, left = 0, MOST_PAGE_BYTES
+        for hit in hits[: self._limit]:
+            left -= hit.size
+            if left < 0 and count:
+                break
+            count += 1
+        return hits[:count], hits[count].order if count < len(hits) else NOTHING_LEFT_OUT
 
-def _order(found: tuple[StoredMessage, _Place]) -> tuple[int, int, int]:
-    message, place = found
-    return -message.store_ms, -message.queue_offset, place.number
+    def _is_full(self) -> bool:
+        return len(self._newest) >= self._limit or self._left_out != NOTHING_LEFT_OUT
 
 
 def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQueue, Bounds]:
@@ -206,7 +279,7 @@ def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQue
     found = {}
     for each in before.split(","):
         parts = each.rsplit(":", 3)
-        if len(parts) != 4 or not parts[2].isdecimal() or not parts[3].isdecimal():
+        if len(parts) != 4 or not all(each.isdecimal() and len(each) < 20 for each in parts[2:]):
             raise UsageError(f"before={before[:60]!r} is not where a page ended")
         queue = MessageQueue(parts[0], parts[1], int(parts[2]))
         if queue in bounds:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from pyromq.client.admin.side_by_side import each_of
 from pyromq.console.cluster.clients import Clients
 from pyromq.console.search.matching import OF_AN_ID, SqlMatch, TextMatch
 from pyromq.console.search.query import Query
-from pyromq.console.search.scanning import Everything, Found, Match, Scan, bounds_between, narrowed
+from pyromq.console.search.scanning import Everything, Found, Keeping, Match, Scan, bounds_between, narrowed
 from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import NOT_FOR_CLIENTS, TRACE_TOPIC
@@ -17,39 +19,39 @@ from pyromq.plural import counted
 NO_MESSAGES = NOT_FOR_CLIENTS | {TRACE_TOPIC}  # records of traces have the keys of the messages that they speak of
 
 
+T = TypeVar("T")
+
+
 @dataclass(slots=True)
-class Result:
+class Result(Generic[T]):
     """What was found, and how: `said` is for people. `failed` are topics that could not be looked at, and why."""
 
-    found: Found
+    found: Found[T]
     said: str
     failed: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def messages(self) -> list[StoredMessage]:
-        return self.found.messages
 
+class Search(Generic[T]):
+    """Runs one query. Of each message that is found, what `keeping` says is kept."""
 
-class Search:
-    """Runs one query."""
-
-    def __init__(self, clients: Clients, query: Query, *, seconds: float) -> None:
+    def __init__(self, clients: Clients, query: Query, keeping: Keeping[T], *, seconds: float) -> None:
         self._clients = clients
         self._query = query
+        self._keeping = keeping
         self._seconds = seconds
 
-    async def run(self) -> Result:
+    async def run(self) -> Result[T]:
         """Return what is found. Raises `UsageError`, `SubscriptionParseFailed` and what the brokers say."""
         query = self._query
         if query.by in ("any", "id") and OF_AN_ID.match(query.text):
             found = await self._by_id(query.text.upper())
             if found or query.by == "id":
-                return Result(Found(found), "by its id")
+                return Result(await self._kept(found), "by its id")
         elif query.by == "id":
             return Result(Found(), "an id has 32 or 56 hex digits")
         if query.by in ("any", "key") and query.text:
             result = await self._by_key(query.text)
-            if result.messages or query.by == "key":
+            if result.found.kept or query.by == "key":
                 return result
         return await self._scan()
 
@@ -60,6 +62,10 @@ class Search:
         snapshot = await self._clients.snapshot()
         full = [each for each in snapshot.topics.values() if each.messages and each.name not in NO_MESSAGES]
         return [each.name for each in sorted(full, key=lambda each: (each.kind != "normal", each.messages))]
+
+    async def _kept(self, messages: list[StoredMessage]) -> Found[T]:
+        kept = await asyncio.to_thread(self._keeping.all, messages)
+        return Found(kept, why="enough" if len(kept) < len(messages) else "")
 
     async def _by_id(self, message_id: str) -> list[StoredMessage]:
         admin = await self._clients.admin()
@@ -84,7 +90,7 @@ class Search:
             found[message.offset_message_id] = await _named(self._clients, message)
         return sorted(found.values(), key=lambda each: each.store_ms, reverse=True)
 
-    async def _by_key(self, key: str) -> Result:
+    async def _by_key(self, key: str) -> Result[T]:
         admin, query = await self._clients.admin(), self._query
         failed: dict[str, str] = {}
 
@@ -103,9 +109,9 @@ class Search:
 
         found = [message for messages in await each_of(look, await self.topics()) for message in messages]
         found.sort(key=lambda each: each.store_ms, reverse=True)
-        return Result(Found(found[: query.limit]), "by their key", failed)
+        return Result(await self._kept(found[: query.limit]), "by their key", failed)
 
-    async def _scan(self) -> Result:
+    async def _scan(self) -> Result[T]:
         query, reader = self._query, await self._clients.reader()
         match, tag, sql = wanted(query)
         failed: dict[str, str] = {}
@@ -128,7 +134,9 @@ class Search:
                 queue: at for queue, at in bounds.items() if f"{queue.broker_name}:{queue.queue_id}" == query.queue
             }
         bounds = narrowed(bounds, query.before)
-        found = await Scan(reader, bounds, match, limit=query.limit, seconds=self._seconds, tag=tag, sql=sql).run()
+        seconds, keeping = self._seconds, self._keeping
+        scan = Scan(reader, bounds, match, keeping=keeping, limit=query.limit, seconds=seconds, tag=tag, sql=sql)
+        found = await scan.run()
         where = f"topic {query.topic}" if query.topic else counted(len(topics), "topic")
         return Result(found, f"of {where}, {counted(found.read, 'message')} read", failed)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from markupsafe import Markup
 
+from pyromq.clock import utc_time
 from pyromq.console.view.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, grid
 from pyromq.console.view.texts import number
 
@@ -60,7 +60,5 @@ def _label(x: float, style: str, text: str) -> Markup:
 
 
 def _utc(ms: int, step: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d" if step >= DAY_MS else "%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
+    at = utc_time(ms)
+    return at.strftime("%Y-%m-%d" if step >= DAY_MS else "%Y-%m-%d %H:%M") if at is not None else f"{ms} ms"

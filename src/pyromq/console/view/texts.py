@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from markupsafe import Markup, escape
+
+from pyromq.clock import utc_time
 
 _STEPS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 NOTHING = "–"
@@ -54,9 +54,8 @@ def moment(ms: int | None) -> Markup:
     """Return a time element: UTC as written here, which the script turns into the reader's own zone."""
     if not ms or ms < 0:
         return Markup(f"<span class=muted>{NOTHING}</span>")
-    try:
-        at = datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
+    at = utc_time(ms)
+    if at is None:
         return escape(f"{ms} ms")
     iso = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     shown = at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d} UTC"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1  # ids of queues and offsets in requests
+
 
 class Visit:
     """What pages get. `form` is empty where nothing was sent; `outcome` and `result` go to the audit log."""
@@ -117,12 +119,7 @@ class Visit:
     def whole(self, name: str, *, least: int = 0, most: int | None = None) -> int:
         """Return a whole number of the form. Raises `UsageError`."""
         text = self.form.get(name, "").strip().replace(",", "")
-        if not text.isdecimal() or len(text) > 19:
-            raise UsageError(f"{name.replace('_', ' ')}: {text[:40]!r} is no whole number")
-        if int(text) < least or (most is not None and int(text) > most):
-            bounds = f"{least} to {most}" if most is not None else f"{least} or more"
-            raise UsageError(f"{name.replace('_', ' ')}: {text} is not {bounds}")
-        return int(text)
+        return whole(name.replace("_", " "), text, least=least, most=most)
 
     def _hidden_fields(self) -> Markup:
         """Return what every form has: the session's token, and where it is shown again if something fails."""
@@ -140,6 +137,16 @@ async def or_error(question: Awaitable[T]) -> T | MQError:
         return await question
     except MQError as error:
         return error
+
+
+def whole(name: str, text: str, *, least: int = 0, most: int | None = None) -> int:
+    """Return a whole number that a form or an address has. Raises `UsageError`."""
+    if not text.isdecimal() or len(text) > 19:
+        raise UsageError(f"{name}: {text[:40]!r} is no whole number")
+    if int(text) < least or (most is not None and int(text) > most):
+        bounds = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise UsageError(f"{name}: {text} is not {bounds}")
+    return int(text)
 
 
 def local_path(text: str, otherwise: str = "/") -> str:

@@ -26,13 +26,14 @@ from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.connecting import connections, namespace_option, namesrv_option
 from pyromq.cli.message_format import HELP, parse_format
 from pyromq.cli.progress import Progress
-from pyromq.cli.render import as_json, local_time, one_line
+from pyromq.cli.render import as_json, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
 from pyromq.client.consumer.damage import DamagedMessage, MessageDamaged
 from pyromq.client.consumer.pulling import PullResult
+from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
 from pyromq.excerpt import escaped
 from pyromq.filter.subscribed import wanted_by

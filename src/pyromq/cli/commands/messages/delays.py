@@ -12,9 +12,10 @@ import click
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.render import as_json, local_time, one_line, output_option, show_rows
+from pyromq.cli.render import as_json, one_line, output_option, show_rows
 from pyromq.cli.times import read_moment
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage
+from pyromq.clock import local_time
 from pyromq.errors import MQError
 from pyromq.excerpt import escaped
 

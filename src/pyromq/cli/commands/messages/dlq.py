@@ -15,7 +15,7 @@ from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.render import as_json, local_time, one_line, output_option, show_record, show_rows
+from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
 from pyromq.client.admin.messages.dead_letters import (
     AsyncDeadLetters,
@@ -25,6 +25,7 @@ from pyromq.client.admin.messages.dead_letters import (
     Redriven,
     RedriveOrder,
 )
+from pyromq.clock import local_time
 from pyromq.errors import GroupNotFound
 from pyromq.excerpt import escaped
 from pyromq.names import retry_topic

@@ -12,9 +12,10 @@ from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.render import local_time, output_option, show_record, show_rows
+from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.cli.times import read_time
 from pyromq.client.admin.messages.message_search import PARKED_IN
+from pyromq.clock import local_time
 from pyromq.errors import QueryNotFound
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TRACE_TOPIC

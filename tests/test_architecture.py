@@ -31,6 +31,7 @@ WORDS = {
     "sys_flag",
     "compression",
     "json_body",
+    "extras",
 }
 MECHANISMS = {"remoting", "store", "filter", "speedups"}
 PERMISSIONS = {"permissions"}  # what brokers and name servers judge by

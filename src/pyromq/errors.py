@@ -7,11 +7,13 @@ The first level says who is at fault: our caller (`UsageError`), the peer (`Prot
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import ClassVar
 
 from pyromq.excerpt import excerpt
 
+_FAQ = re.compile(r"[\s,]*See https?://\S+ for further details\.?")  # Java's servers, and ours as they, add it to texts
 _MOST_REMARK = 2000  # characters: twice what a broker of ours says
 
 
@@ -80,7 +82,7 @@ class IllegalMessage(UsageError):
 class UndecodableBody(IllegalMessage):
     """A received message's body is compressed and cannot, or for its size must not, be unpacked."""
 
-    cure = "Raise `max_body_bytes` if it is large on purpose, install `pyromq[codecs]` for LZ4 and Zstandard."
+    cure = "Raise `max_body_bytes` if it is large on purpose, install the package that the text names."
 
 
 class UnfitBody(IllegalMessage):
@@ -142,6 +144,12 @@ class TlsRefused(Unavailable):
     """No agreement on TLS: one side does not speak it, or does not trust the other's certificate."""
 
     cure = "Give both sides TLS, and the client the authority that signed the server's certificate."
+
+
+class HostNotFound(Unavailable):
+    """The name of a host cannot be resolved to an address."""
+
+    cure = "Correct the name; if it is right, look at DNS or the file of hosts."
 
 
 class DeadlineExceeded(Unavailable):
@@ -378,4 +386,5 @@ def from_response(code: int, remark: str | None) -> BrokerError:
 
 
 def _one_line(remark: str) -> str:
-    return excerpt(" ".join(remark.splitlines()), _MOST_REMARK)
+    text = _FAQ.sub("", " ".join(line.strip() for line in remark.splitlines()))
+    return excerpt(text, _MOST_REMARK)

@@ -5,7 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from pyromq.broker.statistics import SAMPLE_SECONDS, SLICE_SECONDS, Statistics
+from pyromq.broker.statistics import SLICE_SECONDS, Statistics
+from pyromq.broker.statistics_course import SAMPLE_SECONDS
 from pyromq.testing import FakeClock
 
 

@@ -7,7 +7,7 @@ import click
 
 from pyromq.cli.render import one_line, show_record, show_rows
 from pyromq.client.admin.topics import permission_text
-from pyromq.errors import TopicNotFound
+from pyromq.errors import from_response
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -57,7 +57,7 @@ def test_what_a_terminal_obeys_is_escaped_in_names_and_in_json_too(capsys):
 
 
 def test_an_error_of_a_hostile_server_is_one_harmless_line():
-    error = TopicNotFound("no\x1b[2J route\nSee http://rocketmq.apache.org/docs/faq/ for further details.")
+    error = from_response(17, "no\x1b[2J route\nSee http://rocketmq.apache.org/docs/faq/ for further details.")
     assert one_line(error) == r"no\x1b[2J route; `pyromq topic list` shows what there is"
 
 

@@ -20,7 +20,7 @@ from pyromq.broker.part import Part, Save, Step, periodic
 from pyromq.broker.permissions.part import permissions
 from pyromq.broker.producing.part import producing
 from pyromq.broker.shared_state import SharedState
-from pyromq.broker.statistics import SAMPLE_SECONDS
+from pyromq.broker.statistics_course import SAMPLE_SECONDS
 from pyromq.broker.tables import built_in, consumer_groups, consumer_offsets, topics
 from pyromq.broker.transactions.part import transactions
 from pyromq.clock import Clock, SystemClock

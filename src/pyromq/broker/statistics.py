@@ -7,7 +7,6 @@ Source: RocketMQ 4.9.8, BrokerStatsManager, StatsItem, StoreStatsService.
 from __future__ import annotations
 
 import time
-from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -16,17 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from pyromq import speedups
+from pyromq.broker.statistics_course import SAMPLE_SECONDS, Course, History, Span
 from pyromq.clock import Clock
 
-SAMPLE_SECONDS = 10.0
 SLICE_SECONDS = 0.001  # of it between two turns of the loop
 MOST_GETS = 100_000  # topics by group that are counted for themselves; about 2 kB each after a day
-MINUTE_SAMPLES = 7  # 10 s apart
-HOUR_SAMPLES = 7  # 10 min apart
-DAY_SAMPLES = 25  # an hour apart
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
-SAMPLES_PER_HOUR_SAMPLE = 60
-SAMPLES_PER_DAY_SAMPLE = 360
 
 
 if TYPE_CHECKING or speedups.is_active:
@@ -44,113 +37,6 @@ else:
             self.times += times
             self.count += count
             self.size += size
-
-
-class Sample(NamedTuple):
-    """A counter's values at one moment (ms)."""
-
-    at_ms: int
-    times: int
-    messages: int
-    size: int
-
-
-class Span(NamedTuple):
-    """What happened between two samples: the sum, per second, and per event."""
-
-    total: int
-    per_second: float
-    per_event: float
-
-
-class Course(NamedTuple):
-    """One statistic over the last minute, hour and day."""
-
-    minute: Span
-    hour: Span
-    day: Span
-
-
-class _Samples:
-    """The newest samples of one counter, oldest first.
-
-    They are kept as 64-bit numbers, which take a sixth of the memory of tuples: 2 kB a counter after a day.
-    """
-
-    __slots__ = ("_most", "_numbers")
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._numbers = array("q")
-
-    def append(self, sample: Sample) -> None:
-        """Add a sample; the oldest one is dropped when there are more than `most`."""
-        if len(self) == self._most:
-            del self._numbers[: len(sample)]
-        self._numbers.extend(sample)
-
-    def __len__(self) -> int:
-        return len(self._numbers) // len(Sample._fields)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(Sample._make, zip(*[iter(self._numbers)] * len(Sample._fields), strict=True))
-
-    @property
-    def first(self) -> Sample:
-        return Sample._make(self._numbers[: len(Sample._fields)])
-
-    @property
-    def last(self) -> Sample:
-        return Sample._make(self._numbers[-len(Sample._fields) :])
-
-
-class _History:
-    """The samples of one counter. Each course begins with nothing, one step before its first sample, as upstream.
-
-    Unlike upstream, hour and day end with the newest sample of all, which is 10 s old at most: upstream's newest of a
-    day is up to an hour old. They begin with the sample that is nearest to an hour or a day before that.
-    """
-
-    __slots__ = ("day", "hour", "minute")
-
-    def __init__(self) -> None:
-        self.minute = _Samples(MINUTE_SAMPLES)
-        self.hour = _Samples(HOUR_SAMPLES)
-        self.day = _Samples(DAY_SAMPLES)
-
-    def sample(self, counter: Counter, at_ms: int, number: int) -> None:
-        sample = Sample(at_ms, counter.times, counter.count, counter.size)
-        for course, samples in (
-            (self.minute, 1),
-            (self.hour, SAMPLES_PER_HOUR_SAMPLE),
-            (self.day, SAMPLES_PER_DAY_SAMPLE),
-        ):
-            if not course:
-                course.append(Sample(at_ms - int(samples * SAMPLE_SECONDS * 1000), 0, 0, 0))
-                course.append(sample)
-            elif number % samples == 0:
-                course.append(sample)
-
-    def course(self, field: int) -> Course:
-        if not self.minute:
-            return Course(_NOTHING, _NOTHING, _NOTHING)
-        newest = self.minute.last
-        hour, day = _nearest(self.hour, newest.at_ms - HOUR_MS), _nearest(self.day, newest.at_ms - DAY_MS)
-        return Course(*(_span(first, newest, field) for first in (self.minute.first, hour, day)))
-
-
-_NOTHING = Span(0, 0.0, 0.0)
-
-
-def _nearest(samples: Iterable[Sample], at_ms: int) -> Sample:
-    return min(samples, key=lambda sample: abs(sample.at_ms - at_ms))
-
-
-def _span(first: Sample, last: Sample, field: int) -> Span:
-    total = last[field] - first[field]
-    seconds = (last.at_ms - first.at_ms) / 1000
-    times = last.times - first.times
-    return Span(total, total / seconds if seconds else 0.0, total / times if times else 0.0)
 
 
 def _per_get(milliseconds: Span, gets: Span) -> Span:
@@ -197,7 +83,7 @@ class Statistics:
             "broker_gets": {cluster: self.get_total},
         }
         self._latencies: deque[tuple[str, int]] = deque(maxlen=100_000)  # by `topic@group`, until the next sample
-        self._histories: dict[tuple[str, str], _History] = {}
+        self._histories: dict[tuple[str, str], History] = {}
         self._samples_taken = 0
         self._sampled: Iterator[None] | None = None  # while it goes on
         self._next_sample = 0.0
@@ -305,7 +191,7 @@ class Statistics:
                     continue  # deleted meanwhile
                 history = self._histories.get((table, key))
                 if history is None:
-                    history = self._histories[table, key] = _History()
+                    history = self._histories[table, key] = History()
                 history.sample(counter, now, self._samples_taken)
                 yield None
         self._samples_taken += 1
@@ -321,13 +207,13 @@ class Statistics:
         table, field = _TABLES.get(name, ("", 0))
         if key not in self._tables.get(table, {}):
             return None
-        return self._histories.get((table, key), _History()).course(field)
+        return self._histories.get((table, key), History()).course(field)
 
     def _latency(self, key: str) -> Course | None:
         """Milliseconds until pulls that found something were answered, per pull."""
         if (gets := self.course("GROUP_GET_NUMS", key)) is None:
             return None
-        slow = self._histories.get(("latencies", key), _History()).course(_COUNT)
+        slow = self._histories.get(("latencies", key), History()).course(_COUNT)
         return Course(*(_per_get(*spans) for spans in zip(slow, gets, strict=True)))
 
     def group_rate(self, topic: str, group: str) -> float:

@@ -13,10 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pyromq.extras import install_command
+
 try:
     import click
 except ImportError:  # installed without the extra
-    sys.exit("pyromq: the command line needs its extra: pip install 'pyromq[cli]'")
+    sys.exit(f"pyromq: the command line needs more packages; to install them: {install_command('cli')}")
 
 from pyromq.cli.cluster_names import proposals
 from pyromq.cli.connecting import connection_options, use

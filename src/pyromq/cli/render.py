@@ -16,12 +16,18 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from pyromq.errors import GroupNotFound, TopicNotFound
+from pyromq.errors import AlreadyExists, GroupNotFound, NoNameServer, TlsRefused, TopicNotFound
 from pyromq.excerpt import escaped
 
 # What a terminal obeys beyond ASCII's controls, text of the other direction, and halves of characters.
 _RAW_CONTROL = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_FAQ = re.compile(r"\s*See https?://\S+ for further details\.?")  # Java's servers, and ours as they, add it
+# What a person at a shell can do: texts of errors are for all who use the client, and name no commands.
+_ADVICE = (
+    (TopicNotFound, "`pyromq topic list` shows what there is"),
+    (GroupNotFound, "`pyromq group list` shows what there is"),
+    (NoNameServer, "`pyromq serve` starts one, --namesrv names another"),
+    (TlsRefused, "see --tls-ca, --tls-cert and --tls-no-verify"),
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -117,9 +123,10 @@ def _iso(value: object) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Return the text on one line, without the address of a page that Java's servers add to some answers."""
-    text = escaped(_FAQ.sub("", " ".join(line.strip() for line in str(error).splitlines())))
-    for kind, place in ((TopicNotFound, "topic"), (GroupNotFound, "group")):
-        if isinstance(error, kind):
-            return f"{text}; `pyromq {place} list` shows what there is"
-    return text
+    """Return the text on one line, with what a person at a shell can do about some errors."""
+    text = escaped(" ".join(line.strip() for line in str(error).splitlines()))
+    if isinstance(error, AlreadyExists):
+        return f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # a topic, or a group
+    reason = error.__cause__ if isinstance(error.__cause__, TlsRefused) else error
+    advice = next((advice for kind, advice in _ADVICE if isinstance(reason, kind)), None)
+    return text if advice is None else f"{text}; {advice}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
+from errno import ECONNREFUSED
 from functools import lru_cache
+from socket import gaierror
 
 from pyromq.clock import Clock
-from pyromq.errors import DeadlineExceeded, MQError, TlsRefused, Unavailable
+from pyromq.errors import DeadlineExceeded, HostNotFound, MQError, TlsRefused, Unavailable
 from pyromq.logs import logger_of
 from pyromq.net.connection import Connection
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
@@ -22,6 +25,7 @@ from pyromq.remoting.hooked_calls import Completed
 logger = logger_of(__name__)
 
 CONNECT_SECONDS = 3.0
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
 
 
@@ -172,7 +176,12 @@ async def connect(
         raise Unavailable(f"{address} refuses connections: nothing listens there") from error
     except TimeoutError as error:
         raise Unavailable(f"{address} cannot be reached within {CONNECT_SECONDS:g} s") from error
+    except (gaierror, UnicodeError) as error:  # the latter: a text that is no name of a host
+        reason = error.strerror if isinstance(error, gaierror) else "it is no name of a host"
+        raise HostNotFound(f"{address} cannot be reached: host {host!r} cannot be resolved ({reason})") from error
     except (OSError, ValueError, OverflowError) as error:  # the last: a port beyond 65535
+        if set(_ERRNO.findall(str(error))) == {str(ECONNREFUSED)}:  # of each address of a host with several
+            raise Unavailable(f"{address} refuses connections: nothing listens there") from error
         if tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
             raise TlsRefused(f"{address}: {refused_handshake(error, tls)}") from error
         raise Unavailable(f"{address} cannot be reached: {error}") from error

@@ -7,6 +7,7 @@ others. `hot_path` is the one wording for people, wherever pyromq says which of 
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 
 KEPT_BYTES = 16 << 20  # three or four batches as large as brokers take them
@@ -26,7 +27,10 @@ UNITS = (
     "indexing",
 )
 
-_BUILD = "to compile it, run `make install` where there is a C compiler, or install a wheel"
+_BUILD = (
+    "to compile it, install a C compiler, then pyromq once more into this Python: "
+    f"{sys.executable} -m pip install --force-reinstall --no-deps FOLDER, that of its source"
+)
 
 
 def _reason() -> str:

@@ -27,7 +27,7 @@ def test_creating_a_topic_that_exists_changes_nothing(cli, served):
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == (
         "error: topic topic-twice exists already: broker-a has 16 queues to read and 16 to write, permission rw; "
-        "alter_topic (`pyromq topic alter topic-twice`) changes it\n"
+        "alter or replace it: `pyromq topic alter` changes it\n"
     )
     assert json.loads(cli("topic", "show", "topic-twice", "-o", "json").out)["read_queues"] == 16
 

@@ -71,7 +71,9 @@ async def test_an_order_topic_keeps_its_queues_at_the_name_server(admin):
 async def test_creating_a_topic_that_exists_is_refused_unless_it_is_to_be_replaced(pair):
     admin = await pair.admin()
     await admin.create_topic("orders", 3, permission="r", broker="broker-a")
-    with pytest.raises(AlreadyExists, match=r"orders exists already: broker-a has 3 queues to read .* alter_topic"):
+    with pytest.raises(
+        AlreadyExists, match=r"orders exists already: broker-a has 3 queues to read .* alter or replace it"
+    ):
         await admin.create_topic("orders", 1)
     with pytest.raises(TopicNotFound):
         await (await pair.admin()).alter_topic("orders", broker="broker-b")
@@ -84,7 +86,7 @@ async def test_creating_a_topic_that_exists_is_refused_unless_it_is_to_be_replac
 
 async def test_creating_a_group_that_exists_is_refused_unless_it_is_to_be_replaced(admin):
     await admin.create_group(GroupConfig(name="g", retry_max_times=3))
-    with pytest.raises(AlreadyExists, match="group g exists already, at broker-a; alter_group"):
+    with pytest.raises(AlreadyExists, match="group g exists already, at broker-a; alter or replace it"):
         await admin.create_group(GroupConfig(name="g"))
     assert (await admin.group_configs("g"))["broker-a"].retry_max_times == 3
     await admin.create_group(GroupConfig(name="g", retry_max_times=5), replace=True)

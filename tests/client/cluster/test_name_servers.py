@@ -105,8 +105,18 @@ def closed_port():
 
 async def test_starting_with_nothing_listening_names_the_address_and_what_to_do():
     address = f"127.0.0.1:{closed_port()}"
-    with pytest.raises(NoNameServer, match=f"{address}; start one with `pyromq serve`"):
+    with pytest.raises(NoNameServer, match=f"{address} refuses connections: nothing listens there.; start one there"):
         await AsyncProducer("p", address).start()
+
+
+async def test_a_host_that_cannot_be_resolved_is_told_from_one_that_does_not_answer():
+    with pytest.raises(NoNameServer, match=r"no name server is found: .* host 'nohost\.invalid' cannot be resolved"):
+        await AsyncProducer("p", "nohost.invalid:9876").start()
+    address = f"127.0.0.1:{closed_port()}"
+    with pytest.raises(NoNameServer) as raised:
+        await AsyncProducer("p", f"nohost.invalid:9876;{address}").start()
+    assert "host 'nohost.invalid' cannot be resolved" in str(raised.value)
+    assert f"{address} refuses connections" in str(raised.value)
 
 
 async def test_the_next_name_server_is_asked_when_one_is_away(cluster):

@@ -13,7 +13,8 @@ from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.consuming.store_times import stored_time
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.members.connections import Connections, Member
-from pyromq.broker.statistics import Rates, Span, Statistics
+from pyromq.broker.statistics import Rates, Statistics
+from pyromq.broker.statistics_course import Span
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC

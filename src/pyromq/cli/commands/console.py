@@ -14,6 +14,8 @@ import click
 
 from pyromq.cli.connecting import connections, namesrv_option
 from pyromq.cli.render import output_option, show_rows
+from pyromq.errors import UsageError
+from pyromq.extras import install_command
 
 if TYPE_CHECKING:
     from pyromq.console.security.accounts import Accounts
@@ -78,7 +80,7 @@ def console(
     """
     if ctx.invoked_subcommand is not None:
         return
-    _check_installed()
+    check_installed()
     from pyromq.console.config import ConsoleConfig
     from pyromq.console.server import serve
 
@@ -146,7 +148,7 @@ def delete_account(name: str, data: Path) -> None:
 
 
 def _accounts(data: Path) -> Accounts:
-    _check_installed()
+    check_installed()
     from pyromq.console.security.accounts import Accounts
 
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -164,9 +166,10 @@ def _metrics(port: int | None, host: str | None) -> MetricsConfig | None:
     return MetricsConfig(port) if host is None else MetricsConfig(port, host)
 
 
-def _check_installed() -> None:
-    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2", "argon2")):
-        raise click.UsageError("the console needs its extra: pip install 'pyromq[console]'")
+def check_installed() -> None:
+    """Raise `UsageError` with the command that installs what the console needs, if something is missing."""
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2", "argon2", "python_multipart")):
+        raise UsageError(f"the console needs more packages; to install them: {install_command('console')}")
 
 
 def _tell(what: str, address: str) -> None:

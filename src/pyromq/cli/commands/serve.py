@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -228,8 +227,9 @@ def _console_command(
 
     `metrics` are the broker's: the console's port for them is opened where theirs is.
     """
-    if find_spec("starlette") is None:
-        raise click.UsageError("the console needs its extra: pip install 'pyromq[console]'")
+    from pyromq.cli.commands.console import check_installed
+
+    check_installed()
     command = [sys.executable, "-m", "pyromq", "console", "--data", str(data / "console"), "--ends-with-input"]
     if port is not None:
         command += ["--port", str(port)]

@@ -23,11 +23,12 @@ from pyromq.cli.connecting import connection_options, into_environment, namesrv_
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import one_line, output_option, show_rows
 from pyromq.errors import MQError, UsageError
+from pyromq.extras import install_command
 from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
 
 PY4J_BEGINS = "An error occurred while calling "  # and nothing that anybody could use
 RAISED = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)  # the end of a traceback, which itself is indented
-NO_SPARK = "Spark is not installed: pip install 'pyromq[spark]', and Java 17 or 21"
+NO_SPARK = f"Spark is not installed; to install it, besides Java 17 or 21: {install_command('spark')}"
 
 
 @click.group()
@@ -169,7 +170,9 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise UsageError("settings in YAML need pyyaml: pip install 'pyromq[spark]'") from error
+        raise UsageError(
+            f"settings in YAML need pyyaml; to install it: {sys.executable} -m pip install pyyaml"
+        ) from error
     try:
         values = yaml.safe_load(file.read_text("utf-8"))
     except UnicodeDecodeError as error:

@@ -47,7 +47,7 @@ class ClusterBrokers:
         )
         if not masters:
             where = ";".join(self._cluster.name_servers.addresses)
-            raise Unavailable(f"no broker is registered at name server {where}; start one with --namesrv {where}")
+            raise Unavailable(f"no broker is registered at name server {where}; start one whose name server this is")
         return masters
 
     async def ask(self, address: str, header: Header, body: bytes = b"") -> Response:

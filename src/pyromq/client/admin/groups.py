@@ -34,10 +34,7 @@ class ClusterGroups:
         """Create a consumer group, or with `replace` set all of its settings, at every master."""
         check_group(config.name)
         if not replace and (found := await self.configs(config.name)):
-            raise AlreadyExists(
-                f"group {config.name} exists already, at {', '.join(found)}; alter_group "
-                f"(`pyromq group alter {config.name}`) changes it"
-            )
+            raise AlreadyExists(f"group {config.name} exists already, at {', '.join(found)}; alter or replace it")
         await self._brokers.ask_each((await self._brokers.masters()).values(), SaveGroup(), encode_body(config))
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> None:

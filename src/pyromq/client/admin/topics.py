@@ -89,10 +89,7 @@ class ClusterTopics:
     ) -> None:
         """Create a topic, or with `replace` set all of its settings, at every master, or only at those named."""
         if not replace and (found := await self.configs(header.topic, cluster=cluster, broker=broker)):
-            raise AlreadyExists(
-                f"topic {header.topic} exists already: {_described(found)}; alter_topic "
-                f"(`pyromq topic alter {header.topic}`) changes it"
-            )
+            raise AlreadyExists(f"topic {header.topic} exists already: {_described(found)}; alter or replace it")
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
         await self._brokers.ask_each(masters.values(), header)
         if header.order:

@@ -315,8 +315,7 @@ class ClusterClient:
                 template = await self._ask_route(template_topic)
             except TopicNotFound as error:
                 raise TopicNotFound(
-                    f"topic {topic!r} does not exist, and no broker creates topics by itself; create it first "
-                    f"(`pyromq topic create {self.names.wrap(topic)}`)"
+                    f"topic {topic!r} does not exist, and no broker creates topics by itself; create it first"
                 ) from error
             self.routes.learn(route_for_new_topic(topic, template, new_queues))
 

@@ -10,7 +10,15 @@ import os
 import random
 from collections.abc import Sequence
 
-from pyromq.errors import ConnectionLost, NoNameServer, ResponseCode, TlsRefused, Unavailable, UsageError
+from pyromq.errors import (
+    DeadlineExceeded,
+    HostNotFound,
+    NoNameServer,
+    ResponseCode,
+    TlsRefused,
+    Unavailable,
+    UsageError,
+)
 from pyromq.logs import logger_of
 from pyromq.net.address_server import AddressServer, is_url, parse_addresses
 from pyromq.net.channel import Channel
@@ -91,14 +99,14 @@ class NameServers:
             except Unavailable as error:
                 failures.append(error)
                 self._current += 1
-        raise self._nobody(failures[-1]) from failures[-1]
+        raise self._nobody(failures) from (failures[-1] if failures else None)
 
     async def ask(self, header: Header, body: bytes = b"") -> Response:
         """Return the answer, whatever its code, of the first that answers. Raises `NoNameServer`.
 
         Raises `UsageError` for a server that is none, such as a broker.
         """
-        failure: Unavailable | None = None
+        failures: list[Unavailable] = []
         for _ in self.addresses:
             try:
                 async with asyncio.timeout(self._timeout):
@@ -110,10 +118,13 @@ class NameServers:
                             "brokers have another port (10911, name servers 9876, where nothing else is configured)"
                         )
                     return response
-            except (Unavailable, TimeoutError) as error:
-                failure = error if isinstance(error, Unavailable) else None
+            except Unavailable as error:
+                failures.append(error)
                 self._current += 1
-        raise self._nobody(failure) from failure
+            except TimeoutError:
+                failures.append(DeadlineExceeded(f"{self._address} does not answer within {self._timeout:g} s"))
+                self._current += 1
+        raise self._nobody(failures) from (failures[-1] if failures else None)
 
     async def ask_each(self, header: Header, body: bytes = b"") -> list[Response]:
         """Return the answers of all, asked one after the other. Raises `Unavailable` at the first that gives none."""
@@ -136,13 +147,10 @@ class NameServers:
     def _address(self) -> str:
         return self.addresses[self._current % len(self.addresses)]
 
-    def _nobody(self, failure: Unavailable | None) -> NoNameServer:
-        where = " or ".join(self.addresses)
-        if isinstance(failure, TlsRefused):
-            return NoNameServer(f"no name server can be used at {where}: {failure}")
-        if isinstance(failure, ConnectionLost):
-            where += f" ({failure})"
-        return NoNameServer(
-            f"no name server answers at {where}; start one with `pyromq serve` or give its address with "
-            "--namesrv, namesrv=, or Spark's option namesrvAddr"
-        )
+    def _nobody(self, failures: list[Unavailable]) -> NoNameServer:
+        where, why = " or ".join(self.addresses), "; ".join(map(str, failures))
+        if failures and isinstance(failures[-1], TlsRefused):
+            return NoNameServer(f"no name server can be used at {where}: {failures[-1]}")
+        if failures and all(isinstance(failure, HostNotFound) for failure in failures):
+            return NoNameServer(f"no name server is found: {why}; correct the name of the host")
+        return NoNameServer(f"no name server answers at {where} ({why}); start one there, or correct the address")

@@ -215,7 +215,7 @@ class AsyncQueueReader(AsyncLifespan):
     async def _topic_bounds(self, topic: str) -> dict[MessageQueue, Bounds]:
         route = await self._route(topic)
         if not route.readable:
-            raise NoPermission(f"topic {topic!r} has no queue that may be read; see `pyromq topic show {topic}`")
+            raise NoPermission(f"topic {topic!r} has no queue that may be read: its permission forbids that")
         found: dict[MessageQueue, Bounds] = {}
         for name in sorted({queue.broker_name for queue in route.readable}):
             anyone = next(queue for queue in route.readable if queue.broker_name == name)

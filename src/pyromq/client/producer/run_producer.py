@@ -193,7 +193,7 @@ class AsyncRunProducer(AsyncLifespan):
         route = await self.cluster.route_for_sending(topic, config.template_topic, config.new_topic_queues)
         if not route.writable:
             if any(route.master(name) for name in route.addresses):
-                raise NoPermission(f"topic {topic!r} has no queue that may be written; see `pyromq topic show {topic}`")
+                raise NoPermission(f"topic {topic!r} has no queue that may be written: its permission forbids that")
             raise Unavailable(f"topic {topic!r} has no queue that can be written: no master is there")
         return list(route.writable)
 

@@ -14,7 +14,7 @@ _PLAIN_PORT = "it takes plain connections only, or is no RocketMQ server; connec
 
 # Alerts that servers send; versions of OpenSSL and TLS differ in what is before these names.
 _ALERTS = {
-    "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give one (TlsConfig.certificate, --tls-cert)",
+    "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give this client one",
     "UNKNOWN_CA": "it does not trust who signed our certificate",
     "BAD_CERTIFICATE": "it does not take our certificate",
     "CERTIFICATE_EXPIRED": "our certificate has expired",

@@ -1,0 +1,21 @@
+"""Optional packages: the command that installs those of an extra, such as `console`, into this Python."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+
+
+def install_command(extra: str) -> str:
+    """Return a command that installs what an extra needs.
+
+    It names the packages, not pyromq itself, so that it works wherever pyromq was installed from.
+    """
+    try:
+        needed = [text for text in requires("pyromq") or () if re.search(rf"extra == ['\"]{extra}['\"]", text)]
+    except PackageNotFoundError:  # an unpacked source, or a zip that Spark's workers import
+        needed = []
+    packages = [text.partition(";")[0].strip() for text in needed] or [f"pyromq[{extra}]"]
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])

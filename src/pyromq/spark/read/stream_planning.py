@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.clock import Clock
-from pyromq.errors import MQError, Unavailable, UsageError
+from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import (
@@ -19,6 +19,7 @@ from pyromq.spark.read.bounds import (
     Positions,
     Queues,
     beginnings,
+    check_registered,
     deletion,
     queue_bounds,
     queue_name,
@@ -94,6 +95,14 @@ class StreamPlanning:
         broker that is away has queues without which a run cannot end.
         """
         self._check_topics(start)
+        try:
+            return self._next(start, limits)
+        except TopicNotFound as error:
+            if self._options.subscribe_pattern is None and not self._client.deleted(map(_place, start.positions)):
+                raise
+            raise Unavailable(f"a topic was deleted while it was looked at: {error}") from error
+
+    def _next(self, start: StreamOffset, limits: Limits) -> StreamOffset:
         bounds = queue_bounds(self._options, self._client, start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}
@@ -141,12 +150,16 @@ class StreamPlanning:
 
         A failure is only logged: tools see old figures until the next time.
         """
-        if not self._options.publishes or reached.positions == self._published:
+        changed = {
+            queue: offset
+            for queue, offset in reached.positions.items()
+            if self._published.get(queue) != offset and _place(queue) not in self._away | self._deleted
+        }
+        if not self._options.publishes or not changed:
             return
         now = self._clock.monotonic()
         if not last and self._published_at is not None and now - self._published_at < self._commit_seconds:
             return
-        changed = {queue: offset for queue, offset in reached.positions.items() if self._published.get(queue) != offset}
         try:
             if self._published_at is None:
                 self._client.announce_group(self._options.group)
@@ -154,7 +167,7 @@ class StreamPlanning:
         except MQError as error:
             logger.warning("offsets of group %s are not stored yet: %s", self._options.group, error)
         else:
-            self._published = dict(reached.positions)
+            self._published |= changed
         self._published_at = now
 
     def _check_topics(self, start: StreamOffset) -> None:
@@ -204,14 +217,13 @@ class StreamPlanning:
         )
         if waited_for and (self._ends_here or not bounds):
             topic, broker = waited_for[0]
-            raise Unavailable(
-                f"broker {broker} does not answer for topic {topic}, which was read before: it is not registered at "
-                f"{self._options.namesrv}, or does not let the topic be read; start the broker, or name it in option "
-                "retiredBrokers if it is out of service for good"
-            )
+            check_registered(self._options, self._client, [broker], f"topic {topic} was read from it before")
+            raise Unavailable(f"broker {broker} does not let topic {topic} be read now, which was read before")
         for topic, broker in sorted(away - self._away):
-            does = "is out of service" if broker in retired else "is away"
-            logger.warning("broker %s of topic %s %s; its queues wait", broker, topic, does)
+            state = (
+                "is retired; what was not read of it is given up" if broker in retired else "is away; its queues wait"
+            )
+            logger.warning("broker %s of topic %s %s", broker, topic, state)
         self._away = away
 
     def _is_unread(self, queue: MessageQueue, offset: int) -> bool:

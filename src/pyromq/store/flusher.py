@@ -18,6 +18,7 @@ from pyromq.clock import Clock
 from pyromq.logs import logger_of
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
@@ -57,7 +58,7 @@ class Flusher:
         index: KeyIndex,
         *,
         checkpoint: Checkpoint,
-        presence: Presence,
+        directory: Directory,
         config: StoreConfig,
         clock: Clock,
         disk: Disk = LOCAL_DISK,
@@ -69,7 +70,7 @@ class Flusher:
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
-        self._presence = presence
+        self._presence = Presence(log.files, directory, disk)
         self._config = config
         self._clock = clock
         self._wake = threading.Event()

@@ -29,7 +29,6 @@ from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.residency import Residency
 from pyromq.store.looking import Looking
-from pyromq.store.presence import Presence
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_proof import EntryProof
 from pyromq.store.queue.queue_table import QueueTable
@@ -74,7 +73,7 @@ class MessageStore:
         self._flusher = Flusher(
             *(self._log, self._queues, self._index),
             checkpoint=self._checkpoint,
-            presence=Presence(self._log.files, self._directory, disk),
+            directory=self._directory,
             config=config,
             clock=clock,
             disk=disk,

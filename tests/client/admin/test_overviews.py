@@ -151,6 +151,7 @@ async def test_what_is_listed_goes_without_a_broker_out_of_reach_which_is_named_
         assert "TOOLS_CONSUMER" in [each.group for each in await admin.overviews.groups()]
         assert await admin.groups()
         assert await admin.members.groups_of_topic("orders") == []
+        assert await admin.delay_levels.all()
         with pytest.raises(ConsumerNotOnline):
             await admin.consumer_connection("g")
     assert [record.message for record in caplog.records if "is left out" in record.message] == [

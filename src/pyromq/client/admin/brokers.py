@@ -79,7 +79,7 @@ class ClusterBrokers:
         """Say, once for each broker, that what is shown is without it."""
         if address not in self._left_out:
             self._left_out.add(address)
-            logger.warning("broker %s is left out, it cannot be reached: %s", address, error)
+            tell_left_out(address, error)
 
     async def ask_name_server(self, header: Header) -> Response:
         """Return the answer of the first name server that gives one."""
@@ -94,6 +94,10 @@ class ClusterBrokers:
         """Ask all name servers, which do not tell each other, in the order of their addresses."""
         self._cluster.check_running()
         return [response.check() for response in await self._cluster.name_servers.ask_each(header, body)]
+
+
+def tell_left_out(address: str, error: Unavailable) -> None:
+    logger.warning("broker %s is left out, it cannot be reached: %s", address, error)
 
 
 def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pyromq.remoting.bodies import MAX_QUEUES, BrokerAddresses, QueuesAtBroker, 
 from pyromq.remoting.codes import Permission
 
 MAX_ROUTE_QUEUES = 8 * MAX_QUEUES  # of one topic, to read and to write, at all brokers: some 80 MB in a client
-_MAX_DIGITS = 9  # of a number of queues: more than a broker may have
+_MAX_DIGITS = 20  # read of a number of queues: far more than a broker may have
 MASTER = 0  # broker id; higher ones are replicas
 
 

@@ -84,7 +84,9 @@ class DelayLevels:
         return sorted((each for of_broker in found for each in of_broker), key=lambda each: each.due_ms)[:most]
 
     async def _queues(self) -> list[list[_Queue]]:
-        return await each_of(self._queues_at, list((await self._brokers.masters()).items()))
+        masters = await self._brokers.masters()
+        settings = await self._brokers.answers(masters.values(), BrokerSettings())  # who is out of reach is left out
+        return await each_of(self._queues_at, [each for each in masters.items() if each[1] in settings])
 
     async def _queues_at(self, master: tuple[str, str]) -> list[_Queue]:
         name, address = master

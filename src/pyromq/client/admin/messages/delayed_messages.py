@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
+from pyromq.client.admin.brokers import tell_left_out
 from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.producer.recall import recall
-from pyromq.errors import CodeNotSupported, RecallRefused
+from pyromq.errors import CodeNotSupported, RecallRefused, Unavailable
 from pyromq.remoting.bodies import TimerCounts, TimerEntry, TimerList, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.headers import CountTimers, ListTimers
@@ -86,12 +87,24 @@ class AsyncDelayedMessages(ClusterTool):
 
 
 async def count_waiting(cluster: ClusterClient, *, timeout: float) -> dict[str, int]:
-    """Return how many messages wait for their time, by topic, in order of topic."""
+    """Return how many messages wait for their time, by topic, in order of topic; without brokers out of reach.
+
+    Raises `Unavailable` if none can be reached.
+    """
     total: Counter[str] = Counter()
-    for name, address in (await cluster.masters()).items():
-        response = await _ask(cluster, name, address, CountTimers(), timeout)
+    silent: list[Unavailable] = []
+    masters = await cluster.masters()
+    for name, address in masters.items():
+        try:
+            response = await _ask(cluster, name, address, CountTimers(), timeout)
+        except Unavailable as error:
+            tell_left_out(address, error)
+            silent.append(error)
+            continue
         for topic, each in decode_body(TimerCounts, response.body).counts.items():
             total[topic] += each.count
+    if silent and len(silent) == len(masters):
+        raise silent[0]
     return {topic: total[topic] for topic in sorted(total) if total[topic]}
 
 

@@ -105,7 +105,7 @@ def checked(name: str, value: str, check: Callable[[str], object]) -> str:
     try:
         check(value)
     except MQError as error:
-        raise type(error)(f"option {name} is {value!r}: {error}") from error
+        raise type(error)(f"option {name} is {value!r:.150}: {error}") from error
     return value
 
 

@@ -47,7 +47,7 @@ def _topics(name: str, value: str) -> tuple[str, ...]:
             hint = (
                 "a pattern is given by option subscribePattern" if "*" in topic else "write orders or orders,payments"
             )
-            raise type(error)(f"option {name} is {value!r}: {error}; {hint}") from error
+            raise type(error)(f"option {name} is {value!r:.150}: {error}; {hint}") from error
     return topics
 
 

@@ -7,6 +7,7 @@ writes, and pyarrow with it, is loaded when it is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -115,7 +116,9 @@ class RocketMQDataSource(DataSource):
         """Return the options checked, also against the columns. Raises `UsageError`."""
         if overwrite:
             raise UsageError("a topic cannot be overwritten; write with mode append")
-        return _checked_sink(schema.fields, options_of(schema, self._given, SINK))
+        options = _checked_sink(schema.fields, options_of(schema, self._given, SINK))
+        place, name = self.options.get("checkpointlocation"), self.options.get("queryname")
+        return replace(options, checkpoint=place, query_name=name)
 
     def _read_options(self, schema: StructType, mode: str) -> ReadOptions:
         """Return the options checked. Raises `UsageError`."""

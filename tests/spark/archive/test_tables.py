@@ -10,7 +10,7 @@ pytest.importorskip("numpy")
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from pyromq.errors import UsageError
+from pyromq.errors import BatchDecided, UsageError
 from pyromq.spark.archive.files import holds_delta, open_root, write_files
 from pyromq.spark.archive.tables import Page, open_table
 from pyromq.spark.read.columns import arrow_schema
@@ -45,8 +45,8 @@ class Archive:
         table = open_table(self.location, self.form)
         return write_files(open_root(self.location), batches, query=query, batch=batch, hidden=table.hidden)
 
-    def commit(self, files, batch=0, query="query"):
-        return open_table(self.location, self.form).commit(query, batch, files, SCHEMA)
+    def commit(self, files, batch=0, query="query", content=None):
+        return open_table(self.location, self.form).commit(query, batch, files, SCHEMA, content=content)
 
     def offsets(self):
         if self.form == "delta":
@@ -106,6 +106,25 @@ def test_a_repeated_batch_is_there_once(archive):
     assert not archive.commit(archive.write(rows(range(10))))
     archive.commit(archive.write(rows(range(10, 12)), batch=1), batch=1)
     assert archive.offsets() == list(range(12))
+
+
+def test_other_rows_under_a_committed_batch_fail_by_name(archive):
+    for batch, offsets in enumerate([range(4), range(0), range(4, 8)]):
+        archive.commit(archive.write(rows(offsets), batch=batch), batch=batch, content=f"content {batch}")
+    again = archive.write(rows(range(4)), batch=2)
+    assert not archive.commit(again, batch=2, content="content 2")
+    for batch in range(3):
+        with pytest.raises(BatchDecided, match=f"batch {batch} of query query is decided, with other input"):
+            archive.commit(archive.write(rows(range(8, 12)), batch=batch), batch=batch, content="other")
+    assert archive.offsets() == list(range(8))
+
+
+def test_rows_are_counted_where_contents_are_not_known(archive):
+    archive.commit(archive.write(rows(range(4))))
+    assert not archive.commit(archive.write(rows(range(4))))
+    with pytest.raises(BatchDecided, match="batch 0 of query query is decided, with 4 rows, and now has 5"):
+        archive.commit(archive.write(rows(range(5))))
+    assert not archive.commit(archive.write(rows(range(5))), content="new")  # decided before contents were recorded
 
 
 def test_two_queries_into_one_archive_do_not_take_each_other_for_repeats(archive):

@@ -58,12 +58,16 @@ def test_what_is_done_and_planned_is_shown_against_the_broker(folder, namesrv):
     ]
 
 
-def test_a_query_is_set_anew_and_forgets_what_was_planned(folder, namesrv, topic):
+@pytest.mark.parametrize(("has_state", "batch"), [(False, 1), (True, 0)])
+def test_a_query_is_set_anew_behind_what_was_planned(folder, namesrv, topic, has_state, batch):
+    """The planned batch may be decided at its sink. A query with state has no state behind it yet."""
+    if has_state:
+        (folder.path / "state").mkdir()
     reset_to(folder.path, namesrv, json.dumps({topic: {"broker-a": {"1": 9}}}))
     checkpoint = read_checkpoint(folder.path)
-    assert (checkpoint.batch, checkpoint.planned) == (0, None)
+    assert (checkpoint.batch, checkpoint.planned) == (batch, None)
     assert list(checkpoint.done.positions.values()) == [3, 9]
-    assert not (folder.path / "offsets" / ".0.crc").exists()
+    assert not (folder.path / "offsets" / f".{batch}.crc").exists()
 
 
 @pytest.mark.parametrize(("place", "offsets"), [("earliest", [0, 0]), ("latest", [10, 10])])

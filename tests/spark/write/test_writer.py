@@ -1,5 +1,6 @@
 """`df.write` and `writeStream` with `format("rocketmq")` against a real broker, in one Spark session."""
 
+import shutil
 from pathlib import Path
 from uuid import uuid4
 
@@ -164,6 +165,57 @@ def test_a_batch_that_foreach_batch_repeats_counts_once(spark, files, namesrv, t
     (files / "3.txt").write_text("9999\n")
     run()
     assert seen(topic, len(ALL_LINES) + 1) == [*ALL_LINES, "9999"]
+
+
+@pytest.mark.parametrize("place", ["option", "session", "foreachBatch"])
+def test_other_rows_under_a_decided_batch_fail_by_name(spark, files, namesrv, topic, seen, tmp_path, place):
+    root, options = tmp_path / "root", {"topic": topic, "delivery": "exactlyOnce"}
+    checkpoint = root / "copy"
+
+    def run():
+        lines = spark.readStream.text(str(files)).selectExpr("value as body")
+        writer = lines.writeStream.format("rocketmq").options(namesrvAddr=namesrv, **options)
+        if place == "session":
+            spark.conf.set("spark.sql.streaming.checkpointLocation", str(root))
+            writer = writer.queryName("copy")
+        else:
+            writer = writer.option("checkpointLocation", str(checkpoint))
+        if place == "foreachBatch":
+            named = options | {"checkpointLocation": str(checkpoint)}
+            writer = writer.foreachBatch(
+                lambda frame, number: write(frame, namesrv, jobId=f"{topic}-{number}", **named)
+            )
+        try:
+            writer.trigger(availableNow=True).start().awaitTermination()
+        finally:
+            spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+    run()
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    (files / "3.txt").write_text("9998\n")
+    run()
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "backup", checkpoint)
+    (files / "4.txt").write_text("9999\n")
+    with pytest.raises(Exception, match=r"1.* is decided, with other input: .* Put the newest checkpoint back"):
+        run()
+    assert seen(topic) == [*ALL_LINES, "9998"]
+
+
+def test_a_batch_without_rows_decides_nothing(spark, files, namesrv, topic, seen, tmp_path):
+    (files / "2.txt").write_text("")  # the newest file, and so the last batch
+    query = stream(spark, files, namesrv, tmp_path / "checkpoint", topic=topic, delivery="exactlyOnce")
+    assert seen(topic, 2 * LINES) == ALL_LINES[: 2 * LINES]
+    with BatchTransactions("check", namesrv) as batches:
+        found = [batches.lookup(f"spark-query:{query.id}:{number}") for number in range(3)]
+    assert [outcome and outcome.messages for outcome in found] == [LINES, LINES, None]
+
+
+def test_a_job_of_other_rows_needs_another_name(namesrv, topic, seen, frame):
+    options = {"topic": topic, "delivery": "exactlyOnce", "jobId": f"job-{topic}"}
+    write(frame, namesrv, **options)
+    with pytest.raises(Exception, match=f"spark-job:job-{topic}:{topic} is decided, with 100 rows, and now has 99"):
+        write(frame.where("body != '7'"), namesrv, **options)
 
 
 def test_rows_with_a_sharding_key_stay_in_order_in_one_queue(spark, namesrv, topic):

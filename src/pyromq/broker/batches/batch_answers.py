@@ -88,7 +88,9 @@ class BatchTransacting:
         """Decide, unless it is decided: the answer is the decision that counts."""
         _check_name("transaction", header.transaction)
         self._confirmation.refuse_if_overloaded()
-        decision, by_this = self._batches.commit(header.transaction, _attempts(call))
+        if header.content is not None:
+            _check_name("content", header.content)
+        decision, by_this = self._batches.commit(header.transaction, _attempts(call), header.content)
         return self._confirmation.when_safe(Reply(body=encode_body(_told(decision, by_this=by_this))))
 
     @answers(RollBackBatch)
@@ -130,5 +132,10 @@ def _check_name(field: str, name: str) -> None:
 
 def _told(decision: Decision, *, by_this: bool = False) -> BatchDecision:
     return BatchDecision(
-        decision.transaction, decision.attempts, decision.decided_ms, visible=decision.visible, by_this=by_this
+        decision.transaction,
+        decision.attempts,
+        decision.decided_ms,
+        visible=decision.visible,
+        by_this=by_this,
+        content=decision.content,
     )

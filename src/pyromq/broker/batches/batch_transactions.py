@@ -153,15 +153,17 @@ class BatchTransactions:
         self._put_message.put_record(message)  # counted when its messages are seen
         self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset))
 
-    def commit(self, transaction: str, attempts: list[BatchAttempt]) -> tuple[Decision, bool]:
-        """Return the decision, and whether this call made it: the first one counts.
+    def commit(
+        self, transaction: str, attempts: list[BatchAttempt], content: str | None = None
+    ) -> tuple[Decision, bool]:
+        """Return the decision, and whether this call made it: the first one counts, and its `content` is kept.
 
         Raises `BatchIncomplete` where messages of an attempt are missing, and what refuses an append.
         """
         if (decision := self._ledger.find(transaction)) is not None:
             return decision, False
         self._runs.check_complete(transaction, attempts)
-        decision = self._ledger.decide(transaction, attempts)
+        decision = self._ledger.decide(transaction, attempts, content)
         self._publications.add(decision, self._runs.settle(transaction, decision.winners))
         self.alarm.ring_within(0)
         return decision, True

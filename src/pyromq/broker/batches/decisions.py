@@ -35,6 +35,7 @@ class Decision:
     decided_ms: int
     queue_offset: int
     log_offset: int
+    content: str | None = None  # what the transaction holds, as its commit said
     visible: bool = False
 
     @property
@@ -83,10 +84,10 @@ class Ledger:
         """Return the decisions, oldest first."""
         return list(self._decisions.values())
 
-    def decide(self, transaction: str, attempts: list[BatchAttempt]) -> Decision:
+    def decide(self, transaction: str, attempts: list[BatchAttempt], content: str | None) -> Decision:
         """Append the decision: when this returns it is made. Raises `MessageRefused`, `StoreNotWritable`."""
         assert transaction not in self._decisions, "decided once"
-        entry = LedgerEntry(transaction, attempts)
+        entry = LedgerEntry(transaction, attempts, content)
         record = self._record(ENTRIES, entry)
         self._put_message.put_record(record)
         return self._enter(entry, record)
@@ -111,7 +112,8 @@ class Ledger:
         return self._store.max_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
 
     def _enter(self, entry: LedgerEntry, record: StoredMessage) -> Decision:
-        decision = Decision(entry.transaction, entry.attempts, record.store_ms, record.queue_offset, record.log_offset)
+        place = record.store_ms, record.queue_offset, record.log_offset
+        decision = Decision(entry.transaction, entry.attempts, *place, entry.content)
         self._decisions[entry.transaction] = decision
         return decision
 

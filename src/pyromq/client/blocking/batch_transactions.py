@@ -144,9 +144,11 @@ class BatchTransactions(Lifespan):
         """Return the queues that can be written now, in order of broker name and queue id."""
         return self._portal.run(self._async.runs.queues, topic)
 
-    def commit(self, transaction: str, attempts: Sequence[AttemptResult | None]) -> BatchOutcome:
+    def commit(
+        self, transaction: str, attempts: Sequence[AttemptResult | None], *, content: str | None = None
+    ) -> BatchOutcome:
         """Decide that these attempts win, unless it is decided: return what counts."""
-        return self._portal.run(self._async.commit, transaction, attempts)
+        return self._portal.run(self._async.commit, transaction, attempts, content=content)
 
     def lookup(self, transaction: str) -> BatchOutcome | None:
         """Return what is decided; None: nothing, or too long ago."""

@@ -52,7 +52,8 @@ class AttemptResult:
 class BatchOutcome:
     """What is decided on a transaction: the tokens that count, how many messages they have, and when (ms).
 
-    `by_this`: by this call, which was the first. `visible`: consumers can see all of them now.
+    `by_this`: by this call, which was the first. `visible`: consumers can see all of them now. `content`: what the
+    deciding commit said that the transaction holds.
     """
 
     transaction: str
@@ -61,6 +62,7 @@ class BatchOutcome:
     decided_ms: int
     by_this: bool
     visible: bool
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +211,13 @@ class AsyncBatchTransactions(AsyncLifespan):
         """Return a new attempt; tokens are made where none is given, and must never be used twice."""
         return AsyncAttempt(self.runs, transaction, token or uuid4().hex, self.ledger)
 
-    async def commit(self, transaction: str, attempts: Sequence[AttemptResult | None]) -> BatchOutcome:
+    async def commit(
+        self, transaction: str, attempts: Sequence[AttemptResult | None], *, content: str | None = None
+    ) -> BatchOutcome:
         """Decide that these attempts win, unless it is decided: return what counts.
+
+        `content` says what the transaction holds, in 1 to 255 characters of the caller's choice, for example a range of
+        offsets. It is kept with the decision: a later caller compares the outcome's content with its own.
 
         Raises `BatchIncomplete` when a broker lost messages of an attempt by its time-out, and `Unavailable` when a
         broker could not be told in time; committing again, with anything, finishes what was decided.
@@ -224,11 +231,11 @@ class AsyncBatchTransactions(AsyncLifespan):
             if attempt.transaction != transaction:
                 raise UsageError(f"an attempt at {attempt.transaction!r} cannot win {transaction!r}")
             wanted.append(_wanted(attempt, self.ledger))
-        decision = await self._commit_at(self.ledger, transaction, wanted)
+        decision = await self._commit_at(self.ledger, transaction, wanted, content)
         visible = decision.visible
         for broker in sorted({name for attempt in decision.attempts for name in attempt.elsewhere}):
             there = [BatchAttempt(each.token, each.elsewhere.get(broker, 0)) for each in decision.attempts]
-            visible &= (await self._commit_at(broker, transaction, there)).visible
+            visible &= (await self._commit_at(broker, transaction, there, decision.content)).visible
         return _outcome(decision, visible=visible)
 
     async def lookup(self, transaction: str) -> BatchOutcome | None:
@@ -263,8 +270,11 @@ class AsyncBatchTransactions(AsyncLifespan):
                 found.append(UndecidedAttempts(broker, batch.transaction, tokens, batch.silent_ms / 1000, ledger))
         return found
 
-    async def _commit_at(self, broker: str, transaction: str, attempts: list[BatchAttempt]) -> BatchDecision:
-        return await self._ask(broker, CommitBatch(transaction=transaction), encode_body(BatchAttempts(attempts)))
+    async def _commit_at(
+        self, broker: str, transaction: str, attempts: list[BatchAttempt], content: str | None
+    ) -> BatchDecision:
+        header = CommitBatch(transaction=transaction, content=content)
+        return await self._ask(broker, header, encode_body(BatchAttempts(attempts)))
 
     async def _ask(self, broker: str, header: Header, body: bytes = b"") -> BatchDecision:
         return decode_body(BatchDecision, (await self._ask_until(broker, header, body)).body)
@@ -299,7 +309,9 @@ def _wanted(attempt: AttemptResult, ledger: str) -> BatchAttempt:
 def _outcome(decision: BatchDecision, *, visible: bool) -> BatchOutcome:
     messages = sum(each.messages + sum(each.elsewhere.values()) for each in decision.attempts)
     tokens = frozenset(attempt.token for attempt in decision.attempts)
-    return BatchOutcome(decision.transaction, tokens, messages, decision.decided_ms, decision.by_this, visible)
+    return BatchOutcome(
+        decision.transaction, tokens, messages, decision.decided_ms, decision.by_this, visible, decision.content
+    )
 
 
 def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:

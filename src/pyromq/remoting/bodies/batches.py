@@ -29,6 +29,7 @@ class BatchDecision(Body):
     decided_ms: int
     visible: bool = False  # consumers can see all messages that this broker holds
     by_this: bool = False
+    content: str | None = None  # as the request that decided had it
 
 
 class UndecidedBatch(Body):
@@ -55,6 +56,7 @@ class LedgerEntry(Body):
 
     transaction: str
     attempts: list[BatchAttempt]
+    content: str | None = None
 
 
 class LedgerNote(Body):

@@ -37,12 +37,16 @@ class SendHalfRun(Header):
 
 
 class CommitBatch(Header):
-    """Decide that these attempts win, unless the transaction is decided; the answer is what is decided."""
+    """Decide that these attempts win, unless the transaction is decided; the answer is what is decided.
+
+    `content` says what the transaction holds, in the caller's own words. The ledger keeps it with the decision.
+    """
 
     code = RequestCode.COMMIT_BATCH
     request_body = bodies.BatchAttempts
     reply_body = bodies.BatchDecision
     transaction: str
+    content: str | None = None
 
 
 class RollBackBatch(Header):

@@ -15,6 +15,7 @@ from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.spark.archive.files import NEEDED, ArchiveFile, open_root, write_files
 from pyromq.spark.archive.tables import FORMATS, open_table
+from pyromq.spark.batch_content import StreamBatch
 from pyromq.spark.declared_options import nearest
 
 logger = logger_of(__name__)
@@ -25,9 +26,9 @@ _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
 @dataclass
 class Filed(WriterCommitMessage):
-    """The files of one task; `query` is the same over restarts."""
+    """The files of one task."""
 
-    query: str
+    stream: StreamBatch
     files: list[ArchiveFile]
 
 
@@ -51,11 +52,17 @@ class ArchiveSink(DataSource):
             raise UsageError(f"option format is {form!r}; write {' or '.join(FORMATS)}")
         if missing := [name for name in NEEDED if name not in schema.names]:
             raise UsageError(f"an archive needs column {missing[0]}; there are {', '.join(schema.names)}")
-        return ArchiveWriter(given["path"], form, to_arrow_schema(schema, timezone="UTC"))
+        writer = ArchiveWriter(given["path"], form, to_arrow_schema(schema, timezone="UTC"))
+        writer.checkpoint = self.options.get("checkpointlocation")
+        writer.query_name = self.options.get("queryname")
+        return writer
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
     """Writes in tasks, commits on the driver; Spark makes another one for each, so messages carry all."""
+
+    checkpoint: str | None = None  # of the query, and its name, as far as its options say them
+    query_name: str | None = None
 
     def __init__(self, location: str, form: str, schema: pa.Schema) -> None:
         self._location = location
@@ -69,14 +76,19 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
         hidden = open_table(self._location, self._form).hidden
         files = write_files(open_root(self._location), iterator, query=query, batch=batch, hidden=hidden)
-        return Filed(query, files)
+        return Filed(
+            StreamBatch(query, batch, context.getLocalProperty("spark.sql.streaming.checkpointLocation")), files
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         filed = [message for message in messages if isinstance(message, Filed)]
         if not filed:
             return
         files = [file for message in filed for file in message.files]
-        if not open_table(self._location, self._form).commit(filed[0].query, batchId, files, self._schema):
+        stream = filed[0].stream
+        content = stream.content(self.checkpoint, self.query_name)
+        table = open_table(self._location, self._form)
+        if not table.commit(stream.query, batchId, files, self._schema, content=content):
             logger.info("batch %d is in the archive already", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

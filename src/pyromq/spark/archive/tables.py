@@ -2,25 +2,28 @@
 
 Parquet has no commits, so the archive keeps a book of its own: the batch's page, written in one piece, is the commit;
 moving files to where readers look follows, and is done again when it was cut short. Delta has commits, which carry the
-query's id and the batch's number. No Spark here.
+query's id, the batch's number, and what `batch_content` says of it. No Spark here.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 import pyarrow.fs as pafs
+from msgspec.structs import replace
 
 from pyromq.errors import StoreCorrupt, UsageError
 from pyromq.spark.archive.files import BOOKS, ArchiveFile, Root, new_folder, open_root, spans_as_stats
+from pyromq.spark.batch_content import Decided, check_repeated
 
 PARTITIONS = ["topic", "date"]
+QUERY, BATCH, ROWS, CONTENT = "pyromq.query", "pyromq.batch", "pyromq.rows", "pyromq.content"  # in a Delta commit
 FORMATS = ("parquet", "delta")
 
 
@@ -30,6 +33,7 @@ class Page(msgspec.Struct, frozen=True):
     query: str
     batch: int
     files: list[ArchiveFile]
+    content: str | None = None  # see `batch_content`
 
     @property
     def rows(self) -> int:
@@ -41,8 +45,13 @@ class ArchiveTable(Protocol):
 
     hidden: bool
 
-    def commit(self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema) -> bool:
-        """Make the files visible; False when the batch was committed before, and these files are dropped."""
+    def commit(
+        self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
+    ) -> bool:
+        """Make a batch's files visible. Return False if it was committed before; then these files are dropped.
+
+        `content` is what `batch_content` says of the batch. Raises `BatchDecided` if other rows were committed before.
+        """
         ...
 
 
@@ -63,17 +72,20 @@ class ParquetTable:
     def __init__(self, root: Root) -> None:
         self._root = root
 
-    def commit(self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema) -> bool:
-        page = self._page(query, batch)
-        first = page is None
-        if page is None:
-            page = Page(query, batch, list(files))
+    def commit(
+        self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
+    ) -> bool:
+        page = Page(query, batch, list(files), content)
+        committed = self._page(query, batch)
+        if committed is None:
             self._write_page(page)
-        self._publish(page)
+        self._publish(committed or page)
         folder = self._root.at(new_folder(query, batch))
         if self._root.files.get_file_info(folder).type is not pafs.FileType.NotFound:
             self._root.files.delete_dir(folder)
-        return first
+        if committed is not None:
+            check_repeated(_decided(committed, committed.rows), content=content, rows=page.rows)
+        return committed is None
 
     def pages(self) -> Iterator[Page]:
         """Yield what the book says of all batches, by query and batch."""
@@ -111,6 +123,23 @@ class ParquetTable:
                 self._root.files.move(written, self._root.at(file.path))
 
 
+def _decided(page: Page, rows: int | None) -> Decided:
+    return Decided(f"batch {page.batch} of query {page.query}", page.content, rows)
+
+
+def _decided_in(history: Iterable[Mapping[str, Any]], page: Page) -> Decided | None:
+    """Return what a Delta table's history says of a batch; None if it does not reach back to it.
+
+    A batch without rows makes no commit: it shows by commits of the query before it and behind it.
+    """
+    noted = {int(commit[BATCH]): commit for commit in history if commit.get(QUERY) == page.query}
+    if (commit := noted.get(page.batch)) is not None:
+        return _decided(replace(page, content=commit.get(CONTENT)), int(commit[ROWS]))
+    if page.files and min(noted, default=page.batch) < page.batch:
+        return _decided(replace(page, content=""), 0)
+    return None
+
+
 def _page_name(query: str, batch: int) -> str:
     return f"{BOOKS}/batches/{query}/{batch:08}.json"
 
@@ -130,18 +159,25 @@ class DeltaTable:
         self._delta = deltalake
         self._transactions = transactions
 
-    def commit(self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema) -> bool:
+    def commit(
+        self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
+    ) -> bool:
+        page = Page(query, batch, list(files), content)
         exists = self._delta.DeltaTable.is_deltatable(self._location)
         if exists:
             table = self._delta.DeltaTable(self._location)
             done = table.transaction_version(query)
             if done is not None and done >= batch:
+                if (decided := _decided_in(table.history(), page)) is not None:
+                    check_repeated(decided, content=content, rows=page.rows)
                 return False
         if not files:
             return True
         actions = [self._action(file) for file in files]
+        note = {QUERY: query, BATCH: str(batch), ROWS: str(page.rows), CONTENT: content}
         properties = self._transactions.CommitProperties(
-            app_transactions=[self._transactions.Transaction(query, batch)]
+            app_transactions=[self._transactions.Transaction(query, batch)],
+            custom_metadata={name: value for name, value in note.items() if value is not None},
         )
         delta_schema = self._delta.Schema.from_arrow(schema.append(pa.field("date", pa.string())))
         if exists:

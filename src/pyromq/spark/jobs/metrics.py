@@ -72,6 +72,8 @@ def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
     if settings.mode == "append":
         return messages.writeStream.format("rocketmq").options(**options)
     # Spark has no update mode for sinks in Python, but batch writes that are named are as good.
+    # By the checkpoint the sink tells a repeated batch from another one of the same number.
+    options["checkpointLocation"] = settings.stream.checkpoint
     return messages.writeStream.foreachBatch(partial(_write_batch, options))
 
 

@@ -85,8 +85,10 @@ def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
 def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     """Let the query go on at `place`: earliest, latest, or a table as option startingOffsets has it.
 
-    A batch that was planned and not done is forgotten. Returns where it goes on. Raises `UsageError`, `DataLoss`, and
-    `Unavailable` where a broker is away whose queues are to be moved.
+    A batch that was planned and not done counts as done: it may be in the sink, so its number is not used again. Only
+    a query with state has to use it again, since it continues from the state of the batch before. Returns where the
+    query goes on. Raises `UsageError`, `DataLoss`, and `Unavailable` where a broker is away whose queues are to be
+    moved.
     """
     checkpoint = read_checkpoint(folder)
     if checkpoint.batch is None or checkpoint.done is None:
@@ -101,10 +103,15 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     named = chosen if isinstance(options.starting_offsets, str) else _named(chosen, options.starting_offsets or {})
     # Without marks: there may be others by now.
     offset = StreamOffset(checkpoint.done.positions | named, began=checkpoint.done.began)
-    for number in _numbers(folder / "offsets"):
-        if number > checkpoint.batch:
+    newest = max(_numbers(folder / "offsets"))
+    if newest != checkpoint.batch and (folder / "state").is_dir():
+        for number in range(checkpoint.batch + 1, newest + 1):
             _remove(folder / "offsets" / str(number))
-    _write(folder / "offsets" / str(checkpoint.batch), offset)
+        newest = checkpoint.batch
+    _write(folder / "offsets" / str(newest), offset)
+    if newest != checkpoint.batch:
+        commits = folder / "commits"
+        (commits / str(newest)).write_text((commits / str(checkpoint.batch)).read_text())
     return offset
 
 
@@ -149,4 +156,4 @@ def _write(path: Path, offset: StreamOffset) -> None:
 
 def _remove(path: Path) -> None:
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    path.unlink()
+    path.unlink(missing_ok=True)

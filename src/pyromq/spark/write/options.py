@@ -144,6 +144,8 @@ class SinkOptions:
     )
     group: str = _option("group", _group, "pyromq-spark-sink", "the producer group that brokers see")
     connecting: Connecting = BY_ENVIRONMENT  # what `connection_options` took
+    checkpoint: str | None = None  # a stream's checkpoint and name, which Spark itself adds to the options
+    query_name: str | None = None
 
     def __post_init__(self) -> None:
         if (self.too_large == DEAD_LETTER) != (self.dead_letter_topic is not None):

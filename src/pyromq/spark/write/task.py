@@ -18,6 +18,7 @@ from pyromq.errors import BatchDecided, MessageRefused
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
+from pyromq.spark.batch_content import StreamBatch
 from pyromq.spark.read.clients import patiently
 from pyromq.spark.write.columns import MessageReader, Messages, Row, dead_letter
 from pyromq.spark.write.fresh_ids import fresh_ids
@@ -35,16 +36,18 @@ class TaskName:
 
     write: str  # a query's batch, or a job: also the transaction's name
     partition: int
+    stream: StreamBatch | None = None  # the micro-batch that the task belongs to
 
 
 @dataclass(slots=True)
 class Report:
-    """What a task has written. `skipped`: nothing, since the write was decided before.
+    """What a task has written. `skipped`: nothing, since the write was decided before; `rows` are those it was given.
 
     Without exactly once `queues` has the offsets of what was stored.
     """
 
     write: str
+    stream: StreamBatch | None = None
     result: AttemptResult | None = None
     skipped: bool = False
     rows: int = 0
@@ -52,6 +55,11 @@ class Report:
     dropped: int = 0
     dead_letters: int = 0
     queues: dict[MessageQueue, Acknowledged] = field(default_factory=dict)
+
+    @property
+    def given(self) -> int:
+        """The number of rows that Spark gave to the task."""
+        return self.rows + self.dropped + self.dead_letters
 
 
 class SinkTask:
@@ -61,7 +69,8 @@ class SinkTask:
         self._client = client
         self._options = options
         self._name = name
-        self._report = Report(name.write)
+        self._report = Report(name.write, name.stream)
+        self._given = 0  # rows
         self._out: Attempt | Stream
         self._runs: OpenRuns
 
@@ -91,14 +100,14 @@ class SinkTask:
 
     def _skipped(self, batches: Iterable[pa.RecordBatch]) -> Report:
         """Take what Spark gives and do nothing with it: its worker wants it all taken."""
-        for _ in batches:
-            pass
+        rows = self._given + sum(batch.num_rows for batch in batches)
         logger.info("%s is written already; partition %d sends nothing", self._name.write, self._name.partition)
-        return Report(self._name.write, skipped=True)
+        return Report(self._name.write, self._name.stream, skipped=True, rows=rows)
 
     def _send(self, batches: Iterable[pa.RecordBatch]) -> None:
         reader = MessageReader(self._options, _id_maker(self._options, self._name, self._client.ids), unique_id_of)
         for batch in batches:
+            self._given += batch.num_rows
             if batch.num_rows:
                 self._take(reader.read(batch))
         self._runs.flush()

@@ -18,11 +18,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyromq.client.blocking.batch_transactions import BatchTransactions
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
-from pyromq.errors import MQError, Unavailable, UsageError
+from pyromq.errors import BatchDecided, MQError, Unavailable, UsageError
 from pyromq.logs import logger_of
+from pyromq.spark.batch_content import Decided, StreamBatch, check_repeated, planned_batch
 from pyromq.spark.read.clients import RESTART_SECONDS, patiently
 from pyromq.spark.write.clients import sink_client
-from pyromq.spark.write.options import EXACTLY_ONCE, SinkOptions
+from pyromq.spark.write.options import DROP, EXACTLY_ONCE, IDEMPOTENT, SinkOptions
 from pyromq.spark.write.task import Report, SinkTask, TaskName
 
 logger = logger_of(__name__)
@@ -44,10 +45,12 @@ class RocketMQWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._ledger = check_reachable(options, wait_seconds=0)
+        self._planned = _planned_batch(options)
         self._write = f"spark-job:{options.job_id or uuid4().hex}:{options.topic or '*'}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Written(_run_task(self._options, self._ledger, self._write, iterator))
+        name = _task_name(self._write, self._planned)
+        return Written(_run_task(self._options, self._ledger, name, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit_reports(self._options, self._ledger, reports_of(messages))
@@ -64,14 +67,14 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
             raise UsageError("option jobId is for batch writes; a stream's writes are named by its query")
         self._options = options
         self._ledger = check_reachable(options, wait_seconds=RESTART_SECONDS)
+        self._planned = _planned_batch(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = _task()
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        if query is None or batch is None:
+        stream = _stream_batch()
+        if stream is None:
             raise UsageError("Spark does not say which query and batch this is; the sink needs PySpark 4.1 or later")
-        return Written(_run_task(self._options, self._ledger, f"spark-query:{query}:{batch}", iterator))
+        name = _task_name(f"spark-query:{stream.query}:{stream.batch}", self._planned)
+        return Written(_run_task(self._options, self._ledger, name, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         commit_reports(self._options, self._ledger, reports_of(messages))
@@ -97,21 +100,41 @@ def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[Report]:
 
 
 def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
-    """Make a write count. Without exactly once it counts already. Raises what the brokers refuse it with."""
+    """Make a write count. Without exactly once it counts already. Raises what the brokers refuse it with.
+
+    Raises `BatchDecided` if another write, with other rows, is decided under the name.
+    """
     if not reports:
         return
     write = reports[0].write
     if options.delivery == EXACTLY_ONCE:
-        # Where a task found the write decided, its commit only finishes what that decision began.
-        whole = not any(report.skipped for report in reports)
-        client = patiently(options, lambda: sink_client(options, ledger), planned=True)
-        outcome = client.commit(write, _results(reports) if whole else [])
-        logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
-        if options.wait_visible and not outcome.visible:
-            wait_until_visible(options, client, outcome)
+        _decide(options, ledger, reports)
     dropped, dead_letters = sum(each.dropped for each in reports), sum(each.dead_letters for each in reports)
     if dropped or dead_letters:
         logger.warning("%s: rows too large: %d dropped, %d dead letters", write, dropped, dead_letters)
+
+
+def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+    write, stream, results = reports[0].write, reports[0].stream, _results(reports)
+    # Where a task found the write decided, its commit only finishes what that decision began.
+    whole = not any(report.skipped for report in reports)
+    if whole and not any(result.messages for result in results):
+        logger.info("%s: there are no rows, and nothing is decided", write)
+        return
+    content = None if stream is None else stream.content(options.checkpoint, options.query_name)
+    client = patiently(options, lambda: sink_client(options, ledger), planned=True)
+    outcome = client.commit(write, results if whole else [], content=content)
+    logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
+    if outcome.tokens != {result.token for result in results}:
+        if whole and (content is None or content != outcome.content):
+            raise BatchDecided(
+                f"{write} was decided for another writer while this one sent its rows, none of which counts. Run it"
+                " again: what was decided is then compared with what it would write"
+            )
+        rows = None if options.too_large == DROP else sum(report.given for report in reports)
+        check_repeated(Decided(write, outcome.content, outcome.messages), content=content, rows=rows)
+    if options.wait_visible and not outcome.visible:
+        wait_until_visible(options, client, outcome)
 
 
 def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome: BatchOutcome) -> None:
@@ -150,8 +173,30 @@ def _results(reports: Iterable[Report]) -> list[AttemptResult]:
     return [report.result for report in reports if report.result is not None]
 
 
-def _run_task(options: SinkOptions, ledger: str | None, write: str, batches: Iterator[pa.RecordBatch]) -> Report:
-    name = TaskName(write, _task().partitionId())
+def _planned_batch(options: SinkOptions) -> tuple[int, str] | None:
+    """Return the number and the content of the micro-batch that is planned, for ids that are made from them."""
+    return planned_batch(options.checkpoint) if options.delivery == IDEMPOTENT else None
+
+
+def _task_name(write: str, planned: tuple[int, str] | None) -> TaskName:
+    """Return the task's name. If the content of its micro-batch is known, idempotent ids differ for other content."""
+    stream = _stream_batch()
+    if planned is not None and stream is not None and stream.batch == planned[0]:
+        write = f"{write}:{planned[1]}"
+    return TaskName(write, _task().partitionId(), stream)
+
+
+def _stream_batch() -> StreamBatch | None:
+    """Return the micro-batch that this task belongs to, also within `foreachBatch`; None outside of streams."""
+    context = _task()
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    if query is None or batch is None:
+        return None
+    return StreamBatch(query, int(batch), context.getLocalProperty("spark.sql.streaming.checkpointLocation"))
+
+
+def _run_task(options: SinkOptions, ledger: str | None, name: TaskName, batches: Iterator[pa.RecordBatch]) -> Report:
     client = patiently(options, lambda: sink_client(options, ledger), planned=True)
     return SinkTask(client, options, name).write(batches)
 

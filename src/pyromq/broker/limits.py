@@ -22,6 +22,10 @@ class BrokerLimits:
     members: int = 200_000  # entries of producers and consumers by group; about 400 bytes each
     offsets: int = 1_000_000  # of consumers by group, topic and queue; about 100 bytes each
     queue_locks: int = 100_000  # queues locked for a member of a group that keeps order; about 300 bytes each
+    undecided_runs: int = 200_000  # of batch transactions; 1,300 bytes each at most, and their messages in the log
+    # On batch transactions, kept for `batchTransactionLedgerTime`; about 800 bytes each. One connection's share has
+    # room for a stream of a batch each second: 259,200 in 72 hours.
+    batch_decisions: int = 600_000
     subscription_length: int = 8_192  # characters of an expression: some hundred tags, each compared for each message
     query_bytes: int = 8 << 20  # of records in the answer to a query by key; clients read frames of 16 MiB at most
     # Whether sends are refused while one waits for the disk for `send_wait_ms`. Off, unlike upstream: sends do not wait

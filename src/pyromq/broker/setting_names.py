@@ -82,6 +82,8 @@ JAVA_NAMES: dict[str, str] = {
     "maxMembers": "limits.members",
     "maxOffsets": "limits.offsets",
     "maxQueueLocks": "limits.queue_locks",
+    "maxUndecidedRuns": "limits.undecided_runs",
+    "maxBatchDecisions": "limits.batch_decisions",
     "maxSubscriptionLength": "limits.subscription_length",
     "maxQueryBytes": "limits.query_bytes",
     **{name: f"connection_limits.{field}" for name, field in CONNECTION_LIMIT_NAMES.items()},

@@ -4,12 +4,13 @@ import errno
 from dataclasses import replace
 
 import pytest
-from tests.broker.folders import killed, without_end
+from tests.broker.folders import killed, moved_to, without_end
 
 from pyromq.broker.batches import batch_publishing
 from pyromq.broker.batches.batch_transactions import GROUP
 from pyromq.broker.batches.half_runs import ELSEWHERE_MS
 from pyromq.broker.broker import Broker
+from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.put_message import PutMessage
 from pyromq.errors import ResponseCode
 from pyromq.message import SysFlag
@@ -56,9 +57,11 @@ class Batches:
         response = await self.caller.ask(SendHalfRun(**(fields | changes)), body, code=code)
         return response if code else response.header(HalfRunStored)
 
-    async def commit(self, winners, *, name="t", code=0):
+    async def commit(self, winners, *, name="t", content=None, code=0):
         attempts = [BatchAttempt(token, messages) for token, messages in winners.items()]
-        response = await self.caller.ask(CommitBatch(transaction=name), encode_body(BatchAttempts(attempts)), code=code)
+        response = await self.caller.ask(
+            CommitBatch(transaction=name, content=content), encode_body(BatchAttempts(attempts)), code=code
+        )
         if code:
             return response
         await settle()
@@ -209,10 +212,69 @@ async def test_a_second_commit_is_told_the_first(batches):
     assert await batches.visible() == ["1"]
 
 
-async def test_an_empty_transaction_is_decided_too(batches):
+async def test_that_no_attempt_wins_is_a_decision(batches):
+    await batches.run(["1"])
     await batches.commit({})
     decision = await batches.find()
     assert (decision.attempts, decision.visible) == ([], True)
+    assert await batches.visible() == []
+
+
+@pytest.mark.parametrize("winners", [{}, {"a": 0}])
+async def test_a_name_under_which_nothing_was_sent_cannot_be_decided(batches, winners):
+    response = await batches.commit(winners, code=ResponseCode.BATCH_INCOMPLETE)
+    assert response.remark.startswith("transaction 't' cannot be committed: this broker has no messages of it")
+    await batches.find(code=ResponseCode.QUERY_NOT_FOUND)
+    await batches.run(["1"])
+    await batches.commit({"a": 1})
+    assert await batches.visible() == ["1"]
+
+
+async def test_a_ledger_is_told_of_messages_elsewhere_by_a_run_without_any(batches, broker, config, clock, batches_of):
+    stored = await batches.run([], queue_id=-1, topic="not-here")
+    assert stored.messages == 0
+
+    async def check(batches, _):
+        await batches.commit({"a": 0})
+        assert (await batches.find()).visible
+
+    await restarted(killed(config), clock, batches_of, check)
+    assert broker.topics.find("not-here") is None
+
+
+async def test_what_a_transaction_holds_is_kept_with_the_decision(batches, config, clock, batches_of):
+    await batches.run(["1"])
+    assert (await batches.commit({"a": 1}, content="rows 1 to 1")).content == "rows 1 to 1"
+
+    async def check(batches, _):
+        assert (await batches.commit({}, content="rows 2 to 2")).content == "rows 1 to 1"
+
+    await restarted(killed(config), clock, batches_of, check)
+
+
+async def test_undecided_runs_and_decisions_have_limits(config, clock, batches_of):
+    few = replace(moved_to(config, config.data / "few"), limits=BrokerLimits(undecided_runs=5, batch_decisions=4))
+    async with Broker(few, clock) as broker:
+        one, two = await batches_of(broker), await batches_of(broker)
+        for name in "ab":
+            await one.run(["1"], name=name)
+        busy = await one.run(["1"], name="c", code=ResponseCode.SYSTEM_BUSY)
+        assert "2 undecided runs of batch transactions of connection " in busy.remark
+        assert busy.remark.endswith("or have maxUndecidedRuns raised, which is 5")
+        await two.run(["1"], name="c")
+        for name in "ab":
+            await one.commit({"a": 1}, name=name)
+            await one.run(["1"], name=name + name)  # there is room again
+        busy = await one.commit({"a": 1}, name="aa", code=ResponseCode.SYSTEM_BUSY)
+        assert busy.remark.endswith("or have maxBatchDecisions raised, which is 4")
+        assert (await one.commit({}, name="a")).attempts  # what is decided is told, whatever the limit is
+        await one.roll_back("a", name="aa")
+        await two.commit({"a": 1}, name="c")
+        await two.run(["1"], name="d")
+        clock.jump(LEDGER + 1)
+        await clock.advance(120)
+        await one.run(["1"], name="e")
+        await one.commit({"a": 1}, name="e")
 
 
 async def test_an_attempt_that_is_not_whole_is_not_committed(batches):
@@ -225,6 +287,7 @@ async def test_an_attempt_that_is_not_whole_is_not_committed(batches):
 
 
 async def test_a_run_after_the_decision_is_refused(batches):
+    await batches.run(["0"])
     await batches.commit({})
     response = await batches.run(["1"], code=ResponseCode.BATCH_DECIDED)
     assert response.remark == "transaction 't' is decided; attempt 'a' comes too late"
@@ -374,6 +437,7 @@ async def test_what_another_broker_decides_waits_longer(batches, broker, clock):
 
 
 async def test_a_decision_is_forgotten_in_time(batches, broker, clock):
+    await batches.run(["0"])
     await batches.commit({})
     clock.jump(LEDGER - 1)
     await clock.advance(0)

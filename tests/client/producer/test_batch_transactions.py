@@ -79,8 +79,8 @@ async def test_a_block_that_raises_leaves_an_attempt_that_does_not_count(cluster
             await attempt.send(messages("1"))
             raise ZeroDivisionError
     assert attempt.result is None
-    await batches.commit("t", [])
-    assert await bodies(cluster) == []
+    await batches.commit("t", [await attempt_of(batches, "2")])
+    assert await bodies(cluster) == ["2"]
 
 
 async def test_a_rolled_back_attempt_cannot_win(batches):
@@ -153,6 +153,24 @@ async def test_a_commit_that_did_not_reach_every_broker_is_finished_by_the_next(
         outcome = await batches.commit("t", [])  # a repeated job may know nothing of the first attempts
         assert (outcome.by_this, outcome.messages) == (False, 16)
         assert len(await bodies(cluster)) == 16
+
+
+async def test_the_ledger_knows_names_whose_messages_are_all_elsewhere():
+    elsewhere = MessageQueue("orders", "broker-b", 0)
+    async with Cluster(brokers=2) as cluster, AsyncBatchTransactions("etl", cluster.namesrv) as batches:
+        invented = AttemptResult("t", "invented", {"broker-b": 1})
+        with pytest.raises(BatchIncomplete, match="'t' cannot be committed: this broker has no messages of it"):
+            await batches.commit("t", [invented])
+        lost, result = [await attempt_of(batches, text, queue=elsewhere) for text in ("lost", "1")]
+        assert {each.broker_name: each.messages for each in await batches.undecided("t")} == {
+            "broker-a": {lost.token: 0, result.token: 0},
+            "broker-b": {lost.token: 1, result.token: 1},
+        }
+        await batches.rollback("t", [lost])
+        outcome = await batches.commit("t", [result], content="one")
+        assert (outcome.messages, await bodies(cluster)) == (1, ["1"])
+        assert {broker.batches.find("t").content for broker in cluster.brokers} == {"one"}
+        assert await batches.undecided() == []
 
 
 async def test_the_ledger_may_be_named():

@@ -7,15 +7,26 @@ from concurrent.futures import Future
 from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
 from pyromq.broker.batches.decisions import Decision
-from pyromq.broker.batches.half_runs import Run
+from pyromq.broker.batches.half_runs import Origin, Run, Undecided, batch_needs
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.put_message import DELAY, TIMER, TRANSACTION, is_too_long, too_large
 from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
-from pyromq.names import RETRY_PREFIX
+from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, check_topic
+from pyromq.net.long_answers import LongAnswer, LongAnswers
+from pyromq.permissions.permissions import Permissions
 from pyromq.record import batch_labels
-from pyromq.remoting.bodies import ATTEMPTS, BatchAttempt, BatchAttempts, BatchDecision, decode_body, encode_body
+from pyromq.remoting.bodies import (
+    ATTEMPTS,
+    BatchAttempt,
+    BatchAttempts,
+    BatchDecision,
+    UndecidedBatch,
+    UndecidedBatches,
+    decode_body,
+    encode_body,
+)
 from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
@@ -36,7 +47,11 @@ class BatchTransacting:
         admission: Admission,
         confirmation: Confirmation,
         config: BrokerConfig,
+        long_answers: LongAnswers,
+        permissions: Permissions,
     ) -> None:
+        self._long_answers = long_answers
+        self._permissions = permissions
         self._batches = batches
         self._admission = admission
         self._confirmation = confirmation
@@ -45,26 +60,40 @@ class BatchTransacting:
 
     @answers(SendHalfRun)
     def send(self, header: SendHalfRun, call: Call) -> Answered | Future[Answered]:
-        """Store the messages where nobody sees them; a run sent again is stored once."""
+        """Store the messages where nobody sees them; a run sent again is stored once.
+
+        A run without messages and queue tells the broker that decides of messages at other brokers, whose topic need
+        not exist here.
+        """
         self._admission.check_transactions()
         self._confirmation.refuse_if_overloaded()
         _check_name("transaction", header.transaction)
         _check_name("token", header.token)
         if header.number < 0:
             raise ProtocolError(f"header field number is {header.number}; runs are counted from 0")
-        topic = self._admission.topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageRefused(f"a batch transaction cannot send to retry topic {header.topic}")
-        queue_id = header.queue_id if header.queue_id >= 0 else self._admission.any_queue(topic)
-        count = self._checked(call.body)
+        if header.topic == TRACE_TOPIC:  # which needs no right, so that anybody could begin others' transactions
+            raise MessageRefused(f"a batch transaction cannot send to trace topic {header.topic}")
+        queue_id, count = self._place(header, call)
         message = StoredMessage(
-            topic.name, call.body, queue_id=queue_id, born_ms=header.born_ms, born_address=call.peer.packed_address
+            header.topic, call.body, queue_id=queue_id, born_ms=header.born_ms, born_address=call.peer.packed_address
         )
         ledger = None if header.ledger == self._config.name else header.ledger
         run = Run(0, 0, header.transaction, header.token, header.number, count, ledger)
-        self._batches.take(message, run, group=header.producer_group)
+        origin = Origin(header.topic, call.account, _holder(call))
+        self._batches.take(message, run, group=header.producer_group, origin=origin)
         reply = self._confirmation.when_safe(Reply(HalfRunStored(queue_id=queue_id, messages=count)))
-        return self._admission.when_saved(topic.name, reply)
+        return self._admission.when_saved(header.topic, reply)
+
+    def _place(self, header: SendHalfRun, call: Call) -> tuple[int, int]:
+        """Return the queue of a run and its number of messages. Raises what refuses one of them."""
+        if not call.body and header.queue_id < 0:
+            check_topic(header.topic)
+            return 0, 0
+        topic = self._admission.topic_for(header, call)
+        queue_id = header.queue_id if header.queue_id >= 0 else self._admission.any_queue(topic)
+        return queue_id, self._checked(call.body)
 
     def _checked(self, body: bytes) -> int:
         """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""
@@ -90,7 +119,9 @@ class BatchTransacting:
         self._confirmation.refuse_if_overloaded()
         if header.content is not None:
             _check_name("content", header.content)
-        decision, by_this = self._batches.commit(header.transaction, _attempts(call), header.content)
+        decision, by_this = self._batches.commit(
+            header.transaction, _attempts(call), content=header.content, holder=_holder(call)
+        )
         return self._confirmation.when_safe(Reply(body=encode_body(_told(decision, by_this=by_this))))
 
     @answers(RollBackBatch)
@@ -109,9 +140,32 @@ class BatchTransacting:
         return self._confirmation.when_safe(Reply(body=encode_body(_told(decision))))
 
     @answers(ListBatches)
-    def list(self, header: ListBatches, call: Call) -> Reply:
-        """The transactions that nobody has decided on, oldest first; with a name that one."""
-        return Reply(body=encode_body(self._batches.undecided(MOST_LISTED, header.transaction)))
+    def list(self, header: ListBatches, call: Call) -> Reply | Future[Reply]:
+        """The transactions that nobody has decided on, oldest first; with a name that one.
+
+        An account is told of those that it may decide on: the tokens of others' attempts are not for it.
+        """
+        return self._long_answers.give(self._listed(header.transaction, call.account), call)
+
+    def _listed(self, transaction: str | None, asker: str | None) -> LongAnswer:
+        found: list[UndecidedBatch] = []
+        count = 0
+        for name in self._batches.undecided_names():
+            yield None
+            undecided = self._batches.undecided(name)
+            if undecided is None or not self._may_decide(asker, undecided):
+                continue
+            count += 1
+            if len(found) < MOST_LISTED and transaction in (None, name):
+                found.append(self._batches.described(name))
+        return Reply(body=encode_body(UndecidedBatches(found, count)))
+
+    def _may_decide(self, asker: str | None, undecided: Undecided) -> bool:
+        return asker == undecided.owner or self._permissions.lacks(asker, batch_needs(undecided)) is None
+
+
+def _holder(call: Call) -> str:
+    return f"connection {call.peer.address}" if call.account is None else f"account {call.account}"
 
 
 def _attempts(call: Call) -> list[BatchAttempt]:

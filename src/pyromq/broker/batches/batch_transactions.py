@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pyromq.broker.batches.batch_publishing import BatchPublishing
 from pyromq.broker.batches.decisions import ENTRIES, NOTES, Decision, Ledger
-from pyromq.broker.batches.half_runs import HalfRuns, Run, run_of, run_properties
+from pyromq.broker.batches.half_runs import HalfRuns, Origin, Run, origin_of, run_of, run_properties
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
@@ -29,7 +29,7 @@ from pyromq.message import StoredMessage, decode_properties, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.record import Labels, decode_labels
-from pyromq.remoting.bodies import BatchAttempt, LedgerNote, UndecidedBatches
+from pyromq.remoting.bodies import BatchAttempt, LedgerNote
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore, QueueEntry
 from pyromq.store.queue.consume_queue import FILLER_SIZE
@@ -73,13 +73,16 @@ class BatchTransactions:
         self._config = config
         self._clock = clock
         self._ledger = Ledger(store, put_message, topics=topics, config=config, clock=clock)
-        self._runs = HalfRuns(clock)
+        self._runs = HalfRuns(clock, config.limits.undecided_runs)
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
         self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
         self._next_look = 0.0
         self._noted = _Progress()
         self._snapshot: tuple[_Progress, int] | None = None  # and where the log ended then
         self.find = self._ledger.find
+        self.undecided = self._runs.find
+        self.undecided_names = self._runs.names
+        self.described = self._runs.described
 
     # -- opening
 
@@ -105,11 +108,13 @@ class BatchTransactions:
         for offset in range(first, self._store.max_offset(HALF_RUN_TOPIC, 0)):
             for entry in self._store.entries(HALF_RUN_TOPIC, 0, offset, 1):
                 labels = self._labels_at(entry)
-                run = labels and run_of(offset, entry.log_offset, decode_properties(labels.property_text))
+                properties = decode_properties(labels.property_text) if labels is not None else {}
+                run = run_of(offset, entry.log_offset, properties)
                 if labels is None or run is None:
                     logger.error("the record at %d is no run of half messages, and left out", entry.log_offset)
                 elif offset >= rolled_back.get((run.transaction, run.token), 0):
-                    self._runs.add(run, age_seconds=max(0.0, (now - labels.store_ms) / 1000))
+                    age_seconds = max(0.0, (now - labels.store_ms) / 1000)
+                    self._runs.add(run, origin_of(properties), age_seconds=age_seconds)
 
     def _labels_at(self, entry: QueueEntry) -> Labels | None:
         view = None if entry.size == FILLER_SIZE else self._store.record_at(entry.log_offset)
@@ -138,32 +143,36 @@ class BatchTransactions:
 
     # -- what clients ask
 
-    def take(self, message: StoredMessage, run: Run, *, group: str) -> None:
+    def take(self, message: StoredMessage, run: Run, *, group: str, origin: Origin) -> None:
         """Store a run, `message` being its batch for topic and queue; nothing happens for one that is here already.
 
-        Raises `BatchDecided` for a transaction that has its decision, and what refuses an append.
+        Raises `BatchDecided` for a transaction that has its decision, `LimitReached`, and what refuses an append.
         """
         if self._ledger.find(run.transaction) is not None:
             raise BatchDecided(f"transaction {run.transaction!r} is decided; attempt {run.token!r} comes too late")
         if self._runs.has(run.transaction, run.token, run.number):
             return
         self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # with settings, so that tools can read it
-        message.property_text = encode_properties(run_properties(run, message, group=group))
+        self._runs.check_room(origin.holder)
+        undecided = self._runs.find(run.transaction)
+        owner = origin.account if undecided is None else undecided.owner
+        message.property_text = encode_properties(run_properties(run, message, group=group, account=owner))
         message.topic, message.queue_id = HALF_RUN_TOPIC, 0
         self._put_message.put_record(message)  # counted when its messages are seen
-        self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset))
+        self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset), origin)
 
     def commit(
-        self, transaction: str, attempts: list[BatchAttempt], content: str | None = None
+        self, transaction: str, attempts: list[BatchAttempt], *, content: str | None = None, holder: str = ""
     ) -> tuple[Decision, bool]:
         """Return the decision, and whether this call made it: the first one counts, and its `content` is kept.
 
-        Raises `BatchIncomplete` where messages of an attempt are missing, and what refuses an append.
+        Raises `BatchIncomplete` where messages of an attempt are missing or nothing was sent, `LimitReached`, and what
+        refuses an append.
         """
         if (decision := self._ledger.find(transaction)) is not None:
             return decision, False
         self._runs.check_complete(transaction, attempts)
-        decision = self._ledger.decide(transaction, attempts, content)
+        decision = self._ledger.decide(transaction, attempts, content=content, holder=holder)
         self._publications.add(decision, self._runs.settle(transaction, decision.winners))
         self.alarm.ring_within(0)
         return decision, True
@@ -176,10 +185,6 @@ class BatchTransactions:
             note = self._ledger.note(LedgerNote(transaction, end, tokens=known))
             self._put_message.put_record(note)
             self._notes.append((note.queue_offset, end))
-
-    def undecided(self, most: int, transaction: str | None = None) -> UndecidedBatches:
-        """Return the oldest ones that nobody has decided on, or the one of a name, and how many there are in all."""
-        return UndecidedBatches(self._runs.listed(most, transaction), len(self._runs))
 
     # -- work
 

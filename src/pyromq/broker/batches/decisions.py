@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pyromq.broker.batches.holders import Holders
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
@@ -37,6 +38,7 @@ class Decision:
     log_offset: int
     content: str | None = None  # what the transaction holds, as its commit said
     visible: bool = False
+    holder: str = ""  # that the decision counts for
 
     @property
     def winners(self) -> list[str]:
@@ -56,6 +58,7 @@ class Ledger:
         self._config = config
         self._clock = clock
         self._decisions: dict[str, Decision] = {}
+        self._holders = Holders("decided batch transactions", "maxBatchDecisions", config.limits.batch_decisions)
 
     def __len__(self) -> int:
         return len(self._decisions)
@@ -64,7 +67,8 @@ class Ledger:
         """Read the decisions from a queue offset on."""
         for record in self._records(ENTRIES, first):
             entry = decode_body(LedgerEntry, record.stored_body, FILE)
-            self._decisions.pop(entry.transaction, None)  # decided again, when it was forgotten
+            if entry.transaction in self._decisions:  # decided again, when it was forgotten
+                self._forget(entry.transaction)
             self._enter(entry, record)
 
     def notes(self, first: int) -> Iterator[tuple[StoredMessage, LedgerNote]]:
@@ -84,13 +88,17 @@ class Ledger:
         """Return the decisions, oldest first."""
         return list(self._decisions.values())
 
-    def decide(self, transaction: str, attempts: list[BatchAttempt], content: str | None) -> Decision:
-        """Append the decision: when this returns it is made. Raises `MessageRefused`, `StoreNotWritable`."""
+    def decide(self, transaction: str, attempts: list[BatchAttempt], *, content: str | None, holder: str) -> Decision:
+        """Append the decision: when this returns it is made.
+
+        Raises `LimitReached` beyond the share of the `holder`, `MessageRefused` and `StoreNotWritable`.
+        """
         assert transaction not in self._decisions, "decided once"
+        self._holders.check(holder)
         entry = LedgerEntry(transaction, attempts, content)
         record = self._record(ENTRIES, entry)
         self._put_message.put_record(record)
-        return self._enter(entry, record)
+        return self._enter(entry, record, holder)
 
     def note(self, note: LedgerNote) -> StoredMessage:
         """Return a note's record, to be appended with what it speaks of."""
@@ -103,7 +111,7 @@ class Ledger:
             if decision.decided_ms > limit:
                 break
             if decision.visible:
-                del self._decisions[decision.transaction]
+                self._forget(decision.transaction)
 
     @property
     def first_needed(self) -> int:
@@ -111,9 +119,13 @@ class Ledger:
         oldest = next(iter(self._decisions.values()), None)
         return self._store.max_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
 
-    def _enter(self, entry: LedgerEntry, record: StoredMessage) -> Decision:
+    def _forget(self, transaction: str) -> None:
+        self._holders.remove(self._decisions.pop(transaction).holder)
+
+    def _enter(self, entry: LedgerEntry, record: StoredMessage, holder: str = "") -> Decision:
         place = record.store_ms, record.queue_offset, record.log_offset
-        decision = Decision(entry.transaction, entry.attempts, *place, entry.content)
+        decision = Decision(entry.transaction, entry.attempts, *place, entry.content, holder=holder)
+        self._holders.add(holder)
         self._decisions[entry.transaction] = decision
         return decision
 

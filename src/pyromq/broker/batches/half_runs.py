@@ -6,25 +6,29 @@ of its own before it is decided on. Its properties say for whom and where to:
     TRAN_NAME, TRAN_TOKEN, TRAN_RUN    the transaction, the attempt, the number of the run in the attempt
     TRAN_COUNT                         how many messages it holds
     TRAN_LEDGER                        the broker that decides, where it is not this one
+    TRAN_ACCOUNT                       the account that began the transaction, where permissions are on
     REAL_TOPIC, REAL_QID, PGROUP       as for other half messages
 
-A run that comes again, because its sender got no answer, is stored once.
+A run that comes again, because its sender got no answer, is stored once. A run without messages tells the broker that
+decides of an attempt whose messages for this topic are all at other brokers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
+from pyromq.broker.batches.holders import Holders
 from pyromq.clock import Clock
 from pyromq.errors import BatchIncomplete
 from pyromq.message import Property, StoredMessage
+from pyromq.permissions.account import PUB, Need
 from pyromq.plural import counted
 from pyromq.remoting.bodies import BatchAttempt, UndecidedBatch
 
 NAME, TOKEN, NUMBER, COUNT, DECIDER = "TRAN_NAME", "TRAN_TOKEN", "TRAN_RUN", "TRAN_COUNT", "TRAN_LEDGER"
+ACCOUNT = "TRAN_ACCOUNT"
 # How long a run waits for a decision that another broker makes: as long as upstream waits for any producer.
 ELSEWHERE_MS = 72 * 3_600_000
 
@@ -41,43 +45,83 @@ class Run(NamedTuple):
     ledger: str | None  # the broker that decides, where it is another one
 
 
+class Origin(NamedTuple):
+    """For which topic a run is, and who has sent it: its account, and the holder that it counts for."""
+
+    topic: str
+    account: str | None = None
+    holder: str = ""
+
+
 @dataclass(slots=True)
-class _Undecided:
-    """The attempts at one transaction: token -> number -> run."""
+class _Attempt:
+    """The runs of one attempt by number, and the holder that they count for."""
+
+    holder: str
+    runs: dict[int, Run] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Undecided:
+    """The attempts at one transaction by token, the account that began it, and the topics of all its runs."""
 
     touched: float  # monotonic seconds of the last run
     ledger: str | None  # where another broker is
-    attempts: dict[str, dict[int, Run]] = field(default_factory=dict)
+    owner: str | None
+    topics: set[str] = field(default_factory=set)
+    attempts: dict[str, _Attempt] = field(default_factory=dict)
 
 
 class HalfRuns:
-    """The undecided runs of one broker, by transaction."""
+    """The undecided runs of one broker, by transaction; at most `most`, but for those that were there at the start."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
-        self._open: dict[str, _Undecided] = {}
+        self._holders = Holders("undecided runs of batch transactions", "maxUndecidedRuns", most)
+        self._open: dict[str, Undecided] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def has(self, transaction: str, token: str, number: int) -> bool:
         undecided = self._open.get(transaction)
-        return undecided is not None and number in undecided.attempts.get(token, ())
+        attempt = None if undecided is None else undecided.attempts.get(token)
+        return attempt is not None and number in attempt.runs
 
-    def add(self, run: Run, *, age_seconds: float = 0.0) -> None:
+    def find(self, transaction: str) -> Undecided | None:
+        return self._open.get(transaction)
+
+    def names(self) -> list[str]:
+        """Return the names of the transactions, oldest first."""
+        return list(self._open)
+
+    def check_room(self, holder: str) -> None:
+        """Raise `LimitReached` unless a holder may have one more run."""
+        self._holders.check(holder)
+
+    def add(self, run: Run, origin: Origin, *, age_seconds: float = 0.0) -> None:
         """Take up a run that is in the log; `age_seconds` is how long it has been there."""
         touched = self._clock.monotonic() - age_seconds
-        undecided = self._open.setdefault(run.transaction, _Undecided(touched, run.ledger))
+        undecided = self._open.setdefault(run.transaction, Undecided(touched, run.ledger, origin.account))
         undecided.touched = max(undecided.touched, touched)
         undecided.ledger = undecided.ledger or run.ledger
-        undecided.attempts.setdefault(run.token, {}).setdefault(run.number, run)
+        undecided.topics.add(origin.topic)
+        attempt = undecided.attempts.setdefault(run.token, _Attempt(origin.holder))
+        if run.number not in attempt.runs:
+            attempt.runs[run.number] = run
+            self._holders.add(attempt.holder)
 
     def check_complete(self, transaction: str, attempts: list[BatchAttempt]) -> None:
         """Raise `BatchIncomplete` unless exactly these numbers of messages are here."""
         undecided = self._open.get(transaction)
+        if undecided is None and not any(attempt.messages for attempt in attempts):
+            raise BatchIncomplete(
+                f"transaction {transaction!r} cannot be committed: this broker has no messages of it. None were sent,"
+                " or all were rolled back. Send messages under this name first; a batch without any has no commit"
+            )
         for attempt in attempts:
-            runs = undecided.attempts.get(attempt.token, {}) if undecided is not None else {}
-            held = _count(runs.values())
+            found = undecided.attempts.get(attempt.token) if undecided is not None else None
+            held = 0 if found is None else _count(found)
             if held != attempt.messages:
                 raise BatchIncomplete(
                     f"transaction {transaction!r}: attempt {attempt.token!r} has {counted(held, 'message')} here, not"
@@ -86,11 +130,17 @@ class HalfRuns:
                 )
 
     def settle(self, transaction: str, winners: Iterable[str]) -> list[Run]:
-        """Forget all attempts at a transaction; return the runs of those that won, in order of arrival."""
+        """Forget all attempts at a transaction; return the runs of those that won, in order of arrival.
+
+        Runs without messages are left out.
+        """
         undecided = self._open.pop(transaction, None)
         if undecided is None:
             return []
-        runs = [run for token in winners for run in undecided.attempts.get(token, {}).values()]
+        won = [attempt for token in winners if (attempt := undecided.attempts.get(token)) is not None]
+        for attempt in undecided.attempts.values():
+            self._holders.remove(attempt.holder, len(attempt.runs))
+        runs = [run for attempt in won for run in attempt.runs.values() if run.messages]
         return sorted(runs, key=lambda run: run.queue_offset)
 
     def drop(self, transaction: str, tokens: Iterable[str]) -> list[str]:
@@ -98,7 +148,10 @@ class HalfRuns:
         undecided = self._open.get(transaction)
         if undecided is None:
             return []
-        dropped = [token for token in tokens if undecided.attempts.pop(token, None) is not None]
+        dropped = [token for token in tokens if token in undecided.attempts]
+        for token in dropped:
+            attempt = undecided.attempts.pop(token)
+            self._holders.remove(attempt.holder, len(attempt.runs))
         if not undecided.attempts:
             del self._open[transaction]
         return dropped
@@ -112,33 +165,28 @@ class HalfRuns:
             if (now - undecided.touched) * 1000 > (timeout_ms if undecided.ledger is None else ELSEWHERE_MS)
         ]
 
-    def listed(self, most: int, transaction: str | None = None) -> list[UndecidedBatch]:
-        """Return the oldest undecided transactions, or the one of a name, as administrators are told of them."""
-        now = self._clock.monotonic()
-        found = [(transaction, self._open.get(transaction))] if transaction is not None else self._open.items()
-        return [
-            UndecidedBatch(
-                name,
-                [BatchAttempt(token, _count(runs.values())) for token, runs in undecided.attempts.items()],
-                round((now - undecided.touched) * 1000),
-                undecided.ledger,
-            )
-            for name, undecided in islice(found, most)
-            if undecided is not None
-        ]
+    def described(self, transaction: str) -> UndecidedBatch:
+        """Return what there is of a transaction, as clients are told of it."""
+        undecided = self._open[transaction]
+        return UndecidedBatch(
+            transaction,
+            [BatchAttempt(token, _count(attempt)) for token, attempt in undecided.attempts.items()],
+            round((self._clock.monotonic() - undecided.touched) * 1000),
+            undecided.ledger,
+        )
 
     def first_needed(self, end: int) -> int:
         """Return the queue offset of the oldest run that is kept; `end` without any."""
         firsts = (
-            next(iter(runs.values())).queue_offset
+            next(iter(attempt.runs.values())).queue_offset
             for undecided in self._open.values()
-            for runs in undecided.attempts.values()
+            for attempt in undecided.attempts.values()
         )
         return min(firsts, default=end)
 
 
-def _count(runs: Iterable[Run]) -> int:
-    return sum(run.messages for run in runs)
+def _count(attempt: _Attempt) -> int:
+    return sum(run.messages for run in attempt.runs.values())
 
 
 def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Run | None:
@@ -159,8 +207,18 @@ def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Ru
     )
 
 
-def run_properties(run: Run, message: StoredMessage, *, group: str) -> dict[str, str]:
-    """Return the properties that `run_of` reads."""
+def origin_of(properties: dict[str, str]) -> Origin:
+    """Return where a run of the log came from. It counts for no holder: its connection has ended."""
+    return Origin(properties[Property.REAL_TOPIC], properties.get(ACCOUNT))
+
+
+def batch_needs(undecided: Undecided) -> list[Need]:
+    """Return the rights that an account needs to decide on a transaction which another account has begun."""
+    return [(topic, PUB) for topic in sorted(undecided.topics)]
+
+
+def run_properties(run: Run, message: StoredMessage, *, group: str, account: str | None) -> dict[str, str]:
+    """Return the properties that `run_of` and `origin_of` read."""
     properties = {
         NAME: run.transaction,
         TOKEN: run.token,
@@ -170,4 +228,5 @@ def run_properties(run: Run, message: StoredMessage, *, group: str) -> dict[str,
         Property.REAL_QUEUE_ID: str(message.queue_id),
         Property.PRODUCER_GROUP: group,
     }
-    return properties | ({DECIDER: run.ledger} if run.ledger is not None else {})
+    more = {DECIDER: run.ledger, ACCOUNT: account}
+    return properties | {name: value for name, value in more.items() if value is not None}

@@ -13,7 +13,14 @@ def batch_transactions(state: SharedState) -> Part:
     batches = state.batches
     return Part(
         answerers=[
-            BatchTransacting(batches, admission=state.admission, confirmation=state.confirmation, config=state.config)
+            BatchTransacting(
+                batches,
+                admission=state.admission,
+                confirmation=state.confirmation,
+                config=state.config,
+                long_answers=state.long_answers,
+                permissions=state.permissions,
+            )
         ],
         load=batches.load,
         steps=[Step(batches.step, batches.alarm)],

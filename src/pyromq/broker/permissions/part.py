@@ -23,7 +23,9 @@ def permissions(state: SharedState) -> Part:
     in_force = state.permissions
     folder = AclFolder(config.permissions_folder)
     watch = AclWatch(folder, in_force, worker(state.store.disk, "permissions"))
-    rules = Rules(lambda log_offset: _topic_at(log_offset, state), config.cluster + REPLY_SUFFIX)
+    rules = Rules(
+        lambda log_offset: _topic_at(log_offset, state), config.cluster + REPLY_SUFFIX, state.batches.undecided
+    )
     return Part(
         answerers=[Permitting(in_force, watch, folder, config=config, clock=state.clock)],
         guard=PermissionGuard(in_force, rules, state.refusals),

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyromq.names import HALF_RUN_TOPIC, RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from pyromq.broker.batches.half_runs import Undecided, batch_needs
+from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
 from pyromq.permissions.account import ANY, PUB, SUB, Need
 from pyromq.remoting import headers
 from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
 from pyromq.remoting.command import Call
 from pyromq.remoting.header import Header, request_headers
 
+UndecidedBy = Callable[[str], Undecided | None]  # by a batch transaction's name
 TopicAt = Callable[[int], str | None]  # of the message that begins at a log offset, the one it is meant for; None: none
 
 # What upstream wants an administrator for, and (ours) everything else that changes something or shows secrets.
@@ -40,7 +42,7 @@ FOR_ADMINISTRATORS = (
 )
 
 # What any account may ask. None of it changes anything or shows what a message says: the answers hold names, settings,
-# numbers, and of members (204, 328) and half messages (100323) only what the account has rights on.
+# numbers, and of members (204, 328), half messages (100323) and batches (100334) only what the account has rights on.
 FOR_EVERY_ACCOUNT = (
     headers.AccountsVersion,
     headers.AllConsumerOffsets,
@@ -61,6 +63,7 @@ FOR_EVERY_ACCOUNT = (
     headers.CountTimers,
     headers.EarliestStoreTime,
     headers.FindBatch,
+    headers.ListBatches,
     headers.ListHalfMessages,
     headers.MaxOffset,
     headers.MinOffset,
@@ -70,21 +73,25 @@ FOR_EVERY_ACCOUNT = (
     headers.TopicConsumers,
     headers.TopicSettings,
     headers.TopicStatistics,
-    # These change something. They name no topic, but a transaction's secret token.
-    headers.CommitBatch,
-    headers.RollBackBatch,
 )
 
 
 class Rules:
-    """What is needed for a call. `topic_at` finds a message in the log, `reply_topic` is where replies go."""
+    """What is needed for a call. `topic_at` finds a message in the log, `undecided` a batch transaction.
 
-    def __init__(self, topic_at: TopicAt, reply_topic: str) -> None:
+    Replies go to `reply_topic`.
+    """
+
+    def __init__(self, topic_at: TopicAt, reply_topic: str, undecided: UndecidedBy = lambda _: None) -> None:
         self._topic_at = topic_at
+        self._undecided = undecided
         self._reply_topic = reply_topic
         self._by_header: dict[type[Header], Callable[[Any, Call], list[Need]]] = {
             headers.SendMessage: lambda header, _: [_publish(header.topic)],
-            headers.SendHalfRun: lambda header, _: [_publish(header.topic)],
+            # Ours, as the next two.
+            headers.SendHalfRun: lambda header, call: [_publish(header.topic), *self._batch(header.transaction, call)],
+            headers.CommitBatch: lambda header, call: self._batch(header.transaction, call),
+            headers.RollBackBatch: lambda header, call: self._batch(header.transaction, call),
             headers.RecallMessage: lambda header, _: [_publish(header.topic)],  # ours
             headers.SendReplyMessage: lambda header, _: self._reply(header),
             headers.PullMessage: lambda header, _: [(header.topic, SUB), _group(header.consumer_group)],
@@ -104,8 +111,6 @@ class Rules:
                 (header.topic, SUB),
                 *([_group(header.consumer_group)] if header.consumer_group else []),
             ],
-            # Who knows the tokens of all transactions could decide on them.
-            headers.ListBatches: lambda header, _: [] if header.transaction else [(HALF_RUN_TOPIC, SUB)],
             headers.LockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
             headers.UnlockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
             # The topic of the message as well: upstream's lets an account have anybody's message.
@@ -135,6 +140,13 @@ class Rules:
     def _reply(self, header: headers.SendReplyMessage) -> list[Need]:
         """Whoever got a request may answer it; ours: and store nothing elsewhere."""
         return [] if header.topic == self._reply_topic else [_publish(header.topic)]
+
+    def _batch(self, transaction: str, call: Call) -> list[Need]:
+        """The account that began an undecided transaction may do all with it; others need its topics."""
+        undecided = self._undecided(transaction)
+        if undecided is None or undecided.owner == call.account:
+            return []
+        return batch_needs(undecided)
 
     def _at(self, log_offset: int, right: int) -> list[Need]:
         topic = self._topic_at(log_offset)

@@ -85,14 +85,14 @@ class AsyncAttempt:
     Messages of one queue become visible in the order in which they were sent.
     """
 
-    def __init__(self, runs: AsyncRunProducer, transaction: str, token: str, ledger: str) -> None:
+    def __init__(self, batches: AsyncBatchTransactions, transaction: str, token: str) -> None:
         self.transaction = transaction
         self.token = token
         self.result: AttemptResult | None = None
         self._is_over = False
-        self._runs = runs
-        self._ledger = ledger
-        self._stream = runs.stream(self._header)
+        self._batches = batches
+        self._runs = batches.runs
+        self._stream = self._runs.stream(self._header)
         self._selection = QueueSelection(SystemClock())
 
     async def __aenter__(self) -> Self:
@@ -143,12 +143,21 @@ class AsyncAttempt:
         self._is_over = True
         if self.result is None:
             by_broker: dict[str, int] = {}
-            for queue, acknowledged in (await self._stream.finish()).items():
+            sent = await self._stream.finish()
+            for queue, acknowledged in sent.items():
                 by_broker[queue.broker_name] = by_broker.get(queue.broker_name, 0) + acknowledged.messages
+            await self._announce(sent)
             self.result = AttemptResult(self.transaction, self.token, by_broker)
         return self.result
 
-    def _header(self, queue: MessageQueue, number: int) -> Header:
+    async def _announce(self, sent: Iterable[MessageQueue]) -> None:
+        """Tell the ledger of each topic whose messages are all at other brokers, since it decides on them, too."""
+        ledger = self._batches.ledger
+        known = {queue.topic for queue in sent if queue.broker_name == ledger}
+        for number, topic in enumerate(sorted({queue.topic for queue in sent} - known), self._stream.count):
+            await self._batches.ask(ledger, self._header(MessageQueue(topic, ledger, -1), number))
+
+    def _header(self, queue: MessageQueue, number: int) -> SendHalfRun:
         config = self._runs.config
         return SendHalfRun(
             producer_group=self._runs.wire_group,
@@ -160,7 +169,7 @@ class AsyncAttempt:
             token=self.token,
             number=number,
             born_ms=SystemClock().now_ms(),
-            ledger=self._ledger,
+            ledger=self._batches.ledger,
         )
 
 
@@ -209,7 +218,7 @@ class AsyncBatchTransactions(AsyncLifespan):
 
     def attempt(self, transaction: str, token: str | None = None) -> AsyncAttempt:
         """Return a new attempt; tokens are made where none is given, and must never be used twice."""
-        return AsyncAttempt(self.runs, transaction, token or uuid4().hex, self.ledger)
+        return AsyncAttempt(self, transaction, token or uuid4().hex)
 
     async def commit(
         self, transaction: str, attempts: Sequence[AttemptResult | None], *, content: str | None = None
@@ -255,15 +264,15 @@ class AsyncBatchTransactions(AsyncLifespan):
     async def rollback(self, transaction: str, attempts: Sequence[AttemptResult]) -> None:
         """Let brokers forget these attempts, unless the transaction is decided: then nothing changes."""
         body = encode_body(BatchAttempts([BatchAttempt(attempt.token) for attempt in attempts]))
-        for broker in sorted({name for attempt in attempts for name in attempt.messages}):
-            await self._ask_until(broker, RollBackBatch(transaction=transaction), body)
+        for broker in sorted({self.ledger}.union(*(attempt.messages for attempt in attempts))):
+            await self.ask(broker, RollBackBatch(transaction=transaction), body)
 
     async def undecided(self, transaction: str | None = None) -> list[UndecidedAttempts]:
         """Return what nobody has decided on: of each broker at most 200 transactions, oldest first, or only one."""
         question = ListBatches(transaction=transaction)
         found = []
         for broker in await self.runs.cluster.masters():
-            answer = decode_body(UndecidedBatches, (await self._ask_until(broker, question, b"")).body)
+            answer = decode_body(UndecidedBatches, (await self.ask(broker, question)).body)
             for batch in answer.batches:
                 tokens = {attempt.token: attempt.messages for attempt in batch.attempts}
                 ledger = batch.ledger or broker
@@ -271,16 +280,16 @@ class AsyncBatchTransactions(AsyncLifespan):
         return found
 
     async def _commit_at(
-        self, broker: str, transaction: str, attempts: list[BatchAttempt], content: str | None
+        self, broker: str, transaction: str, attempts: list[BatchAttempt], content: str | None = None
     ) -> BatchDecision:
         header = CommitBatch(transaction=transaction, content=content)
         return await self._ask(broker, header, encode_body(BatchAttempts(attempts)))
 
     async def _ask(self, broker: str, header: Header, body: bytes = b"") -> BatchDecision:
-        return decode_body(BatchDecision, (await self._ask_until(broker, header, body)).body)
+        return decode_body(BatchDecision, (await self.ask(broker, header, body)).body)
 
-    async def _ask_until(self, broker: str, header: Header, body: bytes) -> Response:
-        """Ask a broker, again after failures that pass, for `timeout` seconds."""
+    async def ask(self, broker: str, header: Header, body: bytes = b"") -> Response:
+        """Ask a broker, again after failures that pass, for `timeout` seconds. Raises what it answers."""
         retry = Retry(self._clock, self.runs.timeout)
         while True:
             try:

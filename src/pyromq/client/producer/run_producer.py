@@ -59,7 +59,7 @@ class RunStream:
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._failure: MQError | None = None
-        self._count = 0
+        self.count = 0  # of runs
         self._messages = 0
 
     async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
@@ -69,11 +69,11 @@ class RunStream:
         if self._failure is not None:
             self._room.release()
             raise self._failure
-        header = header or self._make_header(queue, self._count)
-        self._count += 1
+        header = header or self._make_header(queue, self.count)
+        self.count += 1
         self._messages += messages
         work = self._deliver(queue, body, messages, header)
-        task = self._cluster.tasks.start(work, name=f"run {self._count} to {queue}")
+        task = self._cluster.tasks.start(work, name=f"run {self.count} to {queue}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 

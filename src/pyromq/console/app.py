@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -149,7 +150,7 @@ class Guarding:
         if name not in {"localhost", config.host.lower(), *(each.lower() for each in config.names)} and not _is_ip(
             name
         ):
-            return f"this console does not answer as {name[:100]!r}; start it with --name to let it"
+            return f"this console does not answer as {name[:100]!r}: whoever runs it can allow that name (--name)"
         if method == "POST" and connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "this form is of another site"
         return None
@@ -179,7 +180,10 @@ def _assets() -> dict[str, str]:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _shown(request, QueryNotFound(f"there is no page at {request.url.path[:200]}"), error.status_code)
+    text = f"there is no page at {request.url.path[:200]}"
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        text = f"the page at {request.url.path[:200]} is not asked by {request.method[:20]}"
+    return _shown(request, QueryNotFound(text), error.status_code)
 
 
 async def _unusable(request: Request, error: Exception) -> Response:

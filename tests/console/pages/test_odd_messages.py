@@ -84,6 +84,34 @@ async def test_a_list_unpacks_only_what_it_shows(browser, cluster, monkeypatch):
     assert not unpacked
 
 
+@pytest.mark.parametrize(
+    ("path", "links"), [("/topics/none", ("/topics", "/new-topic")), ("/groups/none", ("/groups", "/new-group"))]
+)
+async def test_an_error_leads_to_pages_and_names_no_command(browser, path, links):
+    page = (await browser.get(path, status=404)).partition('class="said"')[2]
+    assert all(f'href="{link}"' in page for link in links)
+    assert "pyromq " not in page and "--" not in page and "http" not in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/messages?topic=orders&queue={'9' * 5000}&limit={'9' * 5000}",
+        f"/messages?topic=orders&before=orders:broker-a:0:{'9' * 5000}",
+        f"/dead-letters/billing?limit={'9' * 5000}&since=0001-01-01T00:00",
+        f"/message/orders/broker-a/0/{'9' * 5000}",
+        f"/message/orders/broker-a/{2**31}/0",
+        f"/send?topic=orders&broker=broker-a&queue=0&offset={2**64}",
+        f"/dead-letters/billing/redrive?most=000000001{'0' * 5000}",
+        "/messages/export?topic=%E2%82%AC%0D%0Ax&by=key&q=1",
+        f"/topics?page={'9' * 5000}&rows=-1&sort=%00",
+        "/topics?topic=a&topic=b&%FF=%FE",
+    ],
+)
+async def test_odd_addresses_are_answered(browser, odd, path):
+    assert (await browser.client.get(path)).status_code < 500
+
+
 @pytest.mark.parametrize("most", [1, 2000, 6000, 10**9])
 async def test_a_page_has_a_limit_of_bytes_and_the_next_one_the_rest(browser, cluster, monkeypatch, most):
     monkeypatch.setattr(scanning, "MOST_PAGE_BYTES", most)

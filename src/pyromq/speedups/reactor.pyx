@@ -422,7 +422,7 @@ cdef class Transport:
                         plain_since = self._reactor._monotonic()
                     self._deliver(data + plain, at - plain)
                     plain = -1
-                    if self._is_closing or not self._is_reading:
+                    if self._is_closing or not self._is_reading or not self._is_ipv4:
                         continue
                     if self._reactor._monotonic() > plain_since + PLAIN_SECONDS:
                         self._is_behind = True

@@ -40,3 +40,27 @@ def test_no_argument_ends_in_more_than_one_line(cli, served, word):
         if outcome.code == 1 and not line.startswith(("doctor", "delay cancel", "message find", "transaction commit")):
             assert ONE_LINE.fullmatch(outcome.err), line
         assert not ONE_OF_SOMETHING.search(outcome.out + outcome.err), line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "order", ""),
+        ("topic", "show", " "),
+        ("send", "", "x"),
+        ("consume", "bad-names", "--group", ""),
+        ("group", "monitor", "", "--rounds", "1"),
+        ("cluster", "kv", "delete", "", ""),
+        ("cluster", "rt", "bad-names", "--size", "9" * 20),
+        ("group", "create", "bad-names", "--retries", "9" * 20),
+    ],
+)
+def test_empty_names_and_numbers_without_end_are_wrong_usage(cli, served, arguments):
+    refused = cli(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_group_that_is_watched_and_does_not_exist_is_wrong(cli, served):
+    watched = cli("group", "monitor", "bad-typo", "--rounds", "1")
+    assert (watched.code, watched.out) == (1, "")
+    assert "group bad-typo does not exist" in watched.err

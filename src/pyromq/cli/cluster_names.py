@@ -32,6 +32,8 @@ class ClusterName(click.ParamType[str]):
         self.known = known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail(f"the name of a {self.name} is empty", param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(_GIVEN, {})[self] = value
         return value

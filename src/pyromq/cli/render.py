@@ -16,7 +16,7 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from pyromq.errors import AlreadyExists, GroupNotFound, NoNameServer, TlsRefused, TopicNotFound
+from pyromq.errors import AlreadyExists, GroupNotFound, HostNotFound, NoNameServer, TlsRefused, TopicNotFound
 from pyromq.excerpt import escaped
 
 # What a terminal obeys beyond ASCII's controls, text of the other direction, and halves of characters.
@@ -127,6 +127,6 @@ def one_line(error: Exception) -> str:
     text = escaped(" ".join(line.strip() for line in str(error).splitlines()))
     if isinstance(error, AlreadyExists):
         return f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # a topic, or a group
-    reason = error.__cause__ if isinstance(error.__cause__, TlsRefused) else error
+    reason = error.__cause__ if isinstance(error.__cause__, TlsRefused | HostNotFound) else error
     advice = next((advice for kind, advice in _ADVICE if isinstance(reason, kind)), None)
     return text if advice is None else f"{text}; {advice}"

@@ -19,6 +19,12 @@ from pyromq.plural import counted
 T = TypeVar("T")
 
 
+def _not_empty(ctx: click.Context, argument: click.Parameter, text: str) -> str:
+    if not text.strip():
+        raise click.BadParameter("it is empty")
+    return text
+
+
 @click.group()
 def cluster() -> None:
     """Show brokers, their state and settings."""
@@ -223,8 +229,8 @@ def lag(broker: str | None, least: int, ordered: bool, namesrv: str, output: str
 
 @cluster.command("rt")
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("--count", type=click.IntRange(1), default=100, show_default=True, help="Messages to each topic.")
-@click.option("--size", type=click.IntRange(1), default=128, show_default=True, help="Bytes of a message.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="Messages a topic.")
+@click.option("--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes of a message.")
 @click.option("--each", is_flag=True, help="A line for each message, too.")
 @namesrv_option
 @output_option
@@ -280,15 +286,16 @@ def addresses_of(admin: Admin, broker: str | None) -> list[str]:
 def answers_of(admin: Admin, broker: str | None, ask: Callable[[str], T]) -> dict[str, T]:
     """Return what brokers answer, by address; of all brokers without those out of reach, which are told."""
     found: dict[str, T] = {}
-    silent: Unavailable | None = None
+    silent: dict[str, Unavailable] = {}
     for address in addresses_of(admin, broker):
         try:
             found[address] = ask(address)
         except Unavailable as error:
-            click.echo(f"broker {address} is left out, it cannot be reached: {error}", err=True)
-            silent = error
-    if silent is not None and not found:
-        raise silent
+            silent[address] = error
+    if silent and not found:
+        raise next(iter(silent.values()))
+    for address, reason in silent.items():
+        click.echo(f"broker {address} is left out, it cannot be reached: {reason}", err=True)
     return found
 
 
@@ -338,7 +345,7 @@ def kv() -> None:
 
 
 @kv.command("list")
-@click.argument("namespace")
+@click.argument("namespace", callback=_not_empty)
 @namesrv_option
 @output_option
 def list_values(namespace: str, namesrv: str, output: str) -> None:
@@ -350,8 +357,8 @@ def list_values(namespace: str, namesrv: str, output: str) -> None:
 
 
 @kv.command()
-@click.argument("namespace")
-@click.argument("key")
+@click.argument("namespace", callback=_not_empty)
+@click.argument("key", callback=_not_empty)
 @click.argument("value")
 @namesrv_option
 def put(namespace: str, key: str, value: str, namesrv: str) -> None:
@@ -362,8 +369,8 @@ def put(namespace: str, key: str, value: str, namesrv: str) -> None:
 
 
 @kv.command()
-@click.argument("namespace")
-@click.argument("key")
+@click.argument("namespace", callback=_not_empty)
+@click.argument("key", callback=_not_empty)
 @namesrv_option
 def delete(namespace: str, key: str, namesrv: str) -> None:
     """Delete KEY of NAMESPACE at every name server."""

@@ -22,8 +22,12 @@ from pyromq.client.admin.offsets import QueueProgress
 from pyromq.client.admin.overviews import GroupOverview
 from pyromq.clock import local_time
 from pyromq.errors import GroupNotFound, MQError
+from pyromq.excerpt import escaped
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import GroupConfig
+
+_JAVA_INT = click.IntRange(0, (1 << 31) - 1)  # what Java's brokers and tools can read
+_QUEUES = click.IntRange(0, 65536)
 
 
 @click.group()
@@ -33,8 +37,8 @@ def group() -> None:
 
 @group.command()
 @click.argument("name", type=GROUP_NAME)
-@click.option("--retries", type=click.IntRange(0), default=16, show_default=True, help="Attempts before dead letters.")
-@click.option("--retry-queues", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--retries", type=_JAVA_INT, default=16, show_default=True, help="Attempts before dead letters.")
+@click.option("--retry-queues", type=_QUEUES, default=1, show_default=True)
 @click.option("--disabled", is_flag=True, help="Refuse the group's pulls.")
 @click.option("--no-broadcast", is_flag=True, help="Refuse broadcasting members.")
 @namesrv_option
@@ -54,8 +58,8 @@ def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadc
 
 @group.command()
 @click.argument("name", type=GROUP_NAME)
-@click.option("--retries", type=click.IntRange(0), help="Attempts before dead letters.")
-@click.option("--retry-queues", type=click.IntRange(0))
+@click.option("--retries", type=_JAVA_INT, help="Attempts before dead letters.")
+@click.option("--retry-queues", type=_QUEUES)
 @click.option("--enabled/--disabled", default=None, help="Answer or refuse the group's pulls.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Take or refuse broadcasting members.")
 @namesrv_option
@@ -152,7 +156,7 @@ def settings(name: str, namesrv: str, output: str) -> None:
 
 
 @group.command()
-@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.argument("names", type=GROUP_NAME, nargs=-1, metavar="[GROUP...]")
 @click.option("--every", "seconds", type=read_duration, default="60s", show_default=True, help="How often to look.")
 @click.option("--rounds", type=click.IntRange(1), help="End after so many looks. [default: never]")
 @click.option("--lag", "most_lag", type=click.IntRange(0), help="Tell of groups with a lag beyond this.")
@@ -169,13 +173,17 @@ def monitor(names: tuple[str, ...], seconds: float, rounds: int | None, namesrv:
     with Admin(namesrv, connections=connections()) as admin:
         for number in count(1):
             try:
-                rows = [row for row in _looked_at(admin, names) if _is_told(row, **most)]
+                looked_at = list(_looked_at(admin, names))
+                rows = [row for row in looked_at if _is_told(row, **most)]
             except MQError as error:  # brokers come back
                 click.echo(f"{datetime.now():%H:%M:%S} {one_line(error)}", err=True)
                 rows, wrong = [], True
             else:
                 is_limited = any(value is not None for value in most.values())
-                wrong = any(row["troubles"] for row in rows) or (is_limited and bool(rows))
+                absent = sorted({*names} - {row["group"] for row in looked_at})
+                for name in absent:
+                    click.echo(f"{datetime.now():%H:%M:%S} group {escaped(name)} does not exist", err=True)
+                wrong = bool(absent) or any(row["troubles"] for row in rows) or (is_limited and bool(rows))
             for row in rows:
                 click.echo(as_json({"time": datetime.now().astimezone(), **row}) if output == "json" else _line(row))
             if number == rounds:

@@ -13,7 +13,7 @@ from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.client.cluster.routes import read_route
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import AnotherServer, MQError, NoNameServer, NoPermission, TopicNotFound, Unavailable
+from pyromq.errors import AnotherServer, HostNotFound, MQError, NoNameServer, NoPermission, TopicNotFound, Unavailable
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
 from pyromq.net.address_server import AddressServer, is_url
 from pyromq.net.connection_config import ConnectionConfig
@@ -135,6 +135,8 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
             return finding, None
         if isinstance(reason, AnotherServer):
             return Finding(name, False, f"is none: {reason}", "a name server listens on 9876 by default"), None
+        if isinstance(reason, HostNotFound):
+            return Finding(name, False, f"is not found: {reason}", "correct the name of the host, or look at DNS"), None
         advice = "start one with `pyromq serve`, or give its address with --namesrv (environment: NAMESRV_ADDR)"
         return Finding(name, False, f"does not answer: {reason}", advice), None
     except NoPermission as error:

@@ -68,7 +68,7 @@ def test_tags_are_not_taken_for_sql(expression, caplog):
         ("a || || b", "has an empty tag"),
         ("a || *", "has `*` beside other tags"),
         ("a | b", "has a single `|` in 'a | b'"),
-        ("a|b || c", "has a single `|` in 'a|b'"),
+        ("a || b |", "has a single `|` in 'b |'"),
         ("a ||| b", "has a single `|` in '| b'"),
         (" || ", "names no tag"),
     ],
@@ -80,7 +80,7 @@ def test_an_expression_that_is_read_differently_than_written_is_refused(expressi
     assert repr(expression) in str(caught.value)
 
 
-@pytest.mark.parametrize("expression", ["", "*", " * ", "a", " a ||b ", "a-b", "a=b", "a.b", "ä"])
+@pytest.mark.parametrize("expression", ["", "*", " * ", "a", " a ||b ", "a-b", "a=b", "a.b", "a|b", "a|b || c", "ä"])
 def test_plain_expressions_are_taken(expression):
     subscribed_tags(expression)
     check_tag_words(expression)
@@ -98,7 +98,7 @@ def test_tags_that_were_meant_as_several_or_as_a_pattern_are_told(expression):
         check_tag_words(expression)
 
 
-@pytest.mark.parametrize("tag", ["  ", "||", "a||b", "a|b", "|", " a", "a\n"])
+@pytest.mark.parametrize("tag", ["  ", "||", "a||b", " a", "a\n"])
 def test_a_tag_that_no_subscription_finds_is_refused(tag):
     with pytest.raises(IllegalMessage, match="no subscription finds a tag with"):
         check_tag(tag)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pyromq import Admin, PullConsumer
 from pyromq.clock import SystemClock
-from pyromq.errors import MessageRefused, TopicNotFound, Unavailable, UsageError
+from pyromq.errors import BatchDecided, MessageRefused, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.write.clients import sink_client
 from pyromq.spark.write.options import sink_options
@@ -125,6 +125,19 @@ def test_a_decision_while_a_task_sends_makes_it_skip(namesrv, topic, seen):
     while not client.lookup(topic).visible:
         pass
     assert bodies(seen(topic)) == [b"3"]
+
+
+def test_a_writer_whose_rows_lose_fails(namesrv, topic, seen):
+    options = options_of(namesrv, topic, delivery="exactlyOnce")
+    ours, others = (run(options, batch("1", "2"), write=topic) for _ in range(2))
+    commit_reports(options, None, [others])
+    with pytest.raises(BatchDecided, match=f"{topic} was decided for another writer while this one sent its rows"):
+        commit_reports(options, None, [ours])
+    commit_reports(options, None, [others])  # its own commit again
+    commit_reports(options, None, [run(options, batch("1", "2"), write=topic)])
+    with pytest.raises(BatchDecided, match=f"{topic} is decided, with 2 rows, and now has 3"):
+        commit_reports(options, None, [run(options, batch("1", "2", "3"), write=topic)])
+    assert bodies(seen(topic)) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])

@@ -27,6 +27,7 @@ class BrokerLimits:
     # room for a stream of a batch each second: 259,200 in 72 hours.
     batch_decisions: int = 600_000
     subscription_length: int = 8_192  # characters of an expression: some hundred tags, each compared for each message
+    half_messages: int = 200_000  # undecided ones of transactions of single messages; about 600 bytes each
     query_bytes: int = 8 << 20  # of records in the answer to a query by key; clients read frames of 16 MiB at most
     # Whether sends are refused while one waits for the disk for `send_wait_ms`. Off, unlike upstream: sends do not wait
     # in front of the store here, but behind it, so that what is refused could be stored, and comes again.

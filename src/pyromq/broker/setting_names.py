@@ -85,6 +85,7 @@ JAVA_NAMES: dict[str, str] = {
     "maxUndecidedRuns": "limits.undecided_runs",
     "maxBatchDecisions": "limits.batch_decisions",
     "maxSubscriptionLength": "limits.subscription_length",
+    "maxHalfMessages": "limits.half_messages",
     "maxQueryBytes": "limits.query_bytes",
     **{name: f"connection_limits.{field}" for name, field in CONNECTION_LIMIT_NAMES.items()},
 }

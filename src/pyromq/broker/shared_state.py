@@ -81,7 +81,10 @@ class SharedState:
             clock=clock,
             queue_for=topics.queue_for,
         )
-        self.half_messages = HalfMessages(store, put_message, topics=topics, offsets=self.offsets, clock=clock)
+        most = self.config.limits.half_messages
+        self.half_messages = HalfMessages(
+            store, put_message, topics=topics, offsets=self.offsets, clock=clock, most=most
+        )
         self.batches = BatchTransactions(
             store,
             put_message,

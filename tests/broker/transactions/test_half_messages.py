@@ -9,6 +9,7 @@ from tests.broker.folders import killed, without_end
 from tests.broker.transactions.transactions import COMMIT, ROLLBACK, ROUND, numbers_done, queue
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.transactions.half_messages import GROUP
 from pyromq.message import StoredMessage
 from pyromq.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GIVE_UP_TOPIC
@@ -174,3 +175,20 @@ async def test_op_records_of_rocketmq_5_name_several_messages(config, clock, tra
         await clock.advance(ROUND)
         assert (await producer.checked.next())[1].body == b"1"
         assert producer.checked.asked.empty()
+
+
+async def test_no_more_messages_may_be_undecided_than_the_setting_says(config, clock, transactions_of):
+    config.limits = BrokerLimits(half_messages=3)
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        first, *_ = [await producer.send() for _ in range(3)]
+        refused = await producer.send(code=2)
+        assert "3 messages of transactions wait" in refused.remark and "maxHalfMessages" in refused.remark
+        await producer.rounds()  # copies count once
+        assert len(broker.half_messages.undecided()) == 3
+        await producer.end(first, COMMIT)
+        await producer.send()
+        await producer.send(code=2)
+    config.limits = BrokerLimits(half_messages=1)
+    async with Broker(config, clock) as broker:  # what was confirmed stays
+        assert len(broker.half_messages.undecided()) == 3

@@ -21,10 +21,11 @@ from typing import NamedTuple
 import msgspec
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.broker.put_message import PutMessage, is_half
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
-from pyromq.errors import MessageRefused
+from pyromq.errors import LimitReached, MessageRefused
 from pyromq.message import Property, StoredMessage, SysFlag, encode_properties
 from pyromq.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from pyromq.store.message_store import MessageStore
@@ -67,7 +68,14 @@ class HalfMessages:
     """The undecided half messages of one broker, in order of their queue offset."""
 
     def __init__(
-        self, store: MessageStore, put_message: PutMessage, *, topics: Topics, offsets: ConsumerOffsets, clock: Clock
+        self,
+        store: MessageStore,
+        put_message: PutMessage,
+        *,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        clock: Clock,
+        most: int = DEFAULT_LIMITS.half_messages,
     ) -> None:
         put_message.prepare = self.prepare
         self._store = store
@@ -75,11 +83,13 @@ class HalfMessages:
         self._topics = topics
         self._offsets = offsets
         self._clock = clock
+        self._most = most
         self._open: dict[int, Half] = {}
         self._latest: dict[Origin, int] = {}  # queue offset of the latest copy
         # Queue offsets of earlier copies of which no op record says that they are done with: the message was sent
         # twice, or a crash came between a copy and its op record.
         self._earlier: dict[Origin, list[int]] = {}
+        self._earlier_count = 0
         self._seen = 0  # the half queue is taken up to here
         # Of each op record from `_first_op` on the highest queue offset it names.
         self._ops: deque[int] = deque()
@@ -169,6 +179,7 @@ class HalfMessages:
         if half.origin is not None:
             if (earlier := self._open.pop(self._latest.get(half.origin, -1), None)) is not None:
                 self._earlier.setdefault(half.origin, []).append(earlier.queue_offset)
+                self._earlier_count += 1
             self._latest[half.origin] = half.queue_offset
         self._open[half.queue_offset] = half
 
@@ -176,12 +187,13 @@ class HalfMessages:
         self._open.pop(half.queue_offset, None)
         if half.origin is not None and self._latest.get(half.origin) == half.queue_offset:
             del self._latest[half.origin]
-            self._earlier.pop(half.origin, None)
+            self._earlier_count -= len(self._earlier.pop(half.origin, ()))
 
     # -- writing
 
     def prepare(self, message: StoredMessage, properties: Mapping[str, str]) -> None:
-        """Turn a message about to be appended into a half one."""
+        """Turn a message about to be appended into a half one. Raises `LimitReached` where too many are undecided."""
+        self._check_room()
         self._topics.for_group_retry(HALF_TOPIC, 1)  # with settings, so that tools can read it
         kept = {
             **properties,
@@ -192,6 +204,16 @@ class HalfMessages:
         message.sys_flag &= ~TRANSACTION_BITS  # with them a record would be in no queue
         message.topic = HALF_TOPIC
         message.queue_id = 0
+
+    def _check_room(self) -> None:
+        kept = len(self._open) + self._earlier_count
+        if kept + self._store.max_offset(HALF_TOPIC, 0) - self._seen < self._most:
+            return
+        self._follow()
+        kept = len(self._open) + self._earlier_count
+        if kept >= self._most:
+            text = f"{kept} messages of transactions wait for a decision here; decide on some"
+            raise LimitReached("maxHalfMessages", self._most, text)
 
     def settle(self, half: Half, *outcome: StoredMessage) -> None:
         """Append the outcome, if there is one to see, and that the half message is done with; all or nothing.

@@ -10,7 +10,7 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
-from pyromq.store.index.key_index import key_hashes
+from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.json_file import JsonFile
 from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore

@@ -19,7 +19,8 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import mark_addresses
 from pyromq.store.index.index_file import HEADER
-from pyromq.store.index.key_index import KeyIndex, key_hashes
+from pyromq.store.index.key_index import KeyIndex
+from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.log.commit_log import CommitLog
 
 pytestmark = pytest.mark.skipif(not speedups.is_active, reason="the compiled parts are not built")
@@ -155,11 +156,13 @@ ODD = {
 
 
 @contextmanager
-def indexed_once(count: int, text: str = "UNIQ_KEY\x01U1\x02KEYS\x01k") -> Iterator[tuple[KeyIndex, CommitLog, int]]:
+def indexed_once(
+    count: int, text: str = "UNIQ_KEY\x01U1\x02KEYS\x01k", *, entries: int = 100
+) -> Iterator[tuple[KeyIndex, CommitLog, int]]:
     """An index that has the first of so many equal messages, with room for more; and the size of one."""
     clock = StoppedClock()
     with log_of([Sent(text=text)], clock) as (folder, log):
-        index = index_at(folder / "index", clock, entries=100)
+        index = index_at(folder / "index", clock, entries=entries)
         index.follow(log, None)
         size = log.end
         for _ in range(count - 1):
@@ -211,11 +214,13 @@ def test_where_nothing_is_ready_nothing_is_written(what: str) -> None:
         assert bytes(file.file.memory) == before
 
 
-def test_messages_with_many_keys_are_left_to_the_plain_form() -> None:
-    with indexed_once(2, "KEYS\x01" + " ".join("k" * 32)) as (index, log, _):
-        assert enter(index, log) == (log.end, 1)
-    with indexed_once(2, "UNIQ_KEY\x01U\x02KEYS\x01" + " ".join("k" * 32)) as (index, log, size):
-        assert enter(index, log) == (size, 0)
+def test_messages_with_many_keys_count_as_several() -> None:
+    with indexed_once(6, "UNIQ_KEY\x01U\x02KEYS\x01" + " ".join("k" * 15)) as (index, log, _):
+        assert enter(index, log) == (log.end, 5)
+    text = "UNIQ_KEY\x01U\x02KEYS\x01" + " ".join("k" * 40)
+    with indexed_once(4, text, entries=1_000) as (index, log, size):
+        assert enter(index, log, most=3) == (3 * size, 4)
+        assert index.files[-1].next_entry == 1 + 3 * 41
 
 
 def test_a_hash_without_absolute_value_becomes_zero() -> None:

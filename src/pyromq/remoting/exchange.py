@@ -31,7 +31,7 @@ from pyromq.remoting.command import (
     write_reply,
 )
 from pyromq.remoting.dispatch import ASK_AGAIN, Dispatching
-from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter
+from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter, run_length
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.hooked_calls import Completed, HookedCalls, WaitingCall
 from pyromq.remoting.hooks import RemotingHook
@@ -191,8 +191,8 @@ class Exchange:
         decode = self._decode
         calls: list[Call] = []
         frames, self._frames = self._frames, _NONE
-        if len(frames) > RUN_CALLS:
-            frames, self._frames = frames[:RUN_CALLS], frames[RUN_CALLS:]
+        if (count := run_length(frames, RUN_CALLS)) < len(frames):
+            frames, self._frames = frames[:count], frames[count:]
         try:
             for serialization, header, body in frames:
                 command = decode(serialization, header, body)

@@ -21,7 +21,10 @@ cdef extern from *:
 
 DEF NAME_VALUE = 1
 DEF PAIRS = 2
-DEF MOST_KEYS = 32  # of one record, its unique id included
+DEF MOST_KEYS = 16400  # of one record, its unique id included: properties have 32 KiB, and a blank is between two keys
+DEF KEYS_OF_ONE = 32  # keys take as long as one more record
+
+cdef uint32_t _HASHES[MOST_KEYS]  # of one record at a time
 
 cdef enum:
     ROLLBACK = 0xC
@@ -71,36 +74,41 @@ cdef class IndexTail:
         cdef const char* topic = skipped
         cdef Py_ssize_t topic_size = len(skipped)
         cdef Record record
-        cdef int count = 0
+        cdef int count = 0, keys
         while count < most and find_record(p, left, False, &record):
             if record.topic_size != topic_size or memcmp(record.topic, topic, topic_size) != 0:
                 if log_offset_of(&record) != log_offset or not 0 <= store_ms_of(&record) <= last_store_ms:
                     break
-                if not self._enter(file, &record):
+                keys = self._enter(file, &record)
+                if keys < 0:
                     break
+                count += keys // KEYS_OF_ONE
             p += record.size
             left -= record.size
             log_offset += record.size
             count += 1
         return log_offset, count
 
-    cdef bint _enter(self, char* file, const Record* record) noexcept:
-        """Enter a record under all of its keys; False, nothing done, where there is no room or something is odd."""
-        cdef uint32_t hashes[MOST_KEYS]
+    cdef int _enter(self, char* file, const Record* record) noexcept:
+        """Enter a record under all of its keys; return how many.
+
+        -1, nothing done, where there is no room or something is odd.
+        """
+        cdef uint32_t* hashes = _HASHES
         cdef int number, count
         if not is_utf8(record.topic, record.topic_size) or not is_utf8(record.properties, record.properties_size):
-            return False
+            return -1
         if get_u32(record.at + 36) & ROLLBACK == ROLLBACK:
-            return True
+            return 0
         count = find_hashes(record, hashes)
         if count < 0 or (count and not self._is_ready(file, hashes, count)):
-            return False
+            return -1
         for number in range(count):
             self._put(file, hashes[number], record)
         if count:
             in_order()
             self._write_header(file)
-        return True
+        return count
 
     cdef bint _is_ready(self, char* file, const uint32_t* hashes, int count) noexcept:
         """Whether so many entries can be put without a fault, and no chain has one that does not count."""

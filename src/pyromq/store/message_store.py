@@ -24,7 +24,8 @@ from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
 from pyromq.store.follower import UNQUEUED, Follower
-from pyromq.store.index.key_index import KeyIndex, KeyMatches, is_found_by
+from pyromq.store.index.key_index import KeyIndex, KeyMatches
+from pyromq.store.index.record_keys import is_found_by
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.residency import Residency
@@ -381,13 +382,9 @@ class MessageStore:
             self._index.follow(self._log, budget_seconds)
 
     def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Looking[KeyMatches]:
-        """Return where messages with that key (or unique id) lie, newest first, stored from `begin_ms` to `end_ms`.
-
-        As far as they are indexed (`follow_index`).
-        """
+        """Find where indexed messages with that key (or unique id) lie, newest first, stored in that time."""
         has_key = partial(self._has_key, topic, key)
-        found = yield from self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms, has_key=has_key)
-        return found._replace(log_offsets=[at for at in found.log_offsets if at >= self._log.min_offset])
+        return self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms, has_key=has_key)
 
     def _has_key(self, topic: str, key: str, log_offset: int) -> Looking[bool]:
         """Whether the record that begins there has this topic and key: another one's may have the same hash."""

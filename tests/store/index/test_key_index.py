@@ -18,7 +18,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import encode, is_of_topic, log_offset_of
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.index import index_file
-from pyromq.store.index.key_index import key_hashes
+from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.looking import Unread, looked
 from pyromq.store.message_store import MessageStore
 
@@ -65,6 +65,38 @@ def test_index_follows_in_steps(tmp_path: Path) -> None:
         while not store.index_step(0):
             pass
         assert store.index_behind == 0
+
+
+WORDS = [str(number) for number in range(6_000)]
+
+
+def test_a_message_with_thousands_of_keys_is_entered_in_slices(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", segment_bytes=1 << 20, index_entries=10_000) as store:
+        store.append(message(1, KEYS=" ".join(WORDS)))
+        assert not store.index_step(0)
+        assert store.index_behind == store.max_log_offset
+        copy = crashed_copy(tmp_path / "store", tmp_path / "copy")
+        steps = 2
+        while not store.index_step(0):
+            steps += 1
+        assert steps == -(-len(WORDS) // 64)
+        store.append(message(2, KEYS=" ".join(WORDS)))  # begins the next file
+        for key in (WORDS[0], WORDS[63], WORDS[64], WORDS[-1]):
+            assert found(store, key) == [b"body 2", b"body 1"]
+        assert [file.next_entry for file in store._index.files] == [10_000, 1 + 12_000 - 9_999]
+    with opened(copy, segment_bytes=1 << 20, index_entries=10_000) as store:
+        assert [found(store, key) for key in (WORDS[0], WORDS[64], WORDS[-1])] == [[b"body 1"]] * 3
+        assert store._index.files[0].next_entry == 1 + 6_000
+
+
+def test_a_query_looks_once_at_a_message_that_has_a_key_a_thousand_times(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 20, index_entries=10_000) as store:
+        store.append(message(1, topic="TB", KEYS="salary-7"))
+        store.append(message(2, topic="TA", KEYS=" ".join(["038DG7D8"] * 3_000)))  # with the same hash
+        store.follow_index()
+        search = store.search_by_key("TB", "salary-7", 1, *EVER)
+        assert sum(1 for _ in search) < 40
+        assert found(store, "salary-7", topic="TB") == [b"body 1"]
 
 
 def test_time_bounds_a_query(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ else:
 
         The compiled form has a method more, `enter(records, log_offset=, last_store_ms=, most=, skipped=)`: enters what
         lies back to back in a view of the log, those of topic `skipped` aside, up to the first one that is not
-        ordinary; returns the log offset reached, and how many those are.
+        ordinary; returns the log offset reached, and how many those are. Many keys of a record count as more records.
         """
 
         __slots__ = (

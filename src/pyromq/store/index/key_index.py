@@ -10,7 +10,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +18,13 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.java_hash import java_hash
 from pyromq.logs import logger_of
-from pyromq.message import Property, SysFlag, decode_properties
+from pyromq.message import SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Labels, decode_labels, is_of_topic
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.index.index_file import IndexFile, index_file_bytes
 from pyromq.store.index.index_row import first_fault
+from pyromq.store.index.record_keys import index_hash, joined_hash, key_hashes, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
 from pyromq.store.looking import Looking
@@ -35,15 +35,23 @@ _TIMER_TOPIC = TIMER_TOPIC.encode()
 _NAME = re.compile(r"\d{17}\Z")
 _SLICE = 16  # records between two looks at the clock
 _ORDINARY_SLICE = 64  # the same of those that the compiled part enters
-_COUNTER = 4  # hex digits at the end of a unique id; what is before them changes once a millisecond
+_KEYS_AT_ONCE = 64  # keys of one record between two looks at the clock; it may have thousands
 
 
 class KeyMatches(NamedTuple):
-    """Log offsets, newest first, and how far the index reaches. Equal hashes of other keys are among them."""
+    """Log offsets, newest first, and how far the index reaches."""
 
     log_offsets: list[int]
     last_update_ms: int
     last_update_log_offset: int
+
+
+class _Begun(NamedTuple):
+    """A record of which only some keys are entered: where it is, its keys, and how many of them are entered."""
+
+    log_offset: int
+    keys: list[tuple[str, str]]
+    done: int
 
 
 class KeyIndex:
@@ -60,6 +68,7 @@ class KeyIndex:
         self._disk = disk
         self._complaint = ""
         self._in_doubt: int | None = None  # log offset of a record of which some keys may be there already
+        self._begun: _Begun | None = None
 
     # -- opening
 
@@ -197,7 +206,7 @@ class KeyIndex:
     def _enter_ordinary(self, log: CommitLog) -> int:
         """Have the compiled part enter records up to one that is not ordinary; return how many."""
         segment = log.files.find(self.position)
-        if segment is None or (self._in_doubt is not None and self.position <= self._in_doubt):
+        if segment is None or (self._in_doubt is not None and self.position <= self._in_doubt) or self._begun:
             return 0
         self.position, count = self.files[-1].enter(
             segment.memory[self.position - segment.base : log.end - segment.base],
@@ -215,7 +224,8 @@ class KeyIndex:
                     labels = decode_labels(record, 0)
                     if labels.log_offset != log_offset or labels.store_ms > log.last_store_ms:
                         raise StoreCorrupt(f"it says log offset {labels.log_offset}, stored at {labels.store_ms}")
-                    self._put(labels)
+                    if not self._put(labels):
+                        return
             except (StoreCorrupt, struct.error, IndexError) as error:
                 place = log.place_of(log_offset)
                 logger.warning("%s: the record is damaged, and not found by key: %s", place, error)
@@ -224,11 +234,18 @@ class KeyIndex:
                 return
         self.position = log.end
 
-    def _put(self, labels: Labels) -> None:
-        """Enter a record under its unique id and each of its keys; not a rolled back one."""
+    def _put(self, labels: Labels) -> bool:
+        """Enter a record under its unique id and each of its keys; not a rolled back one.
+
+        False if it has many keys and was entered under some of them only: to be called again.
+        """
         if labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
-            return
-        hashes = key_hashes(labels.topic, labels.property_text)
+            return True
+        begun = self._begun
+        if begun is None or begun.log_offset != labels.log_offset:
+            begun = _Begun(labels.log_offset, keys_of(labels.topic, labels.property_text), 0)
+        end = begun.done + _KEYS_AT_ONCE
+        hashes = [index_hash(joined_hash(*key)) for key in begun.keys[begun.done : end]]
         if labels.log_offset == self._in_doubt:
             hashes = [each for each in hashes if not self._leads_to(each, labels.log_offset)]
         file = self.files[-1] if self.files else None
@@ -240,9 +257,13 @@ class KeyIndex:
                 file = self._add_file()
                 file.reserve(hashes)
             file.put(key_hash, labels.log_offset, labels.store_ms)
-        self._in_doubt = None
-        if file is not None and hashes:
+        if end < len(begun.keys):
+            self._begun = begun._replace(done=end)
+            return False
+        self._in_doubt = self._begun = None
+        if file is not None and begun.keys:
             file.write_header()  # once all are in: whoever is killed before has to begin with the record again
+        return True
 
     def _leads_to(self, key_hash: int, log_offset: int) -> bool:
         return any(file.leads_to(key_hash, log_offset) for file in self.files[-2:])
@@ -309,7 +330,8 @@ class KeyIndex:
         `has_key` tells whether the record at a log offset has the key itself: others have the same hash.
         """
         found: list[int] = []
-        key_hash = _index_hash(java_hash(f"{topic}#{key}"))
+        looked_at, fits = -1, False
+        key_hash = index_hash(java_hash(f"{topic}#{key}"))
         for file in self.files[::-1]:
             if file.overlaps(begin_ms, end_ms) and file in self.files:  # one may be deleted while others are searched
                 for log_offset in file.search(key_hash, begin_ms=begin_ms, end_ms=end_ms):
@@ -317,7 +339,10 @@ class KeyIndex:
                         break
                     if not isinstance(log_offset, int):
                         yield log_offset
-                    elif (yield from has_key(log_offset)):
+                        continue
+                    if log_offset != looked_at:  # one record may have many such keys
+                        looked_at, fits = log_offset, (yield from has_key(log_offset))
+                    if fits:
                         found.append(log_offset)
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
@@ -332,46 +357,3 @@ def _has_keys(record: memoryview) -> bool:
         return False
     is_rolled_back = labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
     return not is_rolled_back and bool(key_hashes(labels.topic, labels.property_text))
-
-
-def is_found_by(record: Labels, topic: str, key: str) -> bool:
-    """Whether a record is of that topic, and the key is its unique id or one of its keys."""
-    if record.topic != topic:
-        return False
-    properties = decode_properties(record.property_text)
-    return key == properties.get(Property.UNIQUE_KEY) or key in properties.get(Property.KEYS, "").split(" ")
-
-
-def key_hashes(topic: str, property_text: str) -> list[int]:
-    """Return the hash of each key of a message: its unique id first, then the words of KEYS.
-
-    Messages that wait for their time have none: they get theirs where they are delivered, and nobody looks before.
-    """
-    if topic == TIMER_TOPIC:
-        return []
-    properties = decode_properties(property_text)
-    hashes = []
-    if unique := properties.get(Property.UNIQUE_KEY):
-        hashes.append(_index_hash(_joined_hash(f"{topic}#{unique[:-_COUNTER]}", unique[-_COUNTER:])))
-    if keys := properties.get(Property.KEYS):
-        hashes += [_index_hash(_joined_hash(f"{topic}#", key)) for key in keys.split(" ") if key]
-    return hashes
-
-
-def _index_hash(value: int) -> int:
-    """Return what index files hold: the absolute value; that of -2^31 does not exist and becomes 0."""
-    value = abs(value)
-    return value if value <= 0x7FFFFFFF else 0
-
-
-def _joined_hash(start: str, end: str) -> int:
-    """Return `java_hash(start + end)`, by a remembered start: h(a + b) = h(a) 31^len(b) + h(b)."""
-    if not end.isascii() or len(start) > _MOST_REMEMBERED or len(end) > _MOST_REMEMBERED:
-        return java_hash(start + end)
-    value: int = (_hash_of_start(start) * 31 ** len(end) + _hash_of_end(end)) & 0xFFFFFFFF
-    return value - 0x100000000 if value & 0x80000000 else value
-
-
-_MOST_REMEMBERED = 200  # characters: a topic and an id, or an ordinary key
-_hash_of_start = lru_cache(maxsize=1024)(java_hash)
-_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # all counters

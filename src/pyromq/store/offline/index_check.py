@@ -14,7 +14,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.plural import counted
 from pyromq.record import decode
 from pyromq.store.index.index_file import ENTRY, HEADER, SLOT, index_file_bytes, key_of_entry
-from pyromq.store.index.key_index import key_hashes
+from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
 
 _TOLD = 10  # findings of one file; the rest is counted

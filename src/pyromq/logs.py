@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import traceback
+from types import TracebackType
 
+from pyromq.clock import Clock, SystemClock
 from pyromq.excerpt import excerpt
 
 MOST_LOGGED = 1000  # characters of one argument: errors of ours that give advice have half of it
 _MOST_LINES = 200  # of a traceback; Python shows three levels of a recursion
+TRACEBACK_SECONDS = 3600.0  # a failure that goes on has its traceback in the log once an hour, however logs are rotated
+_MOST_KINDS = 100  # of failures that are counted; with more the oldest is forgotten
 
 
 def logger_of(module: str) -> logging.Logger:
@@ -20,6 +24,43 @@ def logger_of(module: str) -> logging.Logger:
     logger = logging.getLogger(module)
     logger.addFilter(_make_printable)
     return logger
+
+
+class Tracebacks:
+    """Counts what the application's code raises, and leaves out tracebacks that the log has already.
+
+    Two failures are of one kind when they have one type and were raised in the same line. May be used by any thread.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._counts: dict[tuple[object, ...], int] = {}
+        self._logged: dict[tuple[object, ...], float] = {}  # when the traceback of a kind was logged, the oldest first
+
+    def count(self, error: BaseException | None) -> tuple[str, BaseException | None]:
+        """Return what the log line of a failure ends with, and its `exc_info`: None where the log has it already."""
+        if error is None:
+            return "", None
+        kind, now = (type(error), *_raised_at(error.__traceback__)), self._clock.monotonic()
+        self._counts[kind] = count = self._counts.get(kind, 0) + 1
+        if now - self._logged.get(kind, now - TRACEBACK_SECONDS) < TRACEBACK_SECONDS:
+            return f" (failure {count} of this kind; its traceback is in the log already)", None
+        self._logged.pop(kind, None)
+        self._logged[kind] = now
+        if len(self._logged) > _MOST_KINDS:
+            oldest = next(iter(self._logged))
+            del self._logged[oldest]
+            self._counts.pop(oldest, None)
+        return "", error
+
+
+def _raised_at(trace: TracebackType | None) -> tuple[str, int]:
+    """Return the file and the line that raised."""
+    if trace is None:
+        return "", 0
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
 
 
 def _make_printable(record: logging.LogRecord) -> bool:

@@ -6,8 +6,12 @@ Knows nothing of messages.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
+
+from pyromq.errors import UsageError
 
 T = TypeVar("T")
 
@@ -18,6 +22,38 @@ def was_thrown_in(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0  # else the code has cancelled itself
     return isinstance(error, GeneratorExit) and asyncio._get_running_loop() is None
+
+
+def check_takes(function: object, *arguments: str, what: str) -> None:
+    """Raise `UsageError` for what cannot be called with these positional arguments, or does nothing when called.
+
+    A function passes whose signature is not known, as that of some builtins.
+    """
+    if not callable(function):
+        raise UsageError(f"{what} is a function of ({', '.join(arguments)}), not {picture_of(function)}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(
+            f"{what} is {picture_of(function)}, a generator: nothing of it would run; write no `yield` there"
+        )
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # what a decorator passes on is its own affair
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise UsageError(
+            f"{what} is called with ({', '.join(arguments)}), which {picture_of(function)} with signature {signature} "
+            f"does not take: {error}"
+        ) from None
+
+
+def is_async(application_function: Callable[..., object]) -> bool:
+    """Whether calling it gives something to be awaited."""
+    function: Callable[..., object] = application_function
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  its kind is asked
 
 
 def called(function: Callable[[T], object], argument: T) -> tuple[object, BaseException | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from pyromq.client.application_code import check_takes
 from pyromq.client.arguments import check_fields
 from pyromq.client.hooks import (
     CheckForbiddenHook,
@@ -180,6 +181,8 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         check_hooks(self.hooks, ConsumeMessageHook, FilterMessageHook)
+        if self.strategy is not None:
+            check_takes(self.strategy, "group", "member", "queues", "members", what="strategy")
         if self.offset_store is not None:
             check_offset_store(self.offset_store)
         _check("timeout", self.timeout, 0.001, 3600)

@@ -7,19 +7,22 @@ SendMessageHook, CheckForbiddenHook, FilterMessageHook, ConsumeMessageHook, EndT
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+from pyromq.client.application_code import check_takes, is_async, picture_of
 from pyromq.client.decision import Decision
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
-from pyromq.logs import logger_of
+from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import Message, SendResult, StoredMessage, check_property
 from pyromq.remoting.hooks import call_hooks
 
 logger = logger_of(__name__)
+_tracebacks = Tracebacks()
 
 
 class SendKind(Enum):
@@ -243,8 +246,11 @@ def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[Stor
     for hook in hooks:
         try:
             wanted = {id(message) for message in hook.filter_messages(group, messages)}
-        except Exception:
-            logger.exception("group %s: hook %s failed; it filters nothing here", group, type(hook).__qualname__)
+        except Exception as error:
+            name, (counted, traceback) = type(hook).__qualname__, _tracebacks.count(error)
+            logger.exception(
+                "group %s: hook %s failed; it filters nothing here%s", group, name, counted, exc_info=traceback
+            )
         else:
             messages = [message for message in messages if id(message) in wanted]
     return messages
@@ -256,3 +262,15 @@ def check_hooks(hooks: Iterable[object], *protocols: type) -> None:
         if not isinstance(hook, protocols):
             names = " or ".join(protocol.__name__ for protocol in protocols)
             raise UsageError(f"hooks: {hook!r:.100} has not the methods of a {names}")
+        for protocol in protocols:
+            if isinstance(hook, protocol):
+                _check_methods(hook, protocol)
+
+
+def _check_methods(hook: object, protocol: type) -> None:
+    for name, method in vars(protocol).items():
+        if not name.startswith("_") and inspect.isfunction(method):
+            what, called = f"{name} of hook {picture_of(hook)}", getattr(hook, name)
+            check_takes(called, *list(inspect.signature(method).parameters)[1:], what=what)
+            if is_async(called):
+                raise UsageError(f"{what} is async: hooks are not awaited; write a plain function")

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from pyromq.client.application_code import check_takes, picture_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 
@@ -37,9 +38,10 @@ class OffsetStore(Protocol):
 
 def check_offset_store(store: object) -> None:
     """Raise `UsageError` for what could not be called as an `OffsetStore`."""
-    for name in ("load", "save"):
+    for name, arguments in (("load", ("group", "queues")), ("save", ("group", "offsets"))):
         function = getattr(store, name, None)
         if not callable(function):
             raise UsageError(f"offset_store={store!r:.80} has no method {name}; see OffsetStore")
+        check_takes(function, *arguments, what=f"{name} of offset_store={picture_of(store)}")
         if inspect.iscoroutinefunction(function):
             raise UsageError(f"offset_store={store!r:.80}: {name} is async; it must be a plain function")

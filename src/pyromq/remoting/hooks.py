@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pyromq.logs import logger_of
+from pyromq.logs import Tracebacks, logger_of
 from pyromq.remoting.header import Header
 
 logger = logger_of(__name__)
+_tracebacks = Tracebacks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +64,6 @@ def call_hooks(calls: Sequence[Callable[..., object]], *arguments: object) -> No
     for call in calls:
         try:
             call(*arguments)
-        except Exception:
-            logger.exception("hook %s failed; what it was called for goes on", getattr(call, "__qualname__", call))
+        except Exception as error:
+            name, (counted, traceback) = getattr(call, "__qualname__", call), _tracebacks.count(error)
+            logger.exception("hook %s failed; what it was called for goes on%s", name, counted, exc_info=traceback)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from pyromq.client.application_code import check_takes
 from pyromq.client.arguments import checked
 from pyromq.client.blocking.portal import Portal, refuse_running_loop
 from pyromq.client.config import ConsumerConfig
@@ -185,6 +186,8 @@ class PullConsumer(Lifespan):
 
 
 def _in_thread(listener: QueueListener) -> QueueListener:
+    check_takes(listener, "queues", what="a listener for queues")
+
     async def tell(queues: list[MessageQueue]) -> None:
         await asyncio.to_thread(listener, queues)
 

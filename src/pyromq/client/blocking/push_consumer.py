@@ -51,8 +51,10 @@ class Consumer(Lifespan):
     def run(self, *, signals: bool = True) -> None:
         """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
 
-        SIGTERM is left alone without `signals`, and where the program handles or ignores it itself.
+        SIGTERM is left alone without `signals`, and where the program handles or ignores it itself. Raises `UsageError`
+        when no topic is subscribed to.
         """
+        self._async.check_subscribed()
         with sigterm_calls(self._terminate) if signals else nullcontext(), self:
             try:
                 if not self._terminated:

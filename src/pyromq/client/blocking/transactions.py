@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pyromq.client.application_code import called
+from pyromq.client.application_code import called, check_takes
 from pyromq.client.blocking.portal import Portal
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.config import ProducerConfig
@@ -52,6 +52,7 @@ class TransactionProducer(Producer):
 
         See `AsyncTransactionProducer.send_in_transaction`.
         """
+        check_takes(execute, "message", what="execute")
         sent = self._portal.run(self._async.send_half, message, timeout=timeout)
         decision = Decision.ROLLBACK
         if sent.status is SendStatus.OK:

@@ -16,7 +16,7 @@ from pyromq.client.config import ConsumerConfig, Strategy
 from pyromq.client.consumer.owned_queues import Owned
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
-from pyromq.logs import logger_of
+from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import RETRY_PREFIX
 from pyromq.remoting.bodies import ConsumerIds, decode_body
@@ -71,6 +71,7 @@ class Rebalance(Generic[Q]):
         self._config = config
         self._clock = clock
         self._strategy = strategy
+        self._tracebacks = Tracebacks(clock)
         self._topics = topics
         self._take = take
         self._give = give
@@ -104,8 +105,10 @@ class Rebalance(Generic[Q]):
             self._woken.clear()
             try:
                 balanced = await self.once()
-            except Exception:  # as a strategy of the application's may raise
-                logger.exception("group %s: sharing the queues failed; they stay as they are", self._group)
+            except Exception as error:  # as a strategy of the application's may raise
+                counted, traceback = self._tracebacks.count(error)
+                text = "group %s: sharing the queues failed; they stay as they are%s"
+                logger.exception(text, self._group, counted, exc_info=traceback)
                 balanced = True
             most = self._config.rebalance_seconds
             news = await self._sleep(most if balanced else min(soon, most))

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pyromq.client.application_code import awaited, called, picture_of, text_of
+from pyromq.client.application_code import awaited, called, check_takes, picture_of, text_of
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
 from pyromq.client.config import ProducerConfig
@@ -23,7 +23,7 @@ from pyromq.client.hooks import EndTransactionHook, SendKind, TransactionEnd
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreCorrupt, Unavailable
-from pyromq.logs import logger_of
+from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import Message, Property, SendResult, SendStatus, StoredMessage
 from pyromq.message_id import parse_offset_id
 from pyromq.record import decode
@@ -33,6 +33,7 @@ from pyromq.remoting.headers import CheckTransaction, EndTransaction
 from pyromq.remoting.hooks import call_hooks
 
 logger = logger_of(__name__)
+_tracebacks = Tracebacks()
 
 HELD_CHECKS = 2000  # questions that wait for an answer; more are left to be asked again. Source: checkRequestHoldMax
 SIDE_BY_SIDE = 16  # check functions that run at once
@@ -126,6 +127,7 @@ class AsyncTransactionProducer(AsyncProducer):
         counts as `UNKNOWN`. It is not run when the half message was stored less safely than asked: that one is rolled
         back. `timeout` (seconds) covers sending the half message. Raises what `send` raises; then nothing was run.
         """
+        check_takes(execute, "message", what="execute")
         sent = await self.send_half(message, timeout=timeout)
         if sent.status is not SendStatus.OK:
             return await self.end(sent, Decision.ROLLBACK, message)
@@ -217,6 +219,7 @@ class _Checking:
     """Answers the broker's questions about half messages, at most `SIDE_BY_SIDE` at once."""
 
     def __init__(self, check: Check, ended: Callable[[StoredMessage, Decision, str], None]) -> None:
+        check_takes(check, "message", what="check")
         self._group = ""
         self._names = NO_NAMESPACE
         self._check = check
@@ -284,7 +287,8 @@ async def _outcome(function: Callable[[M], object], message: M) -> tuple[object,
 def decision_of(returned: object, failure: BaseException | None, subject: str) -> Decision:
     """Return what a function decided; `UNKNOWN`, with a log line that says so, when it raised or returned another."""
     if failure is not None:
-        logger.warning("%s failed and counts as UNKNOWN: %s", subject, text_of(failure), exc_info=failure)
+        counted, traceback = _tracebacks.count(failure)
+        logger.warning("%s failed and counts as UNKNOWN: %s%s", subject, text_of(failure), counted, exc_info=traceback)
         return Decision.UNKNOWN
     if isinstance(returned, Decision):
         return returned

@@ -82,5 +82,5 @@ def test_async_listeners_are_known_in_all_their_forms(listener, in_task):
 
 
 def test_what_cannot_be_called_is_no_listener():
-    with pytest.raises(UsageError, match="function of a list of messages"):
+    with pytest.raises(UsageError, match=r"function of \(messages\), not 'work'"):
         Listening.of("work")

@@ -157,7 +157,7 @@ async def test_what_cannot_be_read_as_a_type_is_said_at_once(consumer):
 
     with pytest.raises(UsageError, match=r"bodies cannot be read as list.*Unknown.: Unknown is none that"):
         consumer().subscribe("orders", type=list[Unknown])(print)
-    with pytest.raises(UsageError, match=r"a listener of .*Order'> is a function of a list of them, not 5"):
+    with pytest.raises(UsageError, match=r"a listener of .*Order'> is a function of \(values\), not 5"):
         consumer().subscribe("orders", type=Order)(5)
     with pytest.raises(UsageError, match="unfit=<built-in function print> is for bodies that do not fit type="):
         consumer().subscribe("orders", print, unfit=print)

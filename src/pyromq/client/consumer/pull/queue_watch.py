@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from pyromq.client.application_code import was_thrown_in
+from pyromq.client.application_code import check_takes, was_thrown_in
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
@@ -37,6 +37,7 @@ class QueueWatch:
 
     async def begin(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
         """Return the topic's readable queues and tell the listener when they are others. Raises `TopicNotFound`."""
+        check_takes(listener, "queues", what="a listener for queues")
         await self._cluster.refresh(topic)
         queues = (await self._cluster.route(topic)).readable
         self._watched[topic] = _Watched(listener, queues)

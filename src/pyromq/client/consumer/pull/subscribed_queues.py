@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from pyromq.client.application_code import was_thrown_in
+from pyromq.client.application_code import check_takes, was_thrown_in
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
@@ -86,6 +86,8 @@ class SubscribedQueues:
         """Take part in a topic, from now on or, before `start`, from then on."""
         if self._config.broadcast:
             raise UsageError("a pull consumer does not broadcast: assign() all queues, with a group for each reader")
+        if listener is not None:
+            check_takes(listener, "queues", what="a listener for queues")
         self.used = True
         self._told[topic] = []
         self._subscriptions.add(topic, wanted, listener)

@@ -26,7 +26,7 @@ from pyromq.client.consumer.push.process_queue import (
 from pyromq.client.consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
-from pyromq.logs import logger_of
+from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import StoredMessage
 from pyromq.net.tasks import Tasks
 
@@ -53,6 +53,7 @@ class ConcurrentConsuming:
         self._group = group
         self._config = config
         self._clock = clock
+        self._tracebacks = Tracebacks(clock)
         self._listener = listener
         self._send_back = send_back
         self._tasks = Tasks()
@@ -183,10 +184,11 @@ class ConcurrentConsuming:
         return failed
 
     def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
+        """Tell what failed, in a line: with the traceback where the log does not have it yet."""
         first = request.messages[verdict.done]
+        counted, traceback = self._tracebacks.count(verdict.error)
         logger.warning(
-            "group %s: listener of topic %s failed at %s, offset %d (message %s, attempt %d)%s: %s",
+            "group %s: listener of topic %s failed at %s, offset %d (message %s, attempt %d)%s: %s%s",
             self._group,
             first.topic,
             request.process_queue.queue,
@@ -195,7 +197,8 @@ class ConcurrentConsuming:
             first.reconsume_times + 1,
             "; dropped, as broadcast messages are" if self._send_back is None else _end_of(verdict),
             verdict.reason,
-            exc_info=verdict.error if verdict.error is not None and not first.reconsume_times else None,
+            counted,
+            exc_info=traceback,
         )
 
 

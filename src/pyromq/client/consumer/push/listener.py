@@ -6,15 +6,13 @@ messages come again. Knows no queues and no brokers.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from itertools import groupby
 from math import isnan
 
-from pyromq.client.application_code import picture_of, text_of
+from pyromq.client.application_code import check_takes, is_async, picture_of, text_of
 from pyromq.errors import MQError, UsageError
 from pyromq.message import StoredMessage
 
@@ -43,9 +41,8 @@ class Listening:
 
     @classmethod
     def of(cls, listener: Listener, ends: Callable[[BaseException], None] = _nobody_ends) -> Listening:
-        """Raises `UsageError` for what cannot be called."""
-        if not callable(listener):
-            raise UsageError(f"a listener is a function of a list of messages, not {listener!r:.100}")
+        """Raises `UsageError` for what cannot be called with a list of messages."""
+        check_takes(listener, "messages", what="a listener")
         return cls(listener, is_async(listener), ends)
 
     def of_message(self, message: StoredMessage) -> Listening:
@@ -59,6 +56,13 @@ class Listening:
         return [
             batch for listening, run in groupby(messages, self.sort) for batch in listening.batches(list(run), size)
         ]
+
+
+def _refuse(messages: object) -> None:
+    raise UsageError("nobody subscribes to this topic here any more")
+
+
+NOBODY = Listening.of(_refuse)  # is called for what came before a topic was unsubscribed
 
 
 class Ack(Enum):
@@ -138,11 +142,3 @@ def reason_text(failure: BaseException) -> str:
     """Return an exception as one short line that a property can hold."""
     printable = "".join(c if c.isprintable() else " " for c in text_of(failure)[:LONGEST_REASON])
     return printable.strip()
-
-
-def is_async(listener: Callable[..., object]) -> bool:
-    """Whether calling it gives something to be awaited."""
-    function: Callable[..., object] = listener
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  its kind is asked

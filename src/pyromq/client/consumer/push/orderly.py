@@ -26,7 +26,7 @@ from pyromq.client.consumer.push.process_queue import (
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.clock import Clock
 from pyromq.errors import MQError
-from pyromq.logs import logger_of
+from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import StoredMessage
 from pyromq.net.tasks import Tasks
 
@@ -86,6 +86,7 @@ class OrderlyConsuming:
         self._group = group
         self._config = config
         self._clock = clock
+        self._tracebacks = Tracebacks(clock)
         self._listener = listener
         self._send_back = send_back
         self._max_retries = max_retries
@@ -243,11 +244,12 @@ class OrderlyConsuming:
         return True
 
     def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Tell what failed: with the traceback at a message's first attempt, in a line at the others."""
+        """Tell what failed, in a line: with the traceback where the log does not have it yet."""
         first = request.messages[verdict.done]
+        counted, traceback = self._tracebacks.count(verdict.error)
         end = "dropped, as broadcast messages are" if self._send_back is None else "now a dead letter"
         logger.warning(
-            "group %s: listener failed at %s, offset %d (message %s, attempt %d), %s: %s",
+            "group %s: listener failed at %s, offset %d (message %s, attempt %d), %s: %s%s",
             self._group,
             request.process_queue.queue,
             first.queue_offset,
@@ -255,5 +257,6 @@ class OrderlyConsuming:
             first.reconsume_times + 1,
             end if self._is_last(first, verdict) else "repeated in place",
             verdict.reason,
-            exc_info=verdict.error if verdict.error is not None and not first.reconsume_times else None,
+            counted,
+            exc_info=traceback,
         )

@@ -22,7 +22,7 @@ from pyromq.client.consumer.group_offsets import group_offsets
 from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
 from pyromq.client.consumer.push.consume_directly import DirectConsuming
-from pyromq.client.consumer.push.listener import Listener, Listening
+from pyromq.client.consumer.push.listener import NOBODY, Listener, Listening
 from pyromq.client.consumer.push.listener_hooks import ListenerHooks
 from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore
 from pyromq.client.consumer.push.orderly import OrderlyConsuming
@@ -314,7 +314,8 @@ class AsyncConsumer(AsyncLifespan):
     async def wait(self) -> None:
         """Wait until somebody calls `stop` or `close`.
 
-        Raises the `SystemExit` or `KeyboardInterrupt` of a listener, and `MessageDamaged` with `Damaged.STOP`.
+        Raises the `SystemExit` or `KeyboardInterrupt` of a listener, `MessageDamaged` with `Damaged.STOP`, and
+        `UsageError` at once when no topic is subscribed to: such a consumer would wait for nothing.
         """
         if (failure := await self.ended()) is not None:
             raise failure
@@ -323,8 +324,15 @@ class AsyncConsumer(AsyncLifespan):
         """Wait as `wait` does, and return what that raises; None when somebody called `stop` or `close`."""
         if self._state is State.NEW:
             raise NotRunning(f"the consumer of group {self.group} was not started yet")
+        if self._state is State.RUNNING and not self._stopped.is_set():
+            self.check_subscribed()
         await self._stopped.wait()
         return self._exit
+
+    def check_subscribed(self) -> None:
+        """Raise `UsageError` when no topic is subscribed to."""
+        if not self._subscriptions.topics:
+            raise UsageError(f"the consumer of group {self.group} has no subscription; call subscribe() first")
 
     async def reply(self, request: StoredMessage, body: bytes) -> None:
         """Answer a message sent with a producer's `request`: its sender has the reply when this returns.
@@ -354,7 +362,7 @@ class AsyncConsumer(AsyncLifespan):
         self.stop()
 
     def _listening(self, topic: str) -> Listening:
-        return self._subscriptions.listener(topic) or _NOBODY
+        return self._subscriptions.listener(topic) or NOBODY
 
     def _limits(self) -> Limits:
         """How much may be in flight in a queue; a topic's limit is shared by all queues. Source: messageQueueChanged"""
@@ -390,10 +398,3 @@ class AsyncConsumer(AsyncLifespan):
     def _reset(self, offsets: dict[MessageQueue, int]) -> None:
         if self._state is State.RUNNING:
             self._ownership.reset(offsets)
-
-
-def _refuse(messages: object) -> None:
-    raise UsageError("nobody subscribes to this topic here any more")
-
-
-_NOBODY = Listening.of(_refuse)

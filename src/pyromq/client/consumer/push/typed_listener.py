@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from pyromq.client.application_code import picture_of
-from pyromq.client.consumer.push.listener import GiveUp, Listener, Listening, is_async
-from pyromq.errors import IllegalMessage, UsageError
+from pyromq.client.application_code import check_takes, is_async, picture_of
+from pyromq.client.consumer.push.listener import GiveUp, Listener, Listening
+from pyromq.errors import IllegalMessage
 from pyromq.json_body import json_reader
 from pyromq.message import StoredMessage
 
@@ -27,8 +27,7 @@ def typed(
     `listening` says how a listener of messages is called. Raises `UsageError` for a type that JSON cannot be read as.
     """
     read = json_reader(type_)
-    if not callable(listener):
-        raise UsageError(f"a listener of {type_} is a function of a list of them, not {picture_of(listener)}")
+    check_takes(listener, "values", what=f"a listener of {picture_of(type_)}")
     fitting = listening(_of_messages(listener))
     others = None if unfit is None else listening(unfit)
 

@@ -9,9 +9,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pyromq.client.admin.accounts import Rights as Rights
     from pyromq.client.admin.admin import AsyncAdmin as AsyncAdmin
+    from pyromq.client.admin.doctor.finding import Finding as Finding
+    from pyromq.client.admin.group_state import GroupState as GroupState
+    from pyromq.client.admin.members import TrackState as TrackState
+    from pyromq.client.admin.messages.delay_levels import DelayLevel as DelayLevel
+    from pyromq.client.admin.messages.delayed_messages import DelayedMessage as DelayedMessage
+    from pyromq.client.admin.messages.message_life import LifeEvent as LifeEvent
+    from pyromq.client.admin.offsets import QueueProgress as QueueProgress
+    from pyromq.client.admin.overviews import GroupOverview as GroupOverview
+    from pyromq.client.admin.overviews import TopicOverview as TopicOverview
+    from pyromq.client.admin.overviews import TopicRates as TopicRates
+    from pyromq.client.admin.servers import RoundTrip as RoundTrip
+    from pyromq.client.admin.topics import QueueStatus as QueueStatus
     from pyromq.client.blocking.admin import Admin as Admin
+    from pyromq.client.blocking.batch_transactions import Attempt as Attempt
     from pyromq.client.blocking.batch_transactions import BatchTransactions as BatchTransactions
+    from pyromq.client.blocking.batch_transactions import Stream as Stream
     from pyromq.client.blocking.producer import Producer as Producer
     from pyromq.client.blocking.pull_consumer import PullConsumer as PullConsumer
     from pyromq.client.blocking.push_consumer import Consumer as Consumer
@@ -20,13 +35,16 @@ if TYPE_CHECKING:
     from pyromq.client.config import ConsumerConfig as ConsumerConfig
     from pyromq.client.config import Damaged as Damaged
     from pyromq.client.config import ProducerConfig as ProducerConfig
+    from pyromq.client.config import Strategy as Strategy
     from pyromq.client.consumer.damage import DamagedMessage as DamagedMessage
     from pyromq.client.consumer.damage import MessageDamaged as MessageDamaged
     from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer as AsyncPullConsumer
+    from pyromq.client.consumer.pull.queue_watch import QueueListener as QueueListener
     from pyromq.client.consumer.pulling import PullResult as PullResult
     from pyromq.client.consumer.pulling import PullStatus as PullStatus
     from pyromq.client.consumer.push.listener import Ack as Ack
     from pyromq.client.consumer.push.listener import GiveUp as GiveUp
+    from pyromq.client.consumer.push.listener import Listener as Listener
     from pyromq.client.consumer.push.listener import RetryLater as RetryLater
     from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
     from pyromq.client.decision import Decision as Decision
@@ -43,26 +61,61 @@ if TYPE_CHECKING:
     from pyromq.client.hooks import SendOutcome as SendOutcome
     from pyromq.client.hooks import TransactionEnd as TransactionEnd
     from pyromq.client.offset_store import OffsetStore as OffsetStore
+    from pyromq.client.producer.batch_transactions import AsyncAttempt as AsyncAttempt
     from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
+    from pyromq.client.producer.batch_transactions import AttemptResult as AttemptResult
+    from pyromq.client.producer.batch_transactions import BatchOutcome as BatchOutcome
+    from pyromq.client.producer.batch_transactions import UndecidedAttempts as UndecidedAttempts
+    from pyromq.client.producer.pending_send import Selector as Selector
     from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
+    from pyromq.client.producer.queue_selection import OrderingKey as OrderingKey
+    from pyromq.client.producer.run_producer import Acknowledged as Acknowledged
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
+    from pyromq.client.producer.transaction_producer import Check as Check
+    from pyromq.client.producer.transaction_producer import Execute as Execute
     from pyromq.client.producer.transaction_producer import Transaction as Transaction
     from pyromq.client.producer.transaction_producer import TransactionResult as TransactionResult
     from pyromq.client.tracing.message_trace import MessageTrace as MessageTrace
+    from pyromq.clock import Clock as Clock
+    from pyromq.errors import AccessDenied as AccessDenied
     from pyromq.errors import AlreadyExists as AlreadyExists
+    from pyromq.errors import AnotherServer as AnotherServer
     from pyromq.errors import BatchDecided as BatchDecided
     from pyromq.errors import BatchIncomplete as BatchIncomplete
     from pyromq.errors import BrokerError as BrokerError
+    from pyromq.errors import CodeNotSupported as CodeNotSupported
+    from pyromq.errors import ConnectionLost as ConnectionLost
+    from pyromq.errors import ConsumerNotOnline as ConsumerNotOnline
+    from pyromq.errors import ConsumeTimeout as ConsumeTimeout
     from pyromq.errors import DeadlineExceeded as DeadlineExceeded
+    from pyromq.errors import FilterNotFound as FilterNotFound
+    from pyromq.errors import FilterNotLatest as FilterNotLatest
+    from pyromq.errors import FlowControl as FlowControl
+    from pyromq.errors import FrameTooLarge as FrameTooLarge
+    from pyromq.errors import GroupNotFound as GroupNotFound
     from pyromq.errors import IllegalMessage as IllegalMessage
     from pyromq.errors import IllegalName as IllegalName
+    from pyromq.errors import LimitReached as LimitReached
     from pyromq.errors import MessageRefused as MessageRefused
+    from pyromq.errors import MissingField as MissingField
     from pyromq.errors import MQError as MQError
     from pyromq.errors import NoNameServer as NoNameServer
+    from pyromq.errors import NoPermission as NoPermission
     from pyromq.errors import NoReply as NoReply
     from pyromq.errors import NotRunning as NotRunning
     from pyromq.errors import ProtocolError as ProtocolError
+    from pyromq.errors import QueryNotFound as QueryNotFound
     from pyromq.errors import RecallRefused as RecallRefused
+    from pyromq.errors import ServiceNotAvailable as ServiceNotAvailable
+    from pyromq.errors import StoreCorrupt as StoreCorrupt
+    from pyromq.errors import StoreError as StoreError
+    from pyromq.errors import StoreLocked as StoreLocked
+    from pyromq.errors import StoreNotWritable as StoreNotWritable
+    from pyromq.errors import SubscriptionNotFound as SubscriptionNotFound
+    from pyromq.errors import SubscriptionNotLatest as SubscriptionNotLatest
+    from pyromq.errors import SubscriptionParseFailed as SubscriptionParseFailed
+    from pyromq.errors import SystemBusy as SystemBusy
+    from pyromq.errors import TlsRefused as TlsRefused
     from pyromq.errors import TopicNotFound as TopicNotFound
     from pyromq.errors import Unavailable as Unavailable
     from pyromq.errors import UndecodableBody as UndecodableBody
@@ -73,75 +126,197 @@ if TYPE_CHECKING:
     from pyromq.message import SendResult as SendResult
     from pyromq.message import SendStatus as SendStatus
     from pyromq.message import StoredMessage as StoredMessage
+    from pyromq.message_id import UniqueIds as UniqueIds
     from pyromq.net.connection_config import ConnectionConfig as ConnectionConfig
     from pyromq.net.tls.config import TlsConfig as TlsConfig
+    from pyromq.remoting.bodies import AccountTable as AccountTable
+    from pyromq.remoting.bodies import BrokerStats as BrokerStats
+    from pyromq.remoting.bodies import ClusterTable as ClusterTable
+    from pyromq.remoting.bodies import ConsumeDirectlyResult as ConsumeDirectlyResult
+    from pyromq.remoting.bodies import ConsumerConnection as ConsumerConnection
+    from pyromq.remoting.bodies import ConsumerRunning as ConsumerRunning
+    from pyromq.remoting.bodies import ConsumeStatsList as ConsumeStatsList
+    from pyromq.remoting.bodies import FiguresTable as FiguresTable
+    from pyromq.remoting.bodies import GroupConfig as GroupConfig
+    from pyromq.remoting.bodies import ProducerClient as ProducerClient
+    from pyromq.remoting.bodies import ProducerConnection as ProducerConnection
+    from pyromq.remoting.bodies import QueueEntriesBody as QueueEntriesBody
+    from pyromq.remoting.bodies import TopicConfig as TopicConfig
+    from pyromq.remoting.bodies import TopicRoute as TopicRoute
+    from pyromq.remoting.header import Header as Header
+    from pyromq.remoting.headers import DeleteExpiredLogResponse as DeleteExpiredLogResponse
     from pyromq.remoting.hooks import RemotingHook as RemotingHook
     from pyromq.remoting.hooks import RemotingOutcome as RemotingOutcome
     from pyromq.remoting.hooks import RemotingRequest as RemotingRequest
+    from pyromq.remoting.signer import Signer as Signer
 
 _MODULES = {
+    "pyromq.client.admin.accounts": ("Rights",),
     "pyromq.client.admin.admin": ("AsyncAdmin",),
-    "pyromq.client.producer.batch_transactions": ("AsyncBatchTransactions",),
+    "pyromq.client.admin.doctor.finding": ("Finding",),
+    "pyromq.client.admin.group_state": ("GroupState",),
+    "pyromq.client.admin.members": ("TrackState",),
+    "pyromq.client.admin.messages.delay_levels": ("DelayLevel",),
+    "pyromq.client.admin.messages.delayed_messages": ("DelayedMessage",),
+    "pyromq.client.admin.messages.message_life": ("LifeEvent",),
+    "pyromq.client.admin.offsets": ("QueueProgress",),
+    "pyromq.client.admin.overviews": (
+        "GroupOverview",
+        "TopicOverview",
+        "TopicRates",
+    ),
+    "pyromq.client.admin.servers": ("RoundTrip",),
+    "pyromq.client.admin.topics": ("QueueStatus",),
     "pyromq.client.blocking.admin": ("Admin",),
+    "pyromq.client.blocking.batch_transactions": (
+        "Attempt",
+        "BatchTransactions",
+        "Stream",
+    ),
     "pyromq.client.blocking.producer": ("Producer",),
-    "pyromq.client.blocking.batch_transactions": ("BatchTransactions",),
-    "pyromq.client.blocking.push_consumer": ("Consumer",),
     "pyromq.client.blocking.pull_consumer": ("PullConsumer",),
+    "pyromq.client.blocking.push_consumer": ("Consumer",),
     "pyromq.client.blocking.transactions": ("TransactionProducer",),
-    "pyromq.client.config": ("ConsumeFrom", "ConsumerConfig", "Damaged", "ProducerConfig"),
+    "pyromq.client.config": (
+        "ConsumeFrom",
+        "ConsumerConfig",
+        "Damaged",
+        "ProducerConfig",
+        "Strategy",
+    ),
+    "pyromq.client.consumer.damage": (
+        "DamagedMessage",
+        "MessageDamaged",
+    ),
+    "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
+    "pyromq.client.consumer.pull.queue_watch": ("QueueListener",),
+    "pyromq.client.consumer.pulling": (
+        "PullResult",
+        "PullStatus",
+    ),
+    "pyromq.client.consumer.push.listener": (
+        "Ack",
+        "GiveUp",
+        "Listener",
+        "RetryLater",
+    ),
     "pyromq.client.consumer.push.push_consumer": ("AsyncConsumer",),
-    "pyromq.client.consumer.damage": ("DamagedMessage", "MessageDamaged"),
-    "pyromq.client.consumer.push.listener": ("Ack", "GiveUp", "RetryLater"),
+    "pyromq.client.decision": ("Decision",),
     "pyromq.client.hooks": (
+        "CheckForbiddenHook",
         "ConsumeMessageHook",
         "ConsumeOutcome",
         "ConsumeStatus",
         "EndTransactionHook",
+        "FilterMessageHook",
         "MessageDelivery",
         "MessageSend",
         "SendKind",
-        "CheckForbiddenHook",
-        "FilterMessageHook",
         "SendMessageHook",
         "SendOutcome",
         "TransactionEnd",
     ),
-    "pyromq.client.decision": ("Decision",),
     "pyromq.client.offset_store": ("OffsetStore",),
-    "pyromq.client.tracing.message_trace": ("MessageTrace",),
+    "pyromq.client.producer.batch_transactions": (
+        "AsyncAttempt",
+        "AsyncBatchTransactions",
+        "AttemptResult",
+        "BatchOutcome",
+        "UndecidedAttempts",
+    ),
+    "pyromq.client.producer.pending_send": ("Selector",),
     "pyromq.client.producer.producer": ("AsyncProducer",),
-    "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
-    "pyromq.client.consumer.pulling": ("PullResult", "PullStatus"),
+    "pyromq.client.producer.queue_selection": ("OrderingKey",),
+    "pyromq.client.producer.run_producer": ("Acknowledged",),
     "pyromq.client.producer.transaction_producer": (
         "AsyncTransactionProducer",
+        "Check",
+        "Execute",
         "Transaction",
         "TransactionResult",
     ),
+    "pyromq.client.tracing.message_trace": ("MessageTrace",),
+    "pyromq.clock": ("Clock",),
     "pyromq.errors": (
+        "AccessDenied",
         "AlreadyExists",
+        "AnotherServer",
         "BatchDecided",
         "BatchIncomplete",
         "BrokerError",
+        "CodeNotSupported",
+        "ConnectionLost",
+        "ConsumeTimeout",
+        "ConsumerNotOnline",
         "DeadlineExceeded",
+        "FilterNotFound",
+        "FilterNotLatest",
+        "FlowControl",
+        "FrameTooLarge",
+        "GroupNotFound",
         "IllegalMessage",
         "IllegalName",
-        "MessageRefused",
+        "LimitReached",
         "MQError",
+        "MessageRefused",
+        "MissingField",
         "NoNameServer",
+        "NoPermission",
         "NoReply",
         "NotRunning",
         "ProtocolError",
+        "QueryNotFound",
         "RecallRefused",
+        "ServiceNotAvailable",
+        "StoreCorrupt",
+        "StoreError",
+        "StoreLocked",
+        "StoreNotWritable",
+        "SubscriptionNotFound",
+        "SubscriptionNotLatest",
+        "SubscriptionParseFailed",
+        "SystemBusy",
+        "TlsRefused",
         "TopicNotFound",
         "Unavailable",
         "UndecodableBody",
         "UnfitBody",
         "UsageError",
     ),
-    "pyromq.message": ("Message", "MessageQueue", "SendResult", "SendStatus", "StoredMessage"),
+    "pyromq.message": (
+        "Message",
+        "MessageQueue",
+        "SendResult",
+        "SendStatus",
+        "StoredMessage",
+    ),
+    "pyromq.message_id": ("UniqueIds",),
     "pyromq.net.connection_config": ("ConnectionConfig",),
     "pyromq.net.tls.config": ("TlsConfig",),
-    "pyromq.remoting.hooks": ("RemotingHook", "RemotingOutcome", "RemotingRequest"),
+    "pyromq.remoting.bodies": (
+        "AccountTable",
+        "BrokerStats",
+        "ClusterTable",
+        "ConsumeDirectlyResult",
+        "ConsumeStatsList",
+        "ConsumerConnection",
+        "ConsumerRunning",
+        "FiguresTable",
+        "GroupConfig",
+        "ProducerClient",
+        "ProducerConnection",
+        "QueueEntriesBody",
+        "TopicConfig",
+        "TopicRoute",
+    ),
+    "pyromq.remoting.header": ("Header",),
+    "pyromq.remoting.headers": ("DeleteExpiredLogResponse",),
+    "pyromq.remoting.hooks": (
+        "RemotingHook",
+        "RemotingOutcome",
+        "RemotingRequest",
+    ),
+    "pyromq.remoting.signer": ("Signer",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

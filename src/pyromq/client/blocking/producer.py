@@ -6,8 +6,9 @@ Its event loop, which the calling threads turn, is that of its instance, or of a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 
-from pyromq.client.blocking.portal import Outcome, Portal, refuse_running_loop
+from pyromq.client.blocking.portal import Portal, refuse_running_loop
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
@@ -60,7 +61,7 @@ class Producer(Lifespan):
         ordering_key: OrderingKey | None = None,
         selector: Selector | None = None,
         timeout: float | None = None,
-    ) -> Outcome[SendResult]:
+    ) -> Future[SendResult]:
         """Send without waiting for the answer; the `concurrent.futures.Future` gets it.
 
         Messages sent in a row travel together. Blocks only while `max_in_flight` messages, or `max_pending_bytes`, have

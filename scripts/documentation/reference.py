@@ -37,22 +37,33 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Producers",
         "Each blocking class is the async one behind it, method for method.",
         ("Producer", "AsyncProducer", "TransactionProducer", "AsyncTransactionProducer", "Transaction",
-         "TransactionResult", "Decision", "BatchTransactions", "AsyncBatchTransactions"),
+         "TransactionResult", "Decision", "BatchTransactions", "AsyncBatchTransactions", "Attempt", "AsyncAttempt",
+         "AttemptResult", "BatchOutcome", "UndecidedAttempts", "Stream", "Acknowledged", "UniqueIds", "Check", "Execute",
+         "OrderingKey", "Selector"),
     ),
     "consumers": (
         "Consumers",
         "`Consumer` gives messages to listeners, `PullConsumer` hands them out when asked.",
         ("Consumer", "AsyncConsumer", "PullConsumer", "AsyncPullConsumer", "PullResult", "PullStatus", "Ack",
-         "RetryLater", "GiveUp", "ConsumeFrom", "OffsetStore", "Damaged", "DamagedMessage", "MessageDamaged"),
+         "RetryLater", "GiveUp", "ConsumeFrom", "OffsetStore", "Damaged", "DamagedMessage", "MessageDamaged",
+         "Listener", "QueueListener", "Strategy"),
     ),
-    "admin": ("Administration", "What operators ask and change.", ("Admin", "AsyncAdmin")),
+    "admin": (
+        "Administration",
+        "What operators ask and change, and what they are answered.",
+        ("Admin", "AsyncAdmin", "AccountTable", "BrokerStats", "ClusterTable", "ConsumeDirectlyResult",
+         "ConsumerConnection", "ConsumerRunning", "ConsumeStatsList", "DelayedMessage", "DelayLevel",
+         "DeleteExpiredLogResponse", "FiguresTable", "Finding", "GroupConfig", "GroupOverview", "GroupState",
+         "LifeEvent", "ProducerClient", "ProducerConnection", "QueueEntriesBody", "QueueProgress", "QueueStatus",
+         "Rights", "RoundTrip", "TopicConfig", "TopicOverview", "TopicRates", "TopicRoute", "TrackState"),
+    ),
     "hooks": (
         "Hooks and traces",
         "See [Hooks](../hooks.md) for what they are for.",
         ("SendMessageHook", "ConsumeMessageHook", "EndTransactionHook", "FilterMessageHook", "CheckForbiddenHook",
          "RemotingHook", "MessageSend", "SendOutcome",
          "SendKind", "MessageDelivery", "ConsumeOutcome", "ConsumeStatus", "TransactionEnd", "RemotingRequest",
-         "RemotingOutcome", "MessageTrace"),
+         "RemotingOutcome", "MessageTrace", "Header", "Signer", "Clock"),
     ),
 }  # fmt: skip
 CLIENT_SETTINGS = ("ProducerConfig", "ConsumerConfig", "ConnectionConfig", "TlsConfig")
@@ -98,7 +109,12 @@ def _contents(names: list[str]) -> str:
 
 
 def _classes_page(title: str, words: str, names: tuple[str, ...]) -> str:
-    return f"# {title}\n\n{words}\n\n" + "\n".join(_class(getattr(pyromq, name)) for name in names)
+    return f"# {title}\n\n{words}\n\n" + "\n".join(_public_name(name) for name in names)
+
+
+def _public_name(name: str) -> str:
+    value = getattr(pyromq, name)
+    return _class(value) if inspect.isclass(value) else f"## {name}\n\n```python\n{name} = {_short(str(value))}\n```\n"
 
 
 def _testing_page() -> str:

@@ -1,9 +1,23 @@
 """Every client at servers that take TLS only, and ask for a certificate."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 from tests.certificates import Authority
 
-from pyromq import BatchTransactions, ConnectionConfig, Message, NoNameServer, ProducerConfig, TlsConfig
+from pyromq import (
+    AsyncConsumer,
+    BatchTransactions,
+    ConnectionConfig,
+    ConsumeFrom,
+    ConsumerConfig,
+    Message,
+    MessageTrace,
+    NoNameServer,
+    ProducerConfig,
+    TlsConfig,
+)
 from pyromq.client.admin.doctor.diagnosis import diagnose
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
@@ -15,6 +29,7 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.client.decision import Decision
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.errors import AccessDenied, NoPermission
+from pyromq.names import TRACE_TOPIC
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.testing import BlockingCluster, Cluster
 
@@ -92,6 +107,39 @@ async def test_accounts_over_tls(secure, tmp_path):
         unsigned = await cluster.producer("other", config=ProducerConfig(connections=ConnectionConfig(tls=tls)))
         with pytest.raises(AccessDenied):
             await unsigned.send(Message("orders", b"2"))
+
+
+@pytest.mark.parametrize("client", ["producer", "consumer", "pull consumer"])
+async def test_traces_go_with_the_tls_and_the_account_of_their_client(secure, tmp_path, client):
+    folder = tmp_path / "accounts"
+    folder.mkdir()
+    (folder / "plain_acl.yml").write_text("accounts:\n- {accessKey: operators, secretKey: 12345678, admin: true}\n")
+    signed = ConnectionConfig(tls=secure.pop("connections").tls, access_key="operators", secret_key="12345678")
+    async with Cluster(**secure, connections=signed, permissions=True, permissions_path=folder) as cluster:
+        trace = MessageTrace(cluster.namesrv)
+        config = ConsumerConfig(connections=signed, consume_from=ConsumeFrom.FIRST)
+        traced = replace(config, hooks=(trace,))
+        producer = await cluster.producer(
+            config=ProducerConfig(connections=signed, hooks=(trace,) if client == "producer" else ())
+        )
+        await producer.send(Message("orders", b"1"))
+        if client == "consumer":
+            consumed = asyncio.Event()
+            consumer = AsyncConsumer("g", cluster.namesrv, config=traced)
+
+            @consumer.subscribe("orders")
+            async def consume(messages):
+                consumed.set()
+
+            async with consumer:
+                await consumed.wait()
+        if client == "pull consumer":
+            consumer = await cluster.consumer(config=traced)
+            consumer.subscribe("orders")
+            await anext(consumer)
+        await asyncio.to_thread(trace.close)
+        assert trace.dropped == 0
+        assert TRACE_TOPIC in await (await cluster.admin()).topics()
 
 
 async def test_who_speaks_plainly_is_told(secure):

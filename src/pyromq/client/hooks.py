@@ -19,6 +19,7 @@ from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import Message, SendResult, StoredMessage, check_property
+from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.hooks import call_hooks
 
 logger = logger_of(__name__)
@@ -254,6 +255,22 @@ def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[Stor
         else:
             messages = [message for message in messages if id(message) in wanted]
     return messages
+
+
+@runtime_checkable
+class ConnectingHook(Protocol):
+    """Connects to the cluster itself."""
+
+    def connect_as(self, connections: ConnectionConfig) -> None:
+        """Called by each client that is given connections; for a hook that has none of its own."""
+
+
+def connect_hooks(hooks: Iterable[object], connections: ConnectionConfig | None) -> None:
+    """Let hooks that connect to the cluster use the TLS settings and the account of their client."""
+    if connections is not None:
+        for hook in hooks:
+            if isinstance(hook, ConnectingHook):
+                hook.connect_as(connections)
 
 
 def check_hooks(hooks: Iterable[object], *protocols: type) -> None:

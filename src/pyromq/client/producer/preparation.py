@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import MessageSend, SendHooks, SendKind
+from pyromq.client.hooks import MessageSend, SendHooks, SendKind, connect_hooks
 from pyromq.client.producer.pending_send import (
     PendingSend,
     QueueChooser,
@@ -43,6 +43,7 @@ class Preparation:
     def __init__(
         self, group: str, config: ProducerConfig, names: Namespace, clock: Clock, *, client_id: Callable[[], str]
     ) -> None:
+        connect_hooks(config.hooks, config.connections)
         self.hooks = SendHooks(config.hooks, group, client_id, clock=clock) or None
         self._wire_group = names.wrap(group)
         self._config = config

@@ -45,9 +45,10 @@ class MessageTrace:
         producer = Producer("shop", config=ProducerConfig(hooks=(trace,)))
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(trace,)))
 
-    `namesrv` and `connections` are as for clients. It works beside them: records are sent every half second from a
-    thread of its own, those that cannot be sent or are too many are dropped and counted in `dropped`. `close` sends
-    what waits; the end of the program does, too. A consumer's messages with TRACE_ON=false are left out.
+    `namesrv` is as for clients. `connections` None: TLS settings and account are those of the first client that it is
+    given to with `connections`, and else those of the environment. It works beside them: records are sent every half
+    second from a thread of its own, those that cannot be sent or are too many are dropped and counted in `dropped`.
+    `close` sends what waits; the end of the program does, too. A consumer's messages with TRACE_ON=false are left out.
     Source: RocketMQ 4.9.8, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl.
     """
 
@@ -70,8 +71,15 @@ class MessageTrace:
         """How many records were not sent."""
         return self._sender.dropped
 
+    def connect_as(self, connections: ConnectionConfig) -> None:
+        """Use a client's TLS settings and account, unless there are connections already. Clients call this."""
+        self._sender.connect_as(connections)
+
     def close(self) -> None:
-        """Send what waits, for at most three seconds, and take no more. Idempotent."""
+        """Send what waits, for at most three seconds, and take no more. Idempotent.
+
+        Blocks: in a coroutine write `await asyncio.to_thread(trace.close)`.
+        """
         self._sender.close()
 
     def __enter__(self) -> Self:

@@ -6,6 +6,7 @@ import atexit
 import threading
 import weakref
 from collections import deque
+from dataclasses import replace
 
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.config import ProducerConfig
@@ -30,7 +31,7 @@ class TraceSender:
     def __init__(self, namesrv: str | None, topic: str, connections: ConnectionConfig | None) -> None:
         self._namesrv = namesrv
         self._topic = topic
-        self._config = ProducerConfig(timeout=5.0, connections=connections, namespace="", max_in_flight=64)
+        self._connections = connections
         self._waiting: deque[TraceRecord] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -46,6 +47,11 @@ class TraceSender:
         self._waiting.append(record)
         if self._thread is None:
             self._start(record)
+
+    def connect_as(self, connections: ConnectionConfig) -> None:
+        """Connect with these TLS settings and this account, unless there are some already."""
+        if self._connections is None:
+            self._connections = replace(connections, hooks=())  # the client's hooks watch its own calls
 
     def close(self) -> None:
         """Send what waits, for at most three seconds. Idempotent."""
@@ -64,9 +70,10 @@ class TraceSender:
         atexit.register(_close_one, weakref.ref(self))
 
     def _run(self, group: str) -> None:
+        config = ProducerConfig(timeout=5.0, connections=self._connections, namespace="", max_in_flight=64)
         while True:
             try:
-                with Producer(group, self._namesrv, config=self._config) as producer:
+                with Producer(group, self._namesrv, config=config) as producer:
                     self._send_all(producer)
                 return
             except MQError as error:

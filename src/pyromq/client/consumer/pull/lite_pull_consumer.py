@@ -27,7 +27,7 @@ from pyromq.client.consumer.pull.turns import Turns
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription
-from pyromq.client.hooks import ConsumeHooks
+from pyromq.client.hooks import ConsumeHooks, connect_hooks
 from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, UsageError
@@ -103,6 +103,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._watch = QueueWatch(self._cluster)
         self._turns = Turns(self._assigned, self._clock, self._fetching, is_over=lambda: not self._cluster.running)
         self._open: Batch | None = None  # being handed out message by message
+        connect_hooks(self.config.hooks, self.config.connections)
         hooks = ConsumeHooks(self.config.hooks, group, lambda: self._cluster.client_id, clock=self._clock)
         kept = self._kept = group_offsets(wire_group, self._cluster, config, store=config.offset_store)
         self._positions = Positions(wire_group, self._assigned, kept, hooks, bounds=offsets, config=config, clock=clock)

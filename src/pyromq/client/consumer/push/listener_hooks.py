@@ -11,7 +11,7 @@ from typing import cast
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, Listener, Listening, Verdict, judge
-from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
+from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery, connect_hooks
 from pyromq.clock import Clock
 from pyromq.message import StoredMessage
 
@@ -21,6 +21,7 @@ class ListenerHooks:
 
     def __init__(self, group: str, config: ConsumerConfig, clock: Clock, *, client_id: Callable[[], str]) -> None:
         self._config = config
+        connect_hooks(config.hooks, config.connections)
         self._hooks = ConsumeHooks(config.hooks, group, client_id, clock=clock)
 
     def around(self, listening: Listening) -> Listening:

@@ -38,8 +38,8 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Each blocking class is the async one behind it, method for method.",
         ("Producer", "AsyncProducer", "TransactionProducer", "AsyncTransactionProducer", "Transaction",
          "TransactionResult", "Decision", "BatchTransactions", "AsyncBatchTransactions", "Attempt", "AsyncAttempt",
-         "AttemptResult", "BatchOutcome", "UndecidedAttempts", "Stream", "Acknowledged", "UniqueIds", "Check", "Execute",
-         "OrderingKey", "Selector"),
+         "AttemptResult", "BatchOutcome", "UndecidedAttempts", "Stream", "Acknowledged", "UniqueIds", "Check",
+         "Execute", "OrderingKey", "Selector"),
     ),
     "consumers": (
         "Consumers",

@@ -106,7 +106,7 @@ class Producer(Lifespan):
             self._async.request, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
         )
 
-    def cancel(self, recall_handle: str) -> str:
+    def cancel(self, recall_handle: str | None) -> str:
         """Cancel a message that waits for its time and return its id; see `AsyncProducer.cancel`."""
         return self._portal.run(self._async.cancel, recall_handle)
 

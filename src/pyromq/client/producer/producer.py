@@ -291,11 +291,12 @@ class AsyncProducer(AsyncLifespan):
                 await self._cluster.heartbeat()
                 self._requested_topics.add(topic)
 
-    async def cancel(self, recall_handle: str) -> str:
+    async def cancel(self, recall_handle: str | None) -> str:
         """Cancel a message sent with `deliver_at` or `delay`, by its send result's `recall_handle`; return its id.
 
         Any producer may, in any process. Once this returns, nobody gets the message. Raises `RecallRefused` when it was
-        delivered or cancelled before, `Unavailable` when its broker does not answer: it may be cancelled all the same.
+        delivered or cancelled before, `UsageError` for None, which a message without delay has for its handle, and
+        `Unavailable` when its broker does not answer: it may be cancelled all the same.
         """
         return await recall(
             self._cluster, recall_handle, group=self._names.wrap(self.group), timeout=self.config.timeout

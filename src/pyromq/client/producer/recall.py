@@ -12,7 +12,7 @@ from pyromq.remoting.recall_handle import decode_handle
 
 
 async def recall(
-    cluster: ClusterClient, recall_handle: str, *, group: str | None = None, timeout: float = API_SECONDS
+    cluster: ClusterClient, recall_handle: str | None, *, group: str | None = None, timeout: float = API_SECONDS
 ) -> str:
     """Cancel a message and return its unique id: once this returns, nobody gets it. Asked once; seconds.
 

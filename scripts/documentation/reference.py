@@ -63,7 +63,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("SendMessageHook", "ConsumeMessageHook", "EndTransactionHook", "FilterMessageHook", "CheckForbiddenHook",
          "RemotingHook", "MessageSend", "SendOutcome",
          "SendKind", "MessageDelivery", "ConsumeOutcome", "ConsumeStatus", "TransactionEnd", "RemotingRequest",
-         "RemotingOutcome", "MessageTrace", "Header", "Signer", "Clock"),
+         "RemotingOutcome", "MessageTrace", "Header", "Response", "Signer", "Clock"),
     ),
 }  # fmt: skip
 CLIENT_SETTINGS = ("ProducerConfig", "ConsumerConfig", "ConnectionConfig", "TlsConfig")

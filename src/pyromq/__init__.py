@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from pyromq.errors import FlowControl as FlowControl
     from pyromq.errors import FrameTooLarge as FrameTooLarge
     from pyromq.errors import GroupNotFound as GroupNotFound
+    from pyromq.errors import HostNotFound as HostNotFound
     from pyromq.errors import IllegalMessage as IllegalMessage
     from pyromq.errors import IllegalName as IllegalName
     from pyromq.errors import LimitReached as LimitReached
@@ -143,6 +144,7 @@ if TYPE_CHECKING:
     from pyromq.remoting.bodies import QueueEntriesBody as QueueEntriesBody
     from pyromq.remoting.bodies import TopicConfig as TopicConfig
     from pyromq.remoting.bodies import TopicRoute as TopicRoute
+    from pyromq.remoting.command import Response as Response
     from pyromq.remoting.header import Header as Header
     from pyromq.remoting.headers import DeleteExpiredLogResponse as DeleteExpiredLogResponse
     from pyromq.remoting.hooks import RemotingHook as RemotingHook
@@ -254,6 +256,7 @@ _MODULES = {
         "FlowControl",
         "FrameTooLarge",
         "GroupNotFound",
+        "HostNotFound",
         "IllegalMessage",
         "IllegalName",
         "LimitReached",
@@ -309,6 +312,7 @@ _MODULES = {
         "TopicConfig",
         "TopicRoute",
     ),
+    "pyromq.remoting.command": ("Response",),
     "pyromq.remoting.header": ("Header",),
     "pyromq.remoting.headers": ("DeleteExpiredLogResponse",),
     "pyromq.remoting.hooks": (

@@ -25,7 +25,7 @@ from fairness import CLIENT_CORE, Sends, Turns
 from loads import fairness_requests
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.metrics.scraping import Scraping
+from pyromq.metrics.endpoint import Scraping
 from pyromq.remoting.bodies import ConsumerOffsetTable
 from servers import folder_for_now, free_port, our_server
 

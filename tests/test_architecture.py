@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).parents[1] / "src"
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
 WORDS = {
@@ -61,7 +61,7 @@ MAY_USE: dict[str, set[str]] = {
         "net.listening",
         "net.tasks",
         "remoting.bodies",
-        "remoting.refusals",
+        "remoting.rejection_log",
     },
     "cli": WORDS | MECHANISMS | {"net"} | ROLES | METRICS | {"testing", "spark", "console"},
 }
@@ -258,7 +258,7 @@ def _is_source(path: Path) -> bool:
     return path.is_file() and path.suffix not in (".so", ".c", ".pyi")
 
 
-def test_files_end_at_about_four_hundred_lines():
+def test_files_end_at_six_hundred_lines():
     long = {name for name in modules() if len(_path(name).read_text().splitlines()) > MAX_FILE_LINES}
     assert long == LONG_FILES.keys()
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from pyromq.client.hooks import SendOutcome as SendOutcome
     from pyromq.client.hooks import TransactionEnd as TransactionEnd
     from pyromq.client.offset_store import OffsetStore as OffsetStore
+    from pyromq.client.producer.batch_stream import Acknowledged as Acknowledged
     from pyromq.client.producer.batch_transactions import AsyncAttempt as AsyncAttempt
     from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
     from pyromq.client.producer.batch_transactions import AttemptResult as AttemptResult
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from pyromq.client.producer.pending_send import Selector as Selector
     from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.queue_selection import OrderingKey as OrderingKey
-    from pyromq.client.producer.run_producer import Acknowledged as Acknowledged
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
     from pyromq.client.producer.transaction_producer import Check as Check
     from pyromq.client.producer.transaction_producer import Execute as Execute
@@ -229,7 +229,7 @@ _MODULES = {
     "pyromq.client.producer.pending_send": ("Selector",),
     "pyromq.client.producer.producer": ("AsyncProducer",),
     "pyromq.client.producer.queue_selection": ("OrderingKey",),
-    "pyromq.client.producer.run_producer": ("Acknowledged",),
+    "pyromq.client.producer.batch_stream": ("Acknowledged",),
     "pyromq.client.producer.transaction_producer": (
         "AsyncTransactionProducer",
         "Check",

@@ -116,7 +116,7 @@ class BatchMember(NamedTuple):
     property_text: str
 
 
-class Labels(NamedTuple):
+class RecordHead(NamedTuple):
     """What an index needs of a record."""
 
     size: int
@@ -254,7 +254,7 @@ def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False
     )
 
 
-def decode_labels(buffer: Buffer, position: int) -> Labels:
+def decode_labels(buffer: Buffer, position: int) -> RecordHead:
     """Return by what the record at `position` is found again. Raises `StoreCorrupt` where it is plainly broken."""
     try:
         flags = _unpack_int(buffer, position + _SYS_FLAG_AT)[0]
@@ -262,7 +262,7 @@ def decode_labels(buffer: Buffer, position: int) -> Labels:
         fields = head.unpack_from(buffer, position)
         topic_at = position + head.size + fields[14]
         properties_at = topic_at + 1 + buffer[topic_at]
-        return Labels(
+        return RecordHead(
             fields[0],
             fields[6],
             flags,

@@ -26,7 +26,7 @@ from pyromq.remoting.headers import (
 )
 from pyromq.store.config import FlushMode
 from pyromq.testing import SimulatedDisk
-from pyromq.testing.simulated_file import Loss
+from pyromq.testing.simulated_disk import Loss
 
 from .headers import batch_header, send_header
 

@@ -10,7 +10,7 @@ from tests.waiting import PATIENCE_SECONDS
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse, MinOffset, OffsetResponse
-from pyromq.store.log.disk_use import DiskUse
+from pyromq.store.retention import DiskUse
 
 SEGMENT = 1 << 16
 

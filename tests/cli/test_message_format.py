@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pyromq.cli.message_format import FIELDS, parse_format
+from pyromq.cli.commands.messages.consume import FIELDS, parse_format
 from pyromq.errors import UsageError
 from pyromq.message import StoredMessage
 

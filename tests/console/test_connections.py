@@ -36,7 +36,7 @@ async def console(tmp_path):
 
 def told(caplog):
     """Lines about strangers in the log."""
-    return [each for each in caplog.records if each.name == "pyromq.remoting.refusals"]
+    return [each for each in caplog.records if each.name == "pyromq.remoting.rejection_log"]
 
 
 @asynccontextmanager

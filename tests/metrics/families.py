@@ -2,22 +2,22 @@
 
 from pyromq.broker.metrics import families as broker
 from pyromq.console import metrics as console
-from pyromq.metrics import process, scraping, server
-from pyromq.nameserver import metrics as nameserver
+from pyromq.metrics import endpoint, server
+from pyromq.nameserver import nameserver
 
 SECTIONS = {
     "Brokers": broker.FAMILIES,
     "Name servers": nameserver.FAMILIES,
     "The console": console.FAMILIES,
     "Every server": server.FAMILIES,
-    "The process": process.FAMILIES,
-    "The scrape": scraping.FAMILIES,
+    "The process": endpoint.PROCESS_FAMILIES,
+    "The scrape": endpoint.SCRAPE_FAMILIES,
 }
 FAMILIES = [family for section in SECTIONS.values() for family in section]
 NAMES = {family.name for family in FAMILIES}
 
 
 def row(family):
-    """Return a metric's line in docs/metrics.md."""
+    """Return a metric's line in docs/nameserver.md."""
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{family.name}` | {family.kind.value} | {labels} | {family.unit} | {family.meaning} |"

@@ -17,7 +17,7 @@ from pyromq.message import Message
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.testing import FakeClock
 
 from .families import FAMILIES, NAMES, SECTIONS, row
@@ -114,7 +114,7 @@ async def _use(namesrv):
 
 
 async def test_promtool_takes_what_the_console_tells():
-    refusals = Refusals(FakeClock())
+    refusals = RejectionLog(FakeClock())
     console = ConsoleMetrics(History(sample_seconds=10), refusals)
     console.note_request("/topics/{name}", 200, 0.02)
     refusals.counts["slowConnections"] += 1

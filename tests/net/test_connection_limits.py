@@ -27,7 +27,7 @@ from pyromq.remoting.headers import (
     OffsetResponse,
     SendMessage,
 )
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 
 LARGE = 256 << 10
 MIB = 1 << 20
@@ -146,7 +146,7 @@ def answering(clock):
 
 @pytest.fixture
 def refusals(clock):
-    return Refusals(clock)
+    return RejectionLog(clock)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pyromq.net.channel import connect
 from pyromq.net.server import IDLE_SECONDS, Server
 from pyromq.remoting.command import Reply, encode_request
 from pyromq.remoting.connection_limits import ConnectionLimits
-from pyromq.remoting.dispatch import ASK_AGAIN, AskAgain, Dispatcher, answers
+from pyromq.remoting.dispatch import ASK_AGAIN, Dispatcher, RetryWhenLoaded, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, MaxOffset, MinOffset, OffsetResponse
 
 
@@ -35,7 +35,7 @@ class Cold:
     @answers(MaxOffset)
     def lack(self, header, call):
         self.asked.append(header.queue_id)
-        raise AskAgain(lambda: self.ready, BrokerError("lost for good"))
+        raise RetryWhenLoaded(lambda: self.ready, BrokerError("lost for good"))
 
 
 def unread(server):

@@ -18,12 +18,12 @@ from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
-from pyromq.broker.transactions.end_transaction import Transacting
+from pyromq.broker.transactions.end_transaction_processor import EndTransactionProcessor
 from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.errors import BrokerError
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
-from pyromq.net.long_answers import LongAnswers
+from pyromq.net.slow_replies import SlowReplies
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import EndTransaction
 from pyromq.store.config import StoreConfig
@@ -44,7 +44,7 @@ class Parts:
     offsets: ConsumerOffsets
     levels: DelayLevels
     halves: HalfMessages
-    transacting: Transacting
+    transacting: EndTransactionProcessor
 
 
 @dataclass
@@ -77,13 +77,13 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         halves = HalfMessages(store, put_message, topics=topics, offsets=offsets, clock=clock)
         halves.load()
         halves.mend()
-        transacting = Transacting(
+        transacting = EndTransactionProcessor(
             put_message,
             halves,
             confirmation=Confirmation(store, clock),
             store=store,
             cold_reads=cold_reads,
-            long_answers=LongAnswers(clock),
+            slow_replies=SlowReplies(clock),
         )
         yield Parts(store, offsets, levels, halves, transacting)
     finally:

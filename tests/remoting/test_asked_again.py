@@ -6,7 +6,7 @@ from tests.remoting.test_exchange import Offsets, Pair, maximum, minimum
 
 from pyromq.errors import BrokerError, ResponseCode
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request
-from pyromq.remoting.dispatch import ASK_AGAIN, MOST_AGAIN, AskAgain, answers
+from pyromq.remoting.dispatch import ASK_AGAIN, MAX_RETRIES, RetryWhenLoaded, answers
 from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.headers import MaxOffset, MinOffset, OffsetResponse
 
@@ -23,7 +23,7 @@ class Unready(Offsets):
     def at_once(self, header, call):
         self.asked.append(header.queue_id)
         if len(self.came) < len(self.missing):
-            raise AskAgain(lambda: self.missing[len(self.came)], BrokerError("lost for good"))
+            raise RetryWhenLoaded(lambda: self.missing[len(self.came)], BrokerError("lost for good"))
         return Reply(OffsetResponse(offset=header.queue_id))
 
     def come(self):
@@ -52,7 +52,7 @@ def test_an_answer_that_comes_later_may_follow():
         @answers(MinOffset)
         def later(self, header, call):
             if not self.ready.done():
-                raise AskAgain(lambda: self.ready, BrokerError("lost for good"))
+                raise RetryWhenLoaded(lambda: self.ready, BrokerError("lost for good"))
             return super().later(header, call)
 
     confirmed = Confirmed()
@@ -82,11 +82,11 @@ def test_a_one_way_request_of_a_peer_that_is_gone_is_done_all_the_same():
 
 
 def test_a_call_that_always_lacks_something_is_refused(caplog):
-    unready = Unready(MOST_AGAIN + 1)
+    unready = Unready(MAX_RETRIES + 1)
     pair = Pair(unready)
     pair.client.ask(maximum(5))
     pair.carry()
-    for _ in range(MOST_AGAIN):
+    for _ in range(MAX_RETRIES):
         assert pair.client.got == []
         unready.come()
         pair.server.run_soon()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pyromq.errors import FrameTooLarge, ProtocolError
 from pyromq.remoting.command import Call, Reply, decode_request, decode_response
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.frame import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter, frame_words
 from pyromq.remoting.header import request_headers, wire_layout
 from pyromq.remoting.headers import MaxOffset, MinOffset, OffsetResponse
+from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.testing import FakeClock
 
 
@@ -36,7 +36,7 @@ def exchange():
 
 
 def new_exchange():
-    return Exchange(
+    return RemotingSession(
         Dispatcher(Answers()), FakeClock(), address=("127.0.0.1", 7), wake=lambda: None, run_soon=lambda f, *a: f(*a)
     )
 

@@ -71,12 +71,12 @@ def test_a_method_answers_what_it_is_marked_with():
 
 
 def test_a_second_spelling_is_answered_by_the_same_method():
-    class Sending:
+    class SendProcessor:
         @answers(SendMessage)
         def send(self, header, call):
             return Reply(remark=header.topic)
 
-    assert {SendMessage.code, SendMessageV2.code} <= Dispatcher(Sending()).codes
+    assert {SendMessage.code, SendMessageV2.code} <= Dispatcher(SendProcessor()).codes
 
 
 @pytest.mark.parametrize("names", [("first", "second"), ("second", "first")])

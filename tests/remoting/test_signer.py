@@ -11,10 +11,10 @@ from pyromq.errors import UsageError
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, decode_request_with_fields, encode_request
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.frame import BINARY, JSON, FrameSplitter, frame_words
 from pyromq.remoting.header import Filled, HeaderTemplate, json_text
 from pyromq.remoting.headers import Heartbeat, MaxOffset, QueryMessage, SendMessageV2
+from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.remoting.signer import AccessKeySigner, signature, signed_content
 
 SIGNER = AccessKeySigner("orders-app", "secret-of-orders")
@@ -72,7 +72,7 @@ def test_the_mark_of_queries_by_unique_key_is_sent_but_not_signed():
 
 
 def test_every_way_of_asking_over_a_connection_is_signed():
-    exchange = Exchange(
+    exchange = RemotingSession(
         Dispatcher(),
         SystemClock(),
         address=("127.0.0.1", 1),
@@ -96,7 +96,9 @@ class AnotherSigner:
 def test_who_writes_frames_of_its_own_signs_them_too():
     def express(signer):
         nothing = {"wake": lambda: None, "run_soon": lambda *_: None}
-        return Exchange(Dispatcher(), SystemClock(), address=("127.0.0.1", 1), signer=signer, **nothing).for_express()
+        return RemotingSession(
+            Dispatcher(), SystemClock(), address=("127.0.0.1", 1), signer=signer, **nothing
+        ).for_express()
 
     assert express(None)[-1] is None
     assert express(SIGNER)[-1] is SIGNER.compiled

@@ -14,15 +14,15 @@ from pyromq.broker.delays.timer_delivery import TimerDelivery
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
-from pyromq.broker.transactions.end_transaction import Transacting
+from pyromq.broker.transactions.end_transaction_processor import EndTransactionProcessor
 from pyromq.broker.transactions.half_messages import HalfMessages
-from pyromq.net.long_answers import LongAnswers
+from pyromq.net.slow_replies import SlowReplies
 from pyromq.permissions.permissions import Permissions
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.json_file import JsonFile
-from pyromq.store.log import room_ahead
-from pyromq.store.log.disk_use import DiskUse
+from pyromq.store.log import preallocation as room_ahead
 from pyromq.store.message_store import MessageStore
+from pyromq.store.retention import DiskUse
 from pyromq.testing import SimulatedDisk
 
 ROOT = Path("/srv/store")
@@ -80,13 +80,13 @@ class Parts:
         self.tables.append(self.timers.filed._files._file)
         self.halves = HalfMessages(store, put_message, topics=self.topics, offsets=self.offsets, clock=time)
         confirmation = Confirmation(store, time)
-        self.transacting = Transacting(
+        self.transacting = EndTransactionProcessor(
             put_message,
             self.halves,
             confirmation=confirmation,
             store=store,
             cold_reads=cold_reads,
-            long_answers=LongAnswers(time),
+            slow_replies=SlowReplies(time),
             permissions=Permissions(),
         )
         needed = (self.levels, self.timers.filed, self.halves)

@@ -9,8 +9,8 @@ from pyromq.spark.read.clients import client_of
 from pyromq.spark.read.options import BATCH, read_options
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.task import read_ranges
-from pyromq.spark.write.clients import sink_client
 from pyromq.spark.write.options import sink_options
+from pyromq.spark.write.writer import sink_client
 from pyromq.testing import BlockingCluster
 
 

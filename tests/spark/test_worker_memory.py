@@ -24,7 +24,7 @@ print(gc.get_freeze_count() >= 100_000, gc.get_stats()[2]["collected"] - before 
 
 FAULTS = """
 import resource, sys
-from pyromq.spark.write.clients import sink_client
+from pyromq.spark.write.writer import sink_client
 from pyromq.spark.write.options import sink_options
 
 def faults():

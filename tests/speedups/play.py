@@ -24,7 +24,7 @@ from tests.speedups.load import Advance, Burst, End, Load, Step
 from pyromq import speedups
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.pulling import Pulling
+from pyromq.broker.consuming.pull_processor import PullProcessor
 from pyromq.remoting.command import encode_request
 from pyromq.remoting.frame import FrameSplitter, frame_words
 from pyromq.remoting.header import Header
@@ -124,7 +124,7 @@ class Player:
         self._all: list[Peer] = []
         self._fences = 0
         answerers = [answerer for part in broker._parts for answerer in part.answerers]
-        self._long_polls = next(each for each in answerers if isinstance(each, Pulling))._long_polls
+        self._long_polls = next(each for each in answerers if isinstance(each, PullProcessor))._long_polls
 
     async def play(self, number: int, step: Step) -> None:
         match step:

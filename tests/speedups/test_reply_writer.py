@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyromq.broker.consuming.pulling import ANSWERS, MOVED_ANSWERS
+from pyromq.broker.consuming.pull_processor import ANSWERS, MOVED_ANSWERS
 from pyromq.remoting.command import Call, FilledReply, ReplyTemplate, write_reply
 from pyromq.remoting.frame import BINARY, JSON
 from pyromq.remoting.headers import PullMessageResponse, SendMessageResponse

@@ -22,7 +22,7 @@ from pyromq.remoting.headers import PullMessageResponse, SendMessageResponse, Se
 if not speedups.is_active:
     pytest.skip(speedups.reason, allow_module_level=True)
 
-from pyromq.remoting.exchange import deliver_answers
+from pyromq.remoting.remoting_session import deliver_answers
 from pyromq.speedups.requests import PropertyWriter
 
 TEXTS = st.text(max_size=12)

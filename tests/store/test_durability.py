@@ -15,8 +15,7 @@ from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.testing import SimulatedDisk
-from pyromq.testing.simulated_disk import Killed
-from pyromq.testing.simulated_file import SECTOR, Loss
+from pyromq.testing.simulated_disk import SECTOR, Killed, Loss
 
 from .making import ADDRESS, SMALL, TOPIC, StoppedClock, bodies, message
 

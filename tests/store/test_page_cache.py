@@ -5,7 +5,7 @@ import mmap
 import pytest
 from tests.broker.consuming.cold import forget
 
-from pyromq.store import page_cache
+from pyromq.store import disk
 from pyromq.store.addresses import address_of, stretches
 
 MEGABYTE = 1 << 20
@@ -62,12 +62,12 @@ def test_neighbours_of_a_file_are_one_stretch(mapped, step):
 
 def test_what_is_loaded_is_there_whatever_lies_between(mapped):
     views = places(*mapped)
-    if page_cache.is_loaded(views[1:2]):
+    if disk.is_loaded(views[1:2]):
         pytest.skip("this file system keeps its files in memory")
-    assert not page_cache.is_loaded(views)
-    page_cache.load([views[0], views[3]])
-    assert not page_cache.is_loaded(views)
-    page_cache.load(views)
-    assert [page_cache.is_loaded([view]) for view in views] == [True] * 4
-    assert page_cache.is_loaded(views)
-    assert page_cache.is_loaded([])
+    assert not disk.is_loaded(views)
+    disk.load([views[0], views[3]])
+    assert not disk.is_loaded(views)
+    disk.load(views)
+    assert [disk.is_loaded([view]) for view in views] == [True] * 4
+    assert disk.is_loaded(views)
+    assert disk.is_loaded([])

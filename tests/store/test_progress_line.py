@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.store.making import StoppedClock
 
-from pyromq.store.progress_line import ProgressLine
+from pyromq.store.recovery import ProgressLine
 
 
 def walk(clock: StoppedClock, seconds: int) -> None:

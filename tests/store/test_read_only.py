@@ -56,7 +56,7 @@ def test_a_damaged_entry_is_left_as_it_is(disk: SimulatedDisk, store: MessageSto
     entry = queue.find(7)
     assert entry is not None
     queue.put(7, entry._replace(log_offset=3))
-    queue.doubted_to = queue.max_offset
+    queue.unverified_end = queue.max_offset
     store._queues.release()
     disk.is_read_only = True
     assert store.read(TOPIC, 0, 0, 5).records

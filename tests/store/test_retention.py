@@ -11,9 +11,9 @@ import pytest
 from tests.store.making import StoppedClock, bodies, fill, message, opened, small_store
 
 from pyromq.errors import StoreNotWritable, UsageError
-from pyromq.store.log.disk_use import DiskUse, measured
 from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
+from pyromq.store.retention import DiskUse, measured
 
 HOUR_MS = 3_600_000
 NIGHT_MS = int(datetime(2023, 11, 20, 4, 30).timestamp() * 1000)  # local time, as the setting is

@@ -9,20 +9,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from pyromq.broker.admin.audit_log import audit_log
-from pyromq.broker.admin.part import administration
-from pyromq.broker.batches.part import batch_transactions
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.part import consuming
-from pyromq.broker.delays.part import delay_levels, timers
 from pyromq.broker.log_cleaning import LogCleaning
-from pyromq.broker.members.part import members
-from pyromq.broker.part import Part, Save, Step, periodic
-from pyromq.broker.permissions.part import permissions
-from pyromq.broker.producing.part import producing
+from pyromq.broker.module import BrokerModule, Save, Step, periodic
+from pyromq.broker.modules import (
+    administration,
+    batch_transactions,
+    built_in,
+    consumer_groups,
+    consumer_offsets,
+    consuming,
+    delay_levels,
+    members,
+    permissions,
+    producing,
+    timers,
+    topics,
+    transactions,
+)
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics_course import SAMPLE_SECONDS
-from pyromq.broker.tables import built_in, consumer_groups, consumer_offsets, topics
-from pyromq.broker.transactions.part import transactions
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, StoreNotWritable
 from pyromq.logs import logger_of
@@ -43,7 +49,7 @@ DRAIN_SECONDS = 2.0  # running requests get this long to end
 STORE_TICK_SECONDS = 1.0
 
 
-def _parts(state: SharedState) -> list[Part]:
+def _parts(state: SharedState) -> list[BrokerModule]:
     """The capabilities of a broker. The order is that of loading; saving and stopping is that backwards."""
     parts = [
         consumer_offsets(state),
@@ -54,13 +60,13 @@ def _parts(state: SharedState) -> list[Part]:
         batch_transactions(state),
         timers(state),
         built_in(state),
-        Part(
+        BrokerModule(
             steps=[
                 Step(state.statistics.step, first_after=SAMPLE_SECONDS),
                 periodic(STORE_TICK_SECONDS, state.store.tick),
             ]
         ),
-        Part(steps=[Step(each.step, each.alarm) for each in (state.indexing, state.long_answers)]),
+        BrokerModule(steps=[Step(each.step, each.alarm) for each in (state.indexing, state.slow_replies)]),
         producing(state),
         consuming(state, _soon),
         members(state),
@@ -72,13 +78,13 @@ def _parts(state: SharedState) -> list[Part]:
         state.store,
         [part.log_needed_from for part in parts if part.log_needed_from is not None],
         cold_reads=state.cold_reads,
-        long_answers=state.long_answers,
+        slow_replies=state.slow_replies,
         clock=state.clock,
     )
     return [
         *parts,
-        Part(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
-        Part(start=state.registering.start, stop=state.registering.stop),
+        BrokerModule(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
+        BrokerModule(start=state.registering.start, stop=state.registering.stop),
     ]
 
 
@@ -100,7 +106,7 @@ class Broker:
         self._clock = state.clock
         self._parts = _parts(state)
         self._tasks = Tasks()
-        self._saving: dict[Part, asyncio.Future[None]] = {}
+        self._saving: dict[BrokerModule, asyncio.Future[None]] = {}
         connections = self.config.connections
         hooks = (*connections.hooks, *(hook for part in self._parts for hook in part.hooks))
         self._server = Server(
@@ -137,7 +143,7 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         run_soon = asyncio.get_running_loop().call_soon_threadsafe
-        self._state.long_answers.run_soon = self._state.cold_reads.run_soon = run_soon
+        self._state.slow_replies.run_soon = self._state.cold_reads.run_soon = run_soon
         try:
             self.store.open()
             for part in self._parts:
@@ -202,7 +208,7 @@ class Broker:
                 saving = self._saving[part] = loop.run_in_executor(None, save)
                 saving.add_done_callback(partial(self._note_saved, part))
 
-    def _note_saved(self, part: Part, saving: asyncio.Future[None]) -> None:
+    def _note_saved(self, part: BrokerModule, saving: asyncio.Future[None]) -> None:
         del self._saving[part]
         if (error := saving.exception()) is not None:
             logger.warning("%s", error) if isinstance(error, MQError) else logger.error("saving failed", exc_info=error)

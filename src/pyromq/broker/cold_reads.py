@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from pyromq.broker.waiting import Waiting
+from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.command import Answered, Reply
-from pyromq.remoting.dispatch import ASK_AGAIN, AskAgain
+from pyromq.remoting.dispatch import ASK_AGAIN, RetryWhenLoaded
 from pyromq.store.looking import FilePiece, Looking, Unread
 from pyromq.store.message_store import MessageStore
 
@@ -36,7 +36,7 @@ class ColdReads:
     """
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:
-        self.waiting = Waiting(clock)
+        self.waiting = PendingReplies(clock)
         self.run_soon: Callable[[Callable[[], None]], object] = lambda work: work()
         self._disk = store.disk
         self._residency = store.residency
@@ -63,8 +63,8 @@ class ColdReads:
     def need_record(self, log_offset: int) -> None:
         """Have the call that is being answered asked again, once the record that begins there is in memory.
 
-        To be called before anything is changed: raises `AskAgain` unless the record is there now. A call whose record
-        is not there, however often it was loaded, is refused: to touch it might be the end of the process.
+        Call it before anything is changed. Raises `RetryWhenLoaded` unless the record is in memory. The call is refused
+        when repeated loads do not bring the record: reading it from the map might end the process.
         """
         self.need(self._residency.unread_record(log_offset), log_offset)
 
@@ -72,7 +72,7 @@ class ColdReads:
         """The same of anything that leads to that record; nothing is lacking where `unread` is empty."""
         if unread:
             in_vain = self._residency.unreadable(log_offset)
-            raise AskAgain(partial(self.when_loaded, unread, lambda: ASK_AGAIN), in_vain)
+            raise RetryWhenLoaded(partial(self.when_loaded, unread, lambda: ASK_AGAIN), in_vain)
 
     def fetch(self, unread: Unread, alarm: Alarm) -> Future[None]:
         """Load something for a step, and let its alarm ring when that is there."""

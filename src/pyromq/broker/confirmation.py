@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
-from pyromq.broker.waiting import Waiting
+from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.errors import ResponseCode, SystemBusy
 from pyromq.remoting.command import Answered, FilledReply, Reply
@@ -28,7 +28,7 @@ class Confirmation:
         self.is_needed = store.config.flush is FlushMode.SYNC
         self._store = store
         self._clock = clock
-        self.waiting = Waiting(clock)
+        self.waiting = PendingReplies(clock)
         self._limits = limits
         self._last_progress = 0.0
         self._end = -1  # of the log, when it was last asked about

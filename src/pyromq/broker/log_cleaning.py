@@ -13,7 +13,7 @@ from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.net.alarm import Alarm
-from pyromq.net.long_answers import LongAnswer, LongAnswers
+from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse
@@ -40,13 +40,13 @@ class LogCleaning:
         needed: Sequence[Callable[[], int]],
         *,
         cold_reads: ColdReads,
-        long_answers: LongAnswers,
+        slow_replies: SlowReplies,
         clock: Clock,
     ) -> None:
         self.alarm = Alarm(clock)
         self._fetching = Fetching(cold_reads, self.alarm)
         self._cold_reads = cold_reads
-        self._long_answers = long_answers
+        self._long_answers = slow_replies
         self._retention = store.retention
         self._retention.keep_from = lambda: min(needed_from() for needed_from in needed)
 
@@ -61,7 +61,7 @@ class LogCleaning:
         """Let log files go that have expired, at any hour, now and in the next rounds."""
         return self._long_answers.give(self._deleted(header, call), call)
 
-    def _deleted(self, header: DeleteExpiredLog, call: Call) -> LongAnswer:
+    def _deleted(self, header: DeleteExpiredLog, call: Call) -> SlowReply:
         hours = header.older_than_hours
         if hours is not None and hours < 0:
             raise UsageError(f"olderThanHours is {hours}; it must be 0 or more")

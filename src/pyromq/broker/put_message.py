@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delays.timer_records import Ticket
+from pyromq.broker.delays.timer_records import ScheduledMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, MQError, StoreError
 from pyromq.message import TIMER_PROPERTIES, Property, StoredMessage
@@ -48,14 +48,14 @@ class PutMessage:
     def __init__(self, store: MessageStore, statistics: Statistics, config: BrokerConfig) -> None:
         self.prepare: Callable[[StoredMessage, Mapping[str, str]], None]
         self.delay: Callable[[StoredMessage, Mapping[str, str]], bool]
-        self.park: Callable[[StoredMessage], Ticket | None]
-        self.parked: Callable[[StoredMessage, Ticket], None]
+        self.park: Callable[[StoredMessage], ScheduledMessage | None]
+        self.parked: Callable[[StoredMessage, ScheduledMessage], None]
         self._store = store
         self._statistics = statistics
         self._config = config
         self._count_put = statistics.count_put  # bound once: used for every message
 
-    def divert(self, message: StoredMessage, properties: dict[str, str] | None = None) -> Ticket | None:
+    def divert(self, message: StoredMessage, properties: dict[str, str] | None = None) -> ScheduledMessage | None:
         """Let a message from a client wait if it asks for anything; dead letters do not.
 
         `properties` are those that may ask, None if the text asks for a time at most. Return the ticket of one that
@@ -78,7 +78,7 @@ class PutMessage:
         times = [name for name in TIMER_PROPERTIES if properties.pop(name, None) is not None]
         return not self.delay(message, properties) and bool(times)
 
-    def _park(self, message: StoredMessage) -> Ticket | None:
+    def _park(self, message: StoredMessage) -> ScheduledMessage | None:
         try:
             return self.park(message)
         except StoreError:

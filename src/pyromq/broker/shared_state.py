@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyromq.broker.admin.settings_admin import load_changes
+from pyromq.broker.admin.settings_processor import load_changes
 from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
 from pyromq.broker.cold_reads import ColdReads
@@ -28,9 +28,9 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.clock import Clock
 from pyromq.message import pack_address
-from pyromq.net.long_answers import LongAnswers
+from pyromq.net.slow_replies import SlowReplies
 from pyromq.permissions.permissions import Permissions
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.store.disk import Disk
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
@@ -50,7 +50,7 @@ class SharedState:
         self.topics = topics = Topics(self.config, JsonFile(folder / "topics.json", disk), clock, run_soon)
         self.groups = ConsumerGroups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock, run_soon)
         self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk), most=self.config.limits.offsets)
-        self.refusals = Refusals(clock)
+        self.refusals = RejectionLog(clock)
         self.permissions = Permissions()
         self.connections = Connections(self.config, clock)
         self.long_polls = LongPolls(clock, store.record_at, most=self.config.limits.waiting_pulls)
@@ -58,7 +58,7 @@ class SharedState:
         self.queue_locks = QueueLocks(clock, most=self.config.limits.queue_locks)
         self.cold_reads = ColdReads(store, clock)
         self.indexing = Indexing(store, clock)
-        self.long_answers = LongAnswers(clock)
+        self.slow_replies = SlowReplies(clock)
         self.registering = NameServerRegistration(self.config, topics, clock)
         self.put_message = put_message = PutMessage(store, statistics, self.config)
         self.admission = Admission(topics, self.config)

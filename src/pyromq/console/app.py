@@ -23,10 +23,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pyromq.console.console import Console
 from pyromq.console.metrics import NO_PAGE
 from pyromq.console.pages import PAGES
+from pyromq.console.view.request_context import RequestContext
 from pyromq.console.view.routing import COOKIE, NOBODY_WAITS, error_page, known
-from pyromq.console.view.visit import Visit
 from pyromq.errors import MQError, QueryNotFound, UsageError
-from pyromq.remoting.refusals import FAILED
+from pyromq.remoting.rejection_log import FAILED
 
 STATIC = Path(__file__).with_name("static")
 
@@ -196,6 +196,6 @@ def _shown(request: Request, error: MQError, status: int) -> Response:
     session, account = known(request, console)
     if session is None:
         return PlainTextResponse(str(error), status)
-    page = error_page(Visit(request, console, session, account, {}), error)
+    page = error_page(RequestContext(request, console, session, account, {}), error)
     page.status_code = status
     return page

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pyromq.net.tasks import Tasks, every
-from pyromq.remoting.refusals import UNREADABLE
+from pyromq.remoting.rejection_log import UNREADABLE
 
 if TYPE_CHECKING:
     from socket import socket

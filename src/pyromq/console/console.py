@@ -24,10 +24,10 @@ from pyromq.console.security.addresses import client_address
 from pyromq.console.security.audit_log import AuditLog
 from pyromq.console.security.sessions import Sessions, Tries
 from pyromq.console.view.chart import bar, chart, spark
+from pyromq.console.view.request_context import address
 from pyromq.console.view.texts import FILTERS
-from pyromq.console.view.visit import address
 from pyromq.errors import UsageError
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 
 Keys = tuple[str, str] | None
 
@@ -50,7 +50,7 @@ class Console:
         self.sessions = Sessions(self.clock, hours=config.session_hours)
         self.tries = Tries(self.clock)
         self.history = History(sample_seconds=config.sample_seconds)
-        self.refusals = Refusals(self.clock)
+        self.refusals = RejectionLog(self.clock)
         self.metrics = ConsoleMetrics(self.history, self.refusals)
         self.templates = _templates()
         self._clients: dict[Keys, Clients] = {}

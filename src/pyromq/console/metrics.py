@@ -11,7 +11,7 @@ from pyromq.console.cluster.history import History
 from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
 from pyromq.metrics.histogram import Histogram
 from pyromq.metrics.server import tell_info
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 
 REQUESTS = Family(
     "pyromq_console_requests_total",
@@ -48,7 +48,7 @@ class SignInRefusal(Enum):
 class ConsoleMetrics:
     """One console. It is ready while the cluster answers it."""
 
-    def __init__(self, history: History, refusals: Refusals) -> None:
+    def __init__(self, history: History, refusals: RejectionLog) -> None:
         self._common = label_text(node_type="console")
         self._history = history
         self._refusals = refusals

@@ -7,18 +7,44 @@ too many takes the place of the oldest: of those that have not asked yet, or of 
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.metrics.config import MetricsConfig
-from pyromq.metrics.exposition import CONTENT_TYPE, Source
-from pyromq.metrics.scraping import Scraping
+from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, Kind, Source, Telling
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks
 
+CPU = Family(
+    "process_cpu_seconds_total", Kind.COUNTER, "Time of the processor that this process has used.", unit="seconds"
+)
+MEMORY = Family("process_resident_memory_bytes", Kind.GAUGE, "Memory of this process, in use.", unit="bytes")
+DESCRIPTORS = Family("process_open_fds", Kind.GAUGE, "Open descriptors: connections and files.")
+MOST_DESCRIPTORS = Family("process_max_fds", Kind.GAUGE, "How many descriptors may be open.")
+STARTED = Family("process_start_time_seconds", Kind.GAUGE, "When this process began, since 1970.", unit="seconds")
+
+PROCESS_FAMILIES = (CPU, MEMORY, DESCRIPTORS, MOST_DESCRIPTORS, STARTED)
+
 logger = logger_of(__name__)
+
+SLICE_SECONDS = 0.001  # between two turns of the loop; one is as long where there is much to do
+
+SERIES = Family("pyromq_metrics_series", Kind.GAUGE, "How many series are told, this and the next ones left out.")
+LIMIT = Family("pyromq_metrics_series_limit", Kind.GAUGE, "How many may be told: the setting metricsSeriesLimit.")
+LEFT_OUT = Family(
+    "pyromq_metrics_series_left_out", Kind.GAUGE, "1 while there are more series than may be told, else 0."
+)
+SECONDS = Family(
+    "pyromq_metrics_scrape_seconds", Kind.GAUGE, "How long it took to work these figures out.", unit="seconds"
+)
+
+SCRAPE_FAMILIES = (SERIES, LIMIT, LEFT_OUT, SECONDS)
 
 MOST_ANSWERED = 16  # at a time: some Prometheus servers, and who looks whether all is well
 MOST_ASKING = 256  # connections that have not asked yet; more than the loop accepts in one turn
@@ -157,3 +183,82 @@ async def _write(writer: asyncio.StreamWriter, answer: _Answer, *, with_body: bo
             writer.write(chunk[first : first + WRITTEN_AT_ONCE])
             await writer.drain()
             await asyncio.sleep(0)  # also where the socket takes all at once, others get their turn
+
+
+class Scraping:
+    """Asks sources for their figures. Several that ask at once are answered one after the other."""
+
+    def __init__(self, sources: Sequence[Source], series_limit: int) -> None:
+        self._sources = (ProcessMetrics(), *sources)
+        self._series_limit = series_limit
+        self._one_at_a_time = asyncio.Lock()
+        self._was_left_out = False
+
+    def faults(self) -> dict[str, str]:
+        """Return by condition of being ready why it is not fulfilled; "" where it is."""
+        return {name: fault for source in self._sources for name, fault in source.faults().items()}
+
+    async def text(self) -> list[bytes]:
+        """Return all figures as text, in pieces."""
+        async with self._one_at_a_time:
+            begun = time.monotonic()
+            exposition = Exposition(self._series_limit)
+            for source in self._sources:
+                await _in_slices(source.tell(exposition))
+            chunks: list[bytes] = []
+            await _in_slices(_into(chunks, exposition))
+            self._tell_left_out(exposition)
+            own = Exposition(len(SCRAPE_FAMILIES))
+            own.add(SERIES, "", len(exposition))
+            own.add(LIMIT, "", self._series_limit)
+            own.add(LEFT_OUT, "", int(exposition.left_out))
+            own.add(SECONDS, "", round(time.monotonic() - begun, 6))
+            await _in_slices(_into(chunks, own))
+            return chunks
+
+    def _tell_left_out(self, exposition: Exposition) -> None:
+        if exposition.left_out and not self._was_left_out:
+            logger.warning(
+                "there are more series of metrics than metricsSeriesLimit=%d: those by queue are left out first, then "
+                "the last; raise it, or delete topics and groups that nobody uses",
+                self._series_limit,
+            )
+        self._was_left_out = exposition.left_out
+
+
+def _into(chunks: list[bytes], exposition: Exposition) -> Telling:
+    chunks += yield from exposition.text()
+
+
+async def _in_slices(telling: Telling) -> None:
+    end = time.monotonic() + SLICE_SECONDS
+    for work in telling:
+        if work is not None:
+            await asyncio.get_running_loop().run_in_executor(None, work)
+        elif time.monotonic() < end:
+            continue
+        else:
+            await asyncio.sleep(0)
+        end = time.monotonic() + SLICE_SECONDS
+
+
+class ProcessMetrics:
+    """This process. Where there is no /proc, some figures are not told."""
+
+    def tell(self, exposition: Exposition) -> Telling:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        exposition.add(CPU, "", used.ru_utime + used.ru_stime)
+        exposition.add(MOST_DESCRIPTORS, "", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            exposition.add(MEMORY, "", pages * resource.getpagesize())
+            exposition.add(DESCRIPTORS, "", sum(1 for _ in Path("/proc/self/fd").iterdir()))
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+            age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+            exposition.add(STARTED, "", round(time.time() - age, 2))
+        except (OSError, ValueError, IndexError, AttributeError):
+            pass
+        yield None
+
+    def faults(self) -> dict[str, str]:
+        return {}

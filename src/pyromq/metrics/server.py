@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyromq import speedups
 from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
 from pyromq.remoting.codes import VERSION_NAME
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 
 INFO = Family("pyromq_info", Kind.GAUGE, "1, with the version and how requests are answered.", ("version", "hot_path"))
 CONNECTIONS = Family("pyromq_connections", Kind.GAUGE, "Open connections.")
@@ -21,7 +21,7 @@ def tell_info(exposition: Exposition, common: str) -> None:
     exposition.add(INFO, f"{common},{label_text(version=VERSION_NAME, hot_path=speedups.hot_path)}", 1)
 
 
-def tell_server(exposition: Exposition, common: str, *, connections: int, refusals: Refusals) -> None:
+def tell_server(exposition: Exposition, common: str, *, connections: int, refusals: RejectionLog) -> None:
     """Add what a server has in common with others; `common` are the labels that say which it is."""
     tell_info(exposition, common)
     exposition.add(CONNECTIONS, common, connections)

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from operator import attrgetter
+from typing import Self
 
 from pyromq.clock import Clock, SystemClock
+from pyromq.errors import DENIED, AccessDenied, BrokerError, MQError, NoPermission, UsageError
+from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
-from pyromq.nameserver.change_guard import ChangeGuard
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.kv import KvTable
-from pyromq.nameserver.kv_answers import AnsweringKv
+from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
+from pyromq.metrics.server import tell_server
+from pyromq.nameserver.config import BLACK_LIST, JAVA_NAMES, LIVE, NameServerConfig
+from pyromq.nameserver.kv import AnsweringKv, KvTable
 from pyromq.nameserver.registration import RegisteringBrokers
 from pyromq.nameserver.route_queries import QueryingRoutes
 from pyromq.nameserver.routes import RouteTable
-from pyromq.nameserver.settings_answers import ConfiguringNameServer
-from pyromq.net.long_answers import LongAnswers
 from pyromq.net.server import Server
+from pyromq.net.slow_replies import SlowReplies
 from pyromq.net.tasks import Tasks, every
 from pyromq.permissions.acl_folder import AclFolder
 from pyromq.permissions.acl_watch import LOOK_SECONDS, AclWatch
+from pyromq.permissions.authentication import REFUSED, Authentication, denied
 from pyromq.permissions.permissions import Permissions
-from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import Dispatcher, answers
+from pyromq.remoting.headers import NamesrvSettings, SaveNamesrvSettings
+from pyromq.remoting.properties import parse_properties, write_properties
+from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.json_file import JsonFile
 from pyromq.store.worker import worker
 
-if TYPE_CHECKING:
-    from pyromq.nameserver.metrics import NameServerMetrics
+CHANGES = frozenset(
+    {
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.QUERY_DATA_VERSION,  # counts as a sign of life of the broker that it names
+    }
+)
+
+BROKERS = Family("pyromq_namesrv_brokers", Kind.GAUGE, "Brokers that are registered, by address.")
+TOPICS = Family("pyromq_namesrv_topics", Kind.GAUGE, "Topics that brokers have registered.")
+
+FAMILIES = (BROKERS, TOPICS)
+
+_MOST_BYTES = 64 << 10  # of a request: all settings there are have 1 kB
 
 logger = logger_of(__name__)
 
@@ -53,9 +79,9 @@ class NameServer:
         # Beside the key-value settings: what administrators change. A name server without that file keeps neither.
         kept = self.config.kv_path.with_name("namesrv.properties") if self.config.kv_path is not None else None
         self._configuring = ConfiguringNameServer(self.config, JsonFile(kept) if kept is not None else None)
-        self._long_answers = LongAnswers(self._clock)
+        self._long_answers = SlowReplies(self._clock)
         self._registering = RegisteringBrokers(self.routes, self._kv, self._clock, self._long_answers)
-        self._refusals = refusals = Refusals(self._clock)
+        self._refusals = refusals = RejectionLog(self._clock)
         guard = None
         if self.config.permissions_path is not None:
             permissions = Permissions()
@@ -95,7 +121,6 @@ class NameServer:
 
     def metrics(self) -> NameServerMetrics:
         """Return what a `MetricsEndpoint` tells of this name server."""
-        from pyromq.nameserver.metrics import NameServerMetrics  # a start without metrics does not pay for them
 
         return NameServerMetrics(self.address, self.routes, self._refusals, self._server.exchanges)
 
@@ -125,3 +150,100 @@ class NameServer:
         for address in self.routes.expire(self._clock.monotonic() - self.config.broker_timeout_ms / 1000):
             logger.warning("broker %s is gone: silent for %d ms", address, self.config.broker_timeout_ms)
         self._registering.alarm.ring_within(0)
+
+
+class ConfiguringNameServer:
+    """The settings, by the names of RocketMQ's configuration files.
+
+    `file` keeps changes over a restart; None: nothing does.
+    """
+
+    def __init__(self, config: NameServerConfig, file: JsonFile | None) -> None:
+        self._config = config
+        self._file = file
+
+    def load(self) -> None:
+        """Apply what was changed by request: that outranks what the server is started with. Raises `StoreError`."""
+        content = self._file.load() if self._file is not None else None
+        if content is not None:
+            self._apply(parse_properties(content.decode()))
+
+    @answers(SaveNamesrvSettings)
+    def save_settings(self, header: SaveNamesrvSettings, call: Call) -> Reply:
+        """Change what may change while the server runs; settings without meaning here are ignored, as upstream."""
+        if len(call.body) > _MOST_BYTES:
+            raise BrokerError(f"the settings have {len(call.body)} bytes; the limit is {_MOST_BYTES}")
+        try:
+            settings = parse_properties(call.body.decode())
+        except UnicodeDecodeError as error:
+            raise BrokerError(f"string2Properties error: the settings are not UTF-8: {error}") from error
+        if BLACK_LIST & settings.keys():
+            raise NoPermission("Can not update config in black list.")
+        if fixed := (JAVA_NAMES.keys() - LIVE) & settings.keys():
+            raise UsageError(f"{', '.join(sorted(fixed))}: cannot change while the name server runs; restart it")
+        changed = {name: settings[name] for name in LIVE & settings.keys()}
+        for name, text in changed.items():
+            if text.strip().lower() not in ("true", "false"):
+                raise UsageError(f"{name} is '{excerpt(text)}'; write true or false")
+        if changed and self._file is not None:
+            self._file.save(write_properties(changed).encode())
+        self._apply(changed)
+        return Reply()
+
+    def _apply(self, settings: Mapping[str, str]) -> None:
+        if "orderMessageEnable" in settings:
+            self._config.order_message_enabled = settings["orderMessageEnable"].strip().lower() == "true"
+
+    @answers(NamesrvSettings)
+    def settings(self, header: NamesrvSettings, call: Call) -> Reply:
+        values = {name: attrgetter(field)(self._config) for name, field in JAVA_NAMES.items()}
+        texts = {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in values.items() if v is not None}
+        return Reply(body=write_properties(texts).encode())
+
+
+class NameServerMetrics:
+    """One name server. It is ready as soon as it listens: brokers come by themselves."""
+
+    def __init__(self, address: str, routes: RouteTable, refusals: RejectionLog, exchanges: Sized) -> None:
+        self._common = label_text(node_type="nameserver", node_id=address)
+        self._routes = routes
+        self._refusals = refusals
+        self._exchanges = exchanges
+
+    def tell(self, exposition: Exposition) -> Telling:
+        tell_server(exposition, self._common, connections=len(self._exchanges), refusals=self._refusals)
+        exposition.add(BROKERS, self._common, len(list(self._routes.addresses())))
+        exposition.add(TOPICS, self._common, len(self._routes))
+        yield None
+
+    def faults(self) -> dict[str, str]:
+        return {"name server": ""}
+
+
+class ChangeGuard:
+    """Asked for every request of a name server that has accounts."""
+
+    reads_fields = True
+    is_compiled = False
+
+    def __init__(self, permissions: Permissions, refusals: RejectionLog) -> None:
+        self._authentication = Authentication(permissions)
+        self._refusals = refusals
+
+    def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
+        """Return for each call the error it is refused with, or None."""
+        return [self._judged(call) if call.code in CHANGES else None for call in calls]
+
+    def _judged(self, call: Call) -> MQError | None:
+        try:
+            account = self._authentication.account_of(call)
+            if account is not None and not account.admin:
+                name = RequestCode(call.code).name
+                raise denied(
+                    f"account {account.access_key} is no administrator, which request {call.code} ({name}) needs"
+                )
+        except AccessDenied as error:
+            reason = str(error).removeprefix(DENIED)
+            self._refusals.note(REFUSED, call.peer.address, "%s is refused: %s", call.peer.address, reason)
+            return error
+        return None

@@ -11,7 +11,7 @@ from pyromq.logs import logger_of
 from pyromq.nameserver.kv import ORDER_TOPICS, KvTable
 from pyromq.nameserver.routes import MASTER, BrokerIdentity, RouteTable
 from pyromq.net.alarm import Alarm
-from pyromq.net.long_answers import LongAnswer, LongAnswers
+from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.remoting.bodies import (
     REQUEST,
     BrokerRegistration,
@@ -24,7 +24,6 @@ from pyromq.remoting.bodies import (
 )
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import (
     QueryDataVersion,
     QueryDataVersionResponse,
@@ -32,6 +31,7 @@ from pyromq.remoting.headers import (
     RegisterBrokerResponse,
     UnregisterBroker,
 )
+from pyromq.remoting.remoting_session import RemotingSession
 
 logger = logger_of(__name__)
 
@@ -39,12 +39,12 @@ logger = logger_of(__name__)
 class RegisteringBrokers:
     """Brokers: announcements, goodbyes, and the connection whose end is a goodbye too."""
 
-    def __init__(self, routes: RouteTable, kv: KvTable, clock: Clock, long_answers: LongAnswers) -> None:
+    def __init__(self, routes: RouteTable, kv: KvTable, clock: Clock, slow_replies: SlowReplies) -> None:
         self.alarm = Alarm(clock)  # rings when `forget_some` has something to do
         self._routes = routes
         self._kv = kv
         self._clock = clock
-        self._long_answers = long_answers
+        self._long_answers = slow_replies
         self._registering: Future[None] | None = None  # ends when the next one may be taken in
 
     @answers(RegisterBroker)
@@ -53,7 +53,7 @@ class RegisteringBrokers:
             raise BrokerError("crc32 not match")
         return self._long_answers.give(self._taken_in(header, call), call)
 
-    def _taken_in(self, header: RegisterBroker, call: Call) -> LongAnswer:
+    def _taken_in(self, header: RegisterBroker, call: Call) -> SlowReply:
         """One at a time: a broker's older announcement must not outlive its newer one."""
         while self._registering is not None:
             yield self._registering
@@ -64,7 +64,7 @@ class RegisteringBrokers:
             done, self._registering = self._registering, None
             done.set_result(None)
 
-    def _registered(self, header: RegisterBroker, call: Call) -> LongAnswer:
+    def _registered(self, header: RegisterBroker, call: Call) -> SlowReply:
         broker = BrokerIdentity(header.cluster, header.broker_name, header.broker_id, header.broker_address)
         registration = BrokerRegistration()
         if call.body:
@@ -90,7 +90,7 @@ class RegisteringBrokers:
         body = encode_body(KeyValues(table=order)) if order is not None else b""
         return Reply(RegisterBrokerResponse(ha_address=ha_address, master_address=master), body)
 
-    def _forget(self, connection: Exchange) -> None:
+    def _forget(self, connection: RemotingSession) -> None:
         for address in self._routes.connection_closed(connection):
             logger.info("broker %s is gone: its connection closed", address)
         self.alarm.ring_within(0)

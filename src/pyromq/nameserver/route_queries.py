@@ -11,7 +11,7 @@ from pyromq.errors import TopicNotFound
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.kv import ORDER_TOPICS, KvTable
 from pyromq.nameserver.routes import RouteTable
-from pyromq.net.long_answers import LongAnswer, LongAnswers, in_pieces
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
 from pyromq.remoting.bodies import QueuesAtBroker, TopicList, encode_body
 from pyromq.remoting.codes import UNIT, UNIT_SUBSCRIPTION
 from pyromq.remoting.command import Call, Reply
@@ -36,8 +36,8 @@ from pyromq.remoting.headers import (
 class QueryingRoutes:
     """Routes, clusters and names of topics; topics that go, write permissions that are taken and given back."""
 
-    def __init__(self, routes: RouteTable, kv: KvTable, config: NameServerConfig, long_answers: LongAnswers) -> None:
-        self._long_answers = long_answers
+    def __init__(self, routes: RouteTable, kv: KvTable, config: NameServerConfig, slow_replies: SlowReplies) -> None:
+        self._long_answers = slow_replies
         self._routes = routes
         self._kv = kv
         self._config = config
@@ -96,7 +96,7 @@ class QueryingRoutes:
     def wipe(self, header: WipeWritePermission, call: Call) -> Reply | Future[Reply]:
         return self._long_answers.give(self._wiping(header.broker_name), call)
 
-    def _wiping(self, broker_name: str) -> LongAnswer:
+    def _wiping(self, broker_name: str) -> SlowReply:
         count = yield from self._routes.wipe_write_permission(broker_name)
         return Reply(WipeWritePermissionResponse(count=count))
 
@@ -104,12 +104,12 @@ class QueryingRoutes:
     def add(self, header: AddWritePermission, call: Call) -> Reply | Future[Reply]:
         return self._long_answers.give(self._adding(header.broker_name), call)
 
-    def _adding(self, broker_name: str) -> LongAnswer:
+    def _adding(self, broker_name: str) -> SlowReply:
         count = yield from self._routes.add_write_permission(broker_name)
         return Reply(AddWritePermissionResponse(count=count))
 
 
-def _topic_list(names: Iterator[str | None]) -> LongAnswer:
+def _topic_list(names: Iterator[str | None]) -> SlowReply:
     listed = []
     for name in names:
         if name is None:

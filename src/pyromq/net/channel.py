@@ -18,9 +18,9 @@ from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry, lifetime
 from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatching
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.hooked_calls import Completed
+from pyromq.remoting.remoting_session import RemotingSession
 
 logger = logger_of(__name__)
 
@@ -60,7 +60,7 @@ class Channel:
         return self._exchange.closed
 
     @property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> RemotingSession:
         return self._exchange
 
     def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:

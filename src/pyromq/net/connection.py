@@ -1,4 +1,4 @@
-"""One TCP connection: its bytes go to an `Exchange`, the exchange's output to the socket, one write per burst.
+"""One TCP connection: its bytes go to an `RemotingSession`, the exchange's output to the socket, one write per burst.
 
 Used by both sides: `server.py` accepts connections, `channel.py` opens them. The one place where answers that complete
 later hop back to the event loop.
@@ -16,12 +16,12 @@ from pyromq.clock import Clock
 from pyromq.errors import AnotherServer, ConnectionLost, ProtocolError
 from pyromq.logs import logger_of
 from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.connection_quota import ConnectionQuota, Shared, run_soon
 from pyromq.net.ended_transport import untie
 from pyromq.net.tls.failures import broken, ended_unheard
-from pyromq.net.usage import Shared, Usage, run_soon
 from pyromq.remoting.dispatch import Dispatching
-from pyromq.remoting.exchange import Exchange
-from pyromq.remoting.refusals import BROKEN_OFF, NO_FRAMES
+from pyromq.remoting.rejection_log import BROKEN_OFF, NO_FRAMES
+from pyromq.remoting.remoting_session import RemotingSession
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.reactor import Transport
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         "_transport", "_usage", "exchange", "writable",
     )
     # fmt: on
-    exchange: Exchange
+    exchange: RemotingSession
     writable: asyncio.Event  # of an initiator: not set while the peer leaves too much unread
 
     def __init__(
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
             self.writable = asyncio.Event()
             self.writable.set()
         self._shared = shared
-        self._usage: Usage | None = None
+        self._usage: ConnectionQuota | None = None
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         if self._initiator:
             self._sockname = transport.get_extra_info("sockname") or ("0.0.0.0", 0)
-        self.exchange = Exchange(
+        self.exchange = RemotingSession(
             self._dispatcher,
             self._clock,
             address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # none: the peer is gone already
@@ -238,10 +238,10 @@ class Connection(asyncio.Protocol):
             self._used(self._shared).is_clogged = False
             self._used(self._shared).weigh()
 
-    def _used(self, shared: Shared) -> Usage:
+    def _used(self, shared: Shared) -> ConnectionQuota:
         """Return what counts what this connection uses: made once there is something, which most never have."""
         if self._usage is None:
-            self._usage = Usage(self, self._transport, shared)
+            self._usage = ConnectionQuota(self, self._transport, shared)
         return self._usage
 
     def _end(self, error: ProtocolError, data: bytes = b"") -> None:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
 from pyromq.logs import logger_of
-from pyromq.net.backlog import Backlog
 from pyromq.net.connection import Connection
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.connection_quota import Shared
+from pyromq.net.fair_scheduler import FairScheduler
 from pyromq.net.listening import Listener, all_accepted, listen, stop_listening
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.server import ServerContext, ServerTlsConfig, TlsMode
-from pyromq.net.usage import Shared
 from pyromq.remoting.budget import Budget
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Exchange
-from pyromq.remoting.refusals import IDLE
+from pyromq.remoting.rejection_log import IDLE
+from pyromq.remoting.remoting_session import RemotingSession
 
 if TYPE_CHECKING:
     from pyromq.speedups.express import Express
@@ -60,7 +60,7 @@ class Server:
         self.host = host
         self.port = port
         self._beside = beside
-        self.exchanges: set[Exchange] = set()
+        self.exchanges: set[RemotingSession] = set()
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = connections
@@ -79,7 +79,7 @@ class Server:
 
     async def start(self) -> None:
         """Listen. Raises `UsageError` naming the port, and its owner if known, when it cannot; or a file of TLS."""
-        self._shared = Shared(Budget(self._limits, self._refusals), Backlog(self._clock))
+        self._shared = Shared(Budget(self._limits, self._refusals), FairScheduler(self._clock))
         context = None
         if self._tls is not None and self._tls.mode is not TlsMode.DISABLED:
             context = ServerContext(self._tls, self._clock)

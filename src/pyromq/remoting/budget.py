@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 from pyromq.errors import ResponseCode
 from pyromq.remoting.command import Reply
 from pyromq.remoting.connection_limits import LARGE_REQUESTS, ConnectionLimits, share
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 
 ALWAYS_IN_FLIGHT = 100  # requests a connection may have in flight, however many others have
 
@@ -21,7 +21,7 @@ class Writer(Protocol):
         """Return how many bytes the peer has not taken yet."""
 
 
-class Stock(Generic[H]):
+class BytesPool(Generic[H]):
     """So many bytes for all holders. Who holds what, in the order in which that changed last."""
 
     def __init__(self, limit: int) -> None:
@@ -43,7 +43,7 @@ class Stock(Generic[H]):
 class Budget:
     """The limits of one server's connections, and what these use. `refusals` are told who met which limit."""
 
-    def __init__(self, limits: ConnectionLimits, refusals: Refusals) -> None:
+    def __init__(self, limits: ConnectionLimits, refusals: RejectionLog) -> None:
         self.limits = limits
         self.refusals = refusals
         self.in_flight = 0  # requests taken and not answered

@@ -14,10 +14,10 @@ from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.guard import Guard
 from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.later import Later
-from pyromq.remoting.refusals import FAILED, UNREADABLE, UNSUPPORTED, Refusals
+from pyromq.remoting.rejection_log import FAILED, UNREADABLE, UNSUPPORTED, RejectionLog
 
 ASK_AGAIN = Reply()  # what an answer that comes later is, where the call is to be answered from the start then
-MOST_AGAIN = 4  # times that a call is asked again: a record's head and the rest, and both once more if they went
+MAX_RETRIES = 4  # times that a call is asked again: a record's head and the rest, and both once more if they went
 MOST_REMARK = 1000  # characters of an error's text in an answer: it quotes names of whatever length
 
 Answer = Callable[[Any, Call], "Answered | Future[Answered] | Later"]
@@ -25,9 +25,9 @@ RunAnswer = Callable[[list[Call]], "list[Answered | Future[Answered] | Later]"]
 A = TypeVar("A", bound=Callable[..., Any])
 
 
-class AskAgain(Exception):
+class RetryWhenLoaded(Exception):
     """Raised by who judges or answers a call and lacks something: `fetch` begins to fetch it, and its future resolves
-    to `ASK_AGAIN`. Where it was fetched `MOST_AGAIN` times and still is lacking, the call is refused with `in_vain`.
+    to `ASK_AGAIN`. Where it was fetched `MAX_RETRIES` times and still is lacking, the call is refused with `in_vain`.
 
     Nothing may have been changed by then that must not be changed twice.
     """
@@ -68,7 +68,7 @@ class Dispatching(Protocol):
     """What a connection needs of who answers its peer's requests."""
 
     keeps_fields: bool  # whether calls are to keep their fields as they came
-    refusals: Refusals
+    refusals: RejectionLog
 
     def dispatch(self, call: Call) -> Answered | Future[Answered] | Later: ...
 
@@ -86,8 +86,8 @@ class Dispatcher:
     of what cannot be read or answered.
     """
 
-    def __init__(self, *answerers: object, guard: Guard | None = None, refusals: Refusals | None = None) -> None:
-        self.refusals = refusals or Refusals(SystemClock())
+    def __init__(self, *answerers: object, guard: Guard | None = None, refusals: RejectionLog | None = None) -> None:
+        self.refusals = refusals or RejectionLog(SystemClock())
         self.keeps_fields = guard is not None and guard.reads_fields
         self._guard = guard
         self._table: dict[int, Answer] = {}
@@ -128,7 +128,7 @@ class Dispatcher:
             if self._guard is not None and (error := self._guard.judge([call])[0]) is not None:
                 return self.refused(error, call)  # not raised, which would tie error and frame to each other
             return answer(call.header, call)
-        except AskAgain as lack:
+        except RetryWhenLoaded as lack:
             return self._again(lack, call)
         except ProtocolError as error:
             text = "request %d of %s cannot be read: %s"
@@ -152,8 +152,8 @@ class Dispatcher:
         remark = bounded(f"{type(error).__name__}: {error}", MOST_REMARK)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
-    def _again(self, lack: AskAgain, call: Call) -> Answered | Future[Answered]:
-        if call.rounds < MOST_AGAIN:
+    def _again(self, lack: RetryWhenLoaded, call: Call) -> Answered | Future[Answered]:
+        if call.rounds < MAX_RETRIES:
             call.rounds += 1
             return lack.fetch()
         text, address = "request %d from %s failed: %s", call.peer.address

@@ -45,7 +45,7 @@ OPTION_NAMES = tuple(_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class Connecting:
+class ConnectionOptions:
     """How to connect, as options say it; shows names only."""
 
     given: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # option and value, in order
@@ -83,10 +83,10 @@ class Connecting:
         return dict(self.given).get(NAMESPACE)
 
 
-BY_ENVIRONMENT = Connecting()
+BY_ENVIRONMENT = ConnectionOptions()
 
 
-def split(options: Mapping[str, str]) -> tuple[Connecting, dict[str, str]]:
+def split(options: Mapping[str, str]) -> tuple[ConnectionOptions, dict[str, str]]:
     """Return what options say of connecting, and the other options. Raises `UsageError` for an empty value.
 
     A namespace of this process's environment is taken into them: tasks must not mean other topics than the driver.
@@ -100,7 +100,7 @@ def split(options: Mapping[str, str]) -> tuple[Connecting, dict[str, str]]:
     if NAMESPACE not in given and (of_driver := namespace.namespace_of(None, "").name):
         given[NAMESPACE] = of_driver
     others = {name: value for name, value in options.items() if name.lower() not in _KNOWN}
-    return Connecting(tuple(sorted(given.items()))), others
+    return ConnectionOptions(tuple(sorted(given.items()))), others
 
 
 def _check(name: str, value: str) -> None:

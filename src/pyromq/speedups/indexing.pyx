@@ -38,7 +38,7 @@ cdef const char* _KEYS = b"KEYS"
 
 
 cdef class IndexTail:
-    """See `pyromq.store.index.index_tail`."""
+    """See `pyromq.store.index.index_file`."""
 
     cdef public object file
     cdef public int64_t begin_ms

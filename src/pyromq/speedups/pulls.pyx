@@ -3,7 +3,7 @@
 
 What is found nowhere, has to wait, or may come from the disk: all that is left to the plain path, which also decides, once,
 whether a consumer may pull and what it wants. Entries that an earlier process wrote are compared with their records here,
-too, as `pyromq.store.queue.entry_proof` does; where one is wrong, or is filtered by, that is done there.
+too, as `pyromq.store.queue.entry_verifier` does; where one is wrong, or is filtered by, that is done there.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -176,7 +176,7 @@ cdef class Pulls(Express):
         count = header.fields[MAX_COUNT].number
         if not queue.min_offset <= offset < queue.max_offset or log.at == NULL or count <= 0:
             return False
-        doubted = queue.doubted_to - offset
+        doubted = queue.unverified_end - offset
         if doubted > 0 and plan.code_count >= 0:
             return False
         limit = min(max(self._scanned, count), queue.max_offset - offset)

@@ -21,7 +21,7 @@ cdef class LogTail(Mapped):
 cdef class QueueTail(Mapped):
     cdef public int64_t min_offset
     cdef public int64_t max_offset
-    cdef public int64_t doubted_to
+    cdef public int64_t unverified_end
     cdef public int64_t reserved
     cdef public int64_t base
     cdef public int64_t end

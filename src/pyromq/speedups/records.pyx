@@ -79,7 +79,7 @@ cdef class LogTail(Mapped):
 
 
 cdef class QueueTail(Mapped):
-    """See `pyromq.store.queue.queue_tail`."""
+    """See `pyromq.store.queue.consume_queue`."""
 
 
 cdef class Counter:

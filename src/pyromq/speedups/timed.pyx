@@ -42,7 +42,7 @@ crc32_setup()
 
 
 cdef class BucketTail:
-    """See `pyromq.store.timers.bucket_tail`."""
+    """See `pyromq.store.timers.timer_bucket`."""
 
     def add(self, int64_t due_ms, uint32_t key_hash, uint32_t topic_hash, int64_t log_offset, int64_t size):
         self.put(due_ms, key_hash, topic_hash, log_offset, size)
@@ -73,7 +73,7 @@ cdef class BucketTail:
 
 
 cdef class TimerIntake:
-    """See `pyromq.broker.delays.timer_intake`."""
+    """See `pyromq.broker.delays.timer_table`."""
 
     def __init__(self):
         self.urgent_ms = _latest_ms

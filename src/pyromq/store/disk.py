@@ -24,12 +24,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyromq import speedups
 from pyromq.errors import StoreError
-from pyromq.store import page_cache
 from pyromq.store.addresses import address_of
 from pyromq.store.looking import FilePiece
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups import records
+from pyromq.store.addresses import stretches
+
+_MADV_POPULATE_READ = 22  # Linux 5.14; others answer EINVAL
+_libc = ctypes.CDLL(None, use_errno=True)
+_advise = _libc.madvise
+_advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_compare = _libc.memcmp
+_compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_in_core = _libc.mincore
+_in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 Content = bytes | bytearray | memoryview
 
@@ -38,16 +47,13 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then
 _FAILED = ctypes.c_void_p(-1).value
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PIECE = 1 << 20  # bytes copied or cleared at once
+_PIECE = 1 << 20  # bytes read, copied or cleared at once
 _ZEROS = memoryview(bytes(_PIECE))
-_libc = ctypes.CDLL(None, use_errno=True)
 _map = _libc.mmap
 _map.restype = ctypes.c_void_p
 _map.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _unmap = _libc.munmap
 _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_advise = _libc.madvise
-_advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Disk(Protocol):
@@ -286,13 +292,13 @@ class LocalDisk:
             _advise(address_of(memory) + first, end - first, mmap.MADV_DONTNEED)
 
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
-        return page_cache.is_loaded(views)
+        return is_loaded(views)
 
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
-        return page_cache.read_now(descriptor, size, position)
+        return read_now(descriptor, size, position)
 
     def load(self, unread: Sequence[memoryview | FilePiece]) -> None:
-        page_cache.load(unread)
+        load(unread)
 
     def lock(self, descriptor: int) -> None:
         # Bound to this open file, not to the process: two stores in one process exclude each other as well.
@@ -397,3 +403,48 @@ def _next_data(descriptor: int, position: int) -> int:
         return os.lseek(descriptor, position, os.SEEK_DATA)
     except OSError:  # only holes up to the end
         return 1 << 62
+
+
+def is_loaded(views: Sequence[memoryview]) -> bool:
+    """Whether all pages of these views of mapped files are in memory."""
+    return all(_is_resident(start, size) for start, size in stretches(views))
+
+
+def read_now(descriptor: int, size: int, position: int) -> bytes | None:
+    """Read so many bytes of a file if they are in memory; None where they are not, or the file ends before."""
+    content = bytearray(size)
+    try:
+        found = os.preadv(descriptor, [content], position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:  # what some file systems say, those in memory among them
+            raise
+        found = os.preadv(descriptor, [content], position)
+    return bytes(content) if found == size else None
+
+
+def load(unread: Sequence[memoryview | FilePiece]) -> None:
+    """Have views of mapped files, and pieces of others, in memory."""
+    for piece in unread:
+        if isinstance(piece, FilePiece):
+            with contextlib.suppress(OSError):  # who reads it next is told
+                _read_through(piece)
+    for start, size in stretches([each for each in unread if isinstance(each, memoryview)]):
+        if _advise(start, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() == errno.EINVAL:
+            _compare(start, start, size)  # which touches all of it
+
+
+def _is_resident(start: int, size: int) -> bool:
+    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    return bool(_in_core(start, size, pages) != 0 or 0 not in bytes(pages))
+
+
+def _read_through(piece: FilePiece) -> None:
+    descriptor = os.open(piece.path, os.O_RDONLY)
+    try:
+        end = piece.position + piece.size
+        for position in range(piece.position, end, _PIECE):
+            os.pread(descriptor, min(_PIECE, end - position), position)
+    finally:
+        os.close(descriptor)

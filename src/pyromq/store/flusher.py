@@ -22,7 +22,7 @@ from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.room_ahead import KEPT_BEHIND
+from pyromq.store.log.preallocation import KEPT_BEHIND
 from pyromq.store.log.segment import Segment, sync_all, sync_folders
 from pyromq.store.presence import FilesLost, Presence
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue

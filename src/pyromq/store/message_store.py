@@ -23,7 +23,6 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
-from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
 from pyromq.store.index.record_keys import is_found_by
 from pyromq.store.log.commit_log import CommitLog
@@ -31,10 +30,11 @@ from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.residency import Residency
 from pyromq.store.looking import Looking
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
-from pyromq.store.queue.entry_proof import EntryProof
+from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
 from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
 from pyromq.store.queue.time_search import TimeSearch
+from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 from pyromq.store.recovery import Recovery
 from pyromq.store.retention import Retention
 from pyromq.store.worker import worker
@@ -69,7 +69,7 @@ class MessageStore:
         self._index = KeyIndex(
             self._directory.index, slots=config.index_slots, entries=config.index_entries, clock=clock, disk=disk
         )
-        self._follower = Follower(self._queues, config.delay_levels_ms)
+        self._follower = QueueDispatcher(self._queues, config.delay_levels_ms)
         self._checkpoint = Checkpoint(self._directory.checkpoint, disk)
         self._flusher = Flusher(
             *(self._log, self._queues, self._index),
@@ -91,7 +91,7 @@ class MessageStore:
             disk=disk,
             sync_entries=self._flusher.sync_entries,
         )
-        self._proof = EntryProof(self._log, self._follower.tags_code)
+        self._proof = EntryVerifier(self._log, self._follower.tags_code)
         self.reading = Reading(self._log, self._queues, config, proof=self._proof, residency=self.residency, disk=disk)
         self.read = self.reading.read
         self.batch_appends = BatchAppends(self._log, self._queues, clock)

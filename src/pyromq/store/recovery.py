@@ -12,16 +12,19 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
-from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.log.commit_log import CommitLog, Scan
-from pyromq.store.log.cut_guard import Claim, check_cut
-from pyromq.store.progress_line import ProgressLine
+from pyromq.store.log.truncation_guard import TruncationGuard, check_cut
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
-from pyromq.store.queue.entry_proof import EntryProof
-from pyromq.store.queue.queue_note import NotedQueues
+from pyromq.store.queue.entry_verifier import EntryVerifier
+from pyromq.store.queue.queue_ends_file import NotedQueues
 from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 logger = logger_of(__name__)
+
+_FIRST_SECONDS = 2.0
+_EVERY_SECONDS = 5.0
+_LOOK_RECORDS = 8_192  # between two looks at the clock
 
 _VERIFIED_BYTES = 1 << 20  # of the log's end after a clean stop
 _CLOCK_TOLERANCE_MS = 1_000
@@ -35,9 +38,9 @@ class Recovery:
         self,
         log: CommitLog,
         queues: QueueTable,
-        follower: Follower,
+        dispatcher: QueueDispatcher,
         *,
-        proof: EntryProof,
+        proof: EntryVerifier,
         check_crc: bool,
         clock: Clock,
     ) -> None:
@@ -45,7 +48,7 @@ class Recovery:
         self._proof = proof
         self._log = log
         self._queues = queues
-        self._follower = follower
+        self._follower = dispatcher
         self._check_crc = check_crc
         self.log_began: int | None = None  # where the log began as long as somebody looked after it
 
@@ -102,15 +105,15 @@ class Recovery:
                 *(self._log.files.path_of(began), begins),
             )
 
-    def _claim(self, *, mend: bool) -> Claim:
+    def _claim(self, *, mend: bool) -> TruncationGuard:
         """Return where the log ends by its queues; with `mend` the entry that says so is put right, if it can be."""
         while True:
             farthest = max(self._queues, key=lambda queue: queue.log_end, default=None)
             if farthest is None or not (known := farthest.log_end):
-                return Claim()
+                return TruncationGuard()
             if mend and self._log.files.segments and self._proof.mend_last(farthest) and farthest.log_end != known:
                 continue
-            return Claim(known, *farthest.place_of(farthest.max_offset - 1))
+            return TruncationGuard(known, *farthest.place_of(farthest.max_offset - 1))
 
     def _noted(self) -> NotedQueues:
         """Return how far the queues were, if that was noted beside this log."""
@@ -167,7 +170,7 @@ class Recovery:
         self._queues.reach(noted)
         for queue in self._queues:
             queue.forget_before(self._log.min_offset)
-            queue.doubted_to = queue.max_offset
+            queue.unverified_end = queue.max_offset
         self._proof.log_began = self._log.min_offset
         self._queues.release()
         self._log.resume(end, scan.last_store_ms)
@@ -238,3 +241,32 @@ def _entries_before(queue: ConsumeQueue, count: int, log_offset: int) -> int:
             break
         count -= 1
     return count
+
+
+class ProgressLine:
+    """One walk over the log, from `start` to about `end`. Begins when it is made."""
+
+    def __init__(self, clock: Clock, start: int, end: int) -> None:
+        self._clock = clock
+        self._start = start
+        self._end = end
+        self._began = clock.monotonic()
+        self._next = self._began + _FIRST_SECONDS
+        self._records = 0
+
+    def passed(self, log_offset: int) -> None:
+        """Take note of a record. Called for every one."""
+        self._records += 1
+        if self._records % _LOOK_RECORDS == 0 and (now := self._clock.monotonic()) >= self._next:
+            self._next = now + _EVERY_SECONDS
+            self._tell(log_offset, now - self._began)
+
+    def _tell(self, log_offset: int, seconds: float) -> None:
+        done, total = log_offset - self._start, self._end - self._start
+        logger.warning(
+            "reading the log: %.1f of %.1f GiB, %d messages a second, about %d s left",
+            done / (1 << 30),
+            total / (1 << 30),
+            self._records / seconds,
+            seconds * (total - done) / max(done, 1),
+        )

@@ -9,8 +9,13 @@ which take the time of a file's last change, and know no bounds of bytes and no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
 
 from pyromq.clock import Clock
 from pyromq.logs import logger_of
@@ -19,15 +24,15 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.disk_use import DiskUse, measured
-from pyromq.store.log.removal import Removal
 from pyromq.store.log.residency import Residency
 from pyromq.store.log.segment import Segment
 from pyromq.store.looking import Unread
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.worker import Worker, worker
 
 logger = logger_of(__name__)
+
 
 FILES_A_ROUND = 10  # Source: MappedFileQueue.deleteExpiredFileByTime
 ROUNDS_BY_HAND = 20  # Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES
@@ -229,3 +234,69 @@ class Retention:
 
 def _readable(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+class DiskUse(NamedTuple):
+    """The disk that holds `path`, in bytes. `free` is what processes of ordinary users can have."""
+
+    path: Path
+    used: int
+    free: int
+
+    @property
+    def percent(self) -> int:
+        """As `df` says it: rounded up. Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent."""
+        return -(-self.used * 100 // max(self.used + self.free, 1))
+
+
+def measured(path: Path) -> DiskUse:
+    """Ask the file system; one short system call. Raises `OSError`."""
+    usage = shutil.disk_usage(path)
+    return DiskUse(path, usage.used, usage.free)
+
+
+def around(folder: Path) -> tuple[int, int, int]:
+    """Return bytes in all, used and free of the disk where a folder is; or was: then of the folder above."""
+    return shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.is_dir()))
+
+
+class Removal:
+    """Deletes in the order of `add`, and never a file whose predecessor is still there: a log must not get holes."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.before: Callable[[], None] = lambda: None  # called by the thread before it deletes
+        self._disk = disk
+        self._files: deque[Segment] = deque()  # filled by the owner, emptied by the thread
+        self._thread: Worker | None = None
+        self._turn: Future[None] | None = None
+        self._complaint = ""
+
+    def add(self, files: Iterable[Segment]) -> None:
+        self._files.extend(files)
+
+    def start(self) -> None:
+        """Let the thread delete what there is. Called again and again: what failed is tried again."""
+        if self._files and (self._turn is None or self._turn.done()):
+            self._thread = self._thread or worker(self._disk, "store-removal")
+            self._turn = self._thread.submit(self._remove)
+
+    def close(self) -> None:
+        """Wait until the thread is done."""
+        self.start()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _remove(self) -> None:
+        while self._files:
+            file = self._files[0]
+            try:
+                self.before()
+                file.delete()  # for good: a power cut could bring back a file, and not the one behind it
+            except OSError as error:
+                complaint = f"{file.path} is expired and cannot be deleted: {error.strerror}; see to its permissions"
+                if complaint != self._complaint:
+                    logger.warning(complaint)
+                    self._complaint = complaint
+                return
+            self._files.popleft()

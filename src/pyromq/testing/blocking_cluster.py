@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
 from pyromq.client.blocking.admin import Admin
-from pyromq.client.blocking.portal import refuse_running_loop
+from pyromq.client.blocking.blocking_runner import refuse_running_loop
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.blocking.push_consumer import Consumer

@@ -9,7 +9,7 @@ from tests.broker.consuming.cold import forget
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.record import decode_all
-from pyromq.store import page_cache
+from pyromq.store import disk as page_cache
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log import residency
 

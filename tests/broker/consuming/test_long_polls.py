@@ -16,8 +16,8 @@ from pyromq.java_hash import tag_hash
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.later import Later
+from pyromq.remoting.remoting_session import RemotingSession
 
 
 class HandClock:
@@ -62,7 +62,9 @@ def arrive(polls, tags_code, log_offset=0):
 
 
 def connection():
-    return Exchange(Dispatcher(), HandClock(), address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda *_: None)
+    return RemotingSession(
+        Dispatcher(), HandClock(), address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda *_: None
+    )
 
 
 def poll(*, topic="t", queue_id=0, wanted=EVERYTHING, resume=None, peer=None):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from pyromq.broker.consuming import queue_locking
+from pyromq.broker.consuming import queue_locks
 from pyromq.broker.consuming.queue_locks import GRACE_SECONDS, QueueLocks
 from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import LockQueues, UnlockQueues
+from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.testing import FakeClock
 
 FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
@@ -27,7 +27,7 @@ def locks(clock):
 
 @pytest.fixture
 def connect(clock):
-    return lambda: Exchange(
+    return lambda: RemotingSession(
         Dispatcher(), clock, address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda work, *args: work(*args)
     )
 
@@ -236,7 +236,7 @@ async def test_locks_that_have_ended_leave_room(clock):
 
 
 async def test_many_queues_are_locked_in_slices_in_the_order_asked(orders, monkeypatch):
-    monkeypatch.setattr(queue_locking, "AT_ONCE", 2)
+    monkeypatch.setattr(queue_locks, "AT_ONCE", 2)
     asked = QueueLock(group="g", client_id="me", queues=[WireQueue.of(queue) for queue in queues_of("orders", 5)])
     locked = decode_body(LockedQueues, (await orders.ask(LockQueues(), encode_body(asked))).body)
     assert [wire.queue for wire in locked.queues] == queues_of("orders", 5)

@@ -7,8 +7,8 @@ import pytest
 from tests.broker.delays.test_timer_recovery import Run
 
 from pyromq.broker.cold_reads import ColdReads
-from pyromq.broker.delays.timer_answers import ListingTimers
-from pyromq.net.long_answers import LongAnswers
+from pyromq.broker.delays.timer_processors import TimerListProcessor
+from pyromq.net.slow_replies import SlowReplies
 from pyromq.remoting.bodies import TimerList, decode_body
 from pyromq.remoting.headers import ListTimers
 from pyromq.store.json_file import verified
@@ -57,8 +57,8 @@ def delivered(config, now):
 
 def listed(run):
     cold_reads = ColdReads(run.store, run.clock)
-    listing = ListingTimers(
-        run.timers, LongAnswers(run.clock), cold_reads=cold_reads, broker_name=run.config.name, clock=run.clock
+    listing = TimerListProcessor(
+        run.timers, SlowReplies(run.clock), cold_reads=cold_reads, broker_name=run.config.name, clock=run.clock
     )
     reply = listing.list(ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None)
     return [timer.message_id for timer in decode_body(TimerList, reply.body).timers]

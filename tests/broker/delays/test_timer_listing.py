@@ -7,9 +7,10 @@ from tests.broker.delays.test_timer_recovery import Run
 from tests.seed import seed_of_the_day
 
 from pyromq.broker.cold_reads import ColdReads
-from pyromq.broker.delays import timer_answers, timer_table
-from pyromq.broker.delays.timer_answers import ListingTimers
-from pyromq.net.long_answers import LongAnswers
+from pyromq.broker.delays import timer_processors as timer_answers
+from pyromq.broker.delays import timer_table
+from pyromq.broker.delays.timer_processors import TimerListProcessor
+from pyromq.net.slow_replies import SlowReplies
 from pyromq.remoting.bodies import TimerCounts, TimerList, decode_body
 from pyromq.remoting.headers import ListTimers
 from pyromq.store.timers import timer_bucket
@@ -36,8 +37,8 @@ def small_steps(monkeypatch):
 
 def listing(run):
     cold_reads = ColdReads(run.store, run.clock)
-    return ListingTimers(
-        run.timers, LongAnswers(run.clock), cold_reads=cold_reads, broker_name="broker-a", clock=run.clock
+    return TimerListProcessor(
+        run.timers, SlowReplies(run.clock), cold_reads=cold_reads, broker_name="broker-a", clock=run.clock
     )
 
 

@@ -14,8 +14,8 @@ from tests.seed import seed_of_the_day
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.delays import delivered_timers
 from pyromq.broker.delays import timer_delivery as timers
+from pyromq.broker.delays import timer_table
 from pyromq.broker.delays import timer_table as filed_timers
 from pyromq.broker.delays.timer_delivery import TimerDelivery
 from pyromq.broker.put_message import PutMessage
@@ -284,7 +284,7 @@ def test_a_stop_in_the_middle_of_recovery_does_no_harm(config, monkeypatch):
     run.work()
     copy = killed(config)
     run.crash()
-    monkeypatch.setattr(delivered_timers, "CHECKED_RECORDS", 2)
+    monkeypatch.setattr(timer_table, "CHECKED_RECORDS", 2)
     for _ in range(3):
         again = Run(copy, now + 1010)
         again.timers.step()

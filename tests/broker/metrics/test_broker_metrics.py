@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from pyromq.broker.broker import Broker
+from pyromq.metrics.endpoint import Scraping
 from pyromq.metrics.exposition import Exposition
-from pyromq.metrics.scraping import Scraping
 from pyromq.store.log import residency
 
 COMMON = 'cluster="DefaultCluster",node_type="broker",node_id="broker-a"'

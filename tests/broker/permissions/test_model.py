@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from pyromq import speedups
 from pyromq.broker.permissions.express_permits import express_permits
-from pyromq.broker.permissions.permission_guard import PermissionGuard
-from pyromq.broker.permissions.rules import Rules
+from pyromq.broker.permissions.rules import PermissionGuard, Rules
 from pyromq.clock import SystemClock
 from pyromq.errors import AccessDenied, ProtocolError
 from pyromq.permissions.acl_file import parse_acl_file
@@ -28,7 +27,7 @@ from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription, e
 from pyromq.remoting.command import encode_request
 from pyromq.remoting.frame import BINARY, JSON, FrameSplitter, frame_words
 from pyromq.remoting.header import request_headers
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 
 from ..headers import PLAIN, batch_header, send_header
 from .asking import received, secret_of, signer
@@ -146,7 +145,7 @@ class Judges:
     def __init__(self, folder):
         permissions = Permissions()
         permissions.take((parse_acl_file(folder / "plain_acl.yml", FILE.encode()),))
-        self.guard = PermissionGuard(permissions, Rules(lambda _: None, "replies"), Refusals(SystemClock()))
+        self.guard = PermissionGuard(permissions, Rules(lambda _: None, "replies"), RejectionLog(SystemClock()))
         self.compiled = {code: _compiled(permissions, code) for code in HOT.values()} if speedups.is_active else {}
 
 

@@ -4,8 +4,13 @@ import pytest
 
 from pyromq.broker.broker import _parts
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.permissions.permission_guard import PermissionGuard
-from pyromq.broker.permissions.rules import FOR_ADMINISTRATORS, FOR_EVERY_ACCOUNT, Rules, needs_administrator
+from pyromq.broker.permissions.rules import (
+    FOR_ADMINISTRATORS,
+    FOR_EVERY_ACCOUNT,
+    PermissionGuard,
+    Rules,
+    needs_administrator,
+)
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import SystemClock
 from pyromq.errors import AccessDenied, ProtocolError, from_response
@@ -16,7 +21,7 @@ from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry, 
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.frame import BINARY, JSON
 from pyromq.remoting.header import request_headers
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.remoting.signer import signature
 from pyromq.store.disk import LOCAL_DISK
 
@@ -39,7 +44,7 @@ STORED = {100: "orders", 200: "%RETRY%readers", 300: "others"}
 
 @pytest.fixture
 def refusals():
-    return Refusals(SystemClock())
+    return RejectionLog(SystemClock())
 
 
 @pytest.fixture

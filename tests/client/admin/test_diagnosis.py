@@ -8,7 +8,7 @@ from tests.waiting import until
 from pyromq import speedups
 from pyromq.client.admin.doctor.diagnosis import diagnose
 from pyromq.client.admin.doctor.finding import Finding
-from pyromq.store.log.disk_use import DiskUse
+from pyromq.store.retention import DiskUse
 from pyromq.testing.cluster import Cluster
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pyromq import Admin, Consumer, ConsumerConfig, Message, Producer, ProducerConfig, PullConsumer
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 from pyromq.errors import NotRunning
 
 CONSUMING = ConsumerConfig(instance="shop")
@@ -131,7 +131,7 @@ def test_closing_ends_the_calls_of_its_client_only():
     async def nothing():
         pass
 
-    closed, other = Portal(lambda: None, "shop"), Portal(lambda: None, "shop")
+    closed, other = BlockingRunner(lambda: None, "shop"), BlockingRunner(lambda: None, "shop")
     closed.start(nothing)
     other.start(nothing)
     begun, release = [threading.Event(), threading.Event()], None
@@ -206,7 +206,7 @@ def test_a_forked_child_makes_clients_of_the_instance_anew(served, producer):
 
 PROGRAM = """
 import asyncio
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.blocking_runner import Portal
 
 async def said(name):
     print(name, "closed", flush=True)

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from pyromq.client.consumer.consumer_status import stacks
 from pyromq.client.consumer.consumption_rates import ConsumptionRates
-from pyromq.client.consumer.stacks import stacks
 from pyromq.testing.clock import FakeClock
 
 

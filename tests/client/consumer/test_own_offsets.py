@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 from pyromq import Consumer, Message, MessageQueue, OffsetStore, PullConsumer
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
-from pyromq.client.consumer.own_offsets import OwnOffsets
+from pyromq.client.consumer.group_offsets import OwnOffsets
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.clock import SystemClock
 from pyromq.errors import DeadlineExceeded, StoreError, UsageError

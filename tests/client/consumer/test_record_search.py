@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.speedups.test_decoding import damaged, records
 
-from pyromq.client.consumer import record_search
-from pyromq.client.consumer.record_search import decode_holding
+from pyromq.client.consumer import pulling
+from pyromq.client.consumer.pulling import decode_holding
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import decode_all
@@ -18,7 +18,7 @@ decoding = pytest.importorskip("pyromq.speedups.decoding")
 
 def plainly(raw: bytes, words: tuple[bytes, ...]) -> list[StoredMessage] | str:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(record_search, "_decoder", None)
+        patched.setattr(pulling, "_decoder", None)
         try:
             return decode_holding(raw, words, broker_name="broker-a")
         except StoreCorrupt as error:

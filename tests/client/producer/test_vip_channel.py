@@ -4,7 +4,7 @@ import pytest
 from tests.processes import free_port
 
 from pyromq import ConnectionConfig, Message, ProducerConfig
-from pyromq.client.producer.run_producer import AsyncRunProducer
+from pyromq.client.producer.batch_stream import AsyncRunProducer
 from pyromq.errors import Unavailable
 from pyromq.remoting.headers import Heartbeat, SendBatchMessage, SendMessageV2
 from pyromq.testing import Cluster

@@ -12,7 +12,7 @@ from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.decision import Decision
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
-from pyromq.client.tracing import trace_sender
+from pyromq.client.tracing import message_trace
 from pyromq.client.tracing.message_trace import MessageTrace
 from pyromq.client.tracing.trace_records import Consumed, Decided, Delivered, MessageType, Sent, read_records
 from pyromq.errors import QueryNotFound, TopicNotFound
@@ -22,7 +22,7 @@ from pyromq.names import TRACE_TOPIC
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(trace_sender, "SEND_SECONDS", 0.02)
+    monkeypatch.setattr(message_trace, "SEND_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -150,8 +150,8 @@ async def test_retries_wait_and_come(cluster):
 
 
 async def test_records_that_cannot_be_sent_are_dropped_and_counted(cluster, monkeypatch):
-    monkeypatch.setattr(trace_sender, "MOST_WAITING", 3)
-    monkeypatch.setattr(trace_sender, "SEND_SECONDS", 60)
+    monkeypatch.setattr(message_trace, "MOST_WAITING", 3)
+    monkeypatch.setattr(message_trace, "SEND_SECONDS", 60)
     trace = MessageTrace(cluster.namesrv)
     async with AsyncProducer("shop", cluster.namesrv, config=ProducerConfig(hooks=(trace,))) as producer:
         for _ in range(5):

@@ -12,8 +12,8 @@ from tests.waiting import REQUEST_SECONDS
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.clock import SystemClock
 from pyromq.console.search import scanning
-from pyromq.console.search.matching import TextMatch
 from pyromq.console.search.scanning import Everything, Keeping, Scan, narrowed
+from pyromq.console.search.search import TextMatch
 from pyromq.message import Message, encode_properties
 from pyromq.record import decode_all
 from pyromq.testing import BlockingCluster

@@ -12,10 +12,9 @@ from tests.spark.serving import Served, numbers_seen
 from pyromq import Admin
 from pyromq.errors import NoNameServer, TopicNotFound
 from pyromq.spark.read.clients import patiently
-from pyromq.spark.write.clients import sink_client
 from pyromq.spark.write.options import sink_options
 from pyromq.spark.write.task import SinkTask, TaskName
-from pyromq.spark.write.writer import check_reachable, commit_reports
+from pyromq.spark.write.writer import check_reachable, commit_reports, sink_client
 
 
 def options_of(namesrv, **given):

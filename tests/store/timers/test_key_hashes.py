@@ -5,13 +5,13 @@ import random
 import pytest
 from tests.seed import seed_of_the_day
 
-from pyromq.store.timers import key_hashes
-from pyromq.store.timers.key_hashes import KeyHashes
+from pyromq.store.timers import timer_bucket
+from pyromq.store.timers.timer_bucket import KeyHashes
 
 
 @pytest.mark.parametrize("longest", [1, 2, 7, 64, 32_768])
 def test_finds_every_message_of_a_hash_in_order_of_arrival(monkeypatch, longest):
-    monkeypatch.setattr(key_hashes, "LONGEST_RUN", longest)
+    monkeypatch.setattr(timer_bucket, "LONGEST_RUN", longest)
     choose = random.Random(seed_of_the_day())
     hashes, known = [], KeyHashes()
     while len(hashes) < 300:
@@ -32,7 +32,7 @@ def test_there_are_few_runs_and_none_is_long():
     assert len(lengths) <= 13  # as many as it has binary digits
     for _ in range(20):
         known.add(range(4_096))
-    assert max(len(run) for run in known._runs) <= key_hashes.LONGEST_RUN
+    assert max(len(run) for run in known._runs) <= timer_bucket.LONGEST_RUN
 
 
 def test_more_may_come_while_one_is_looked_for():

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from pyromq.broker.admin.settings_admin import MOST_SETTINGS_BYTES
+from pyromq.broker.admin.settings_processor import MOST_SETTINGS_BYTES
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.part import Part
+from pyromq.broker.module import BrokerModule
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import MQError, ResponseCode
@@ -180,11 +180,11 @@ class AuditFile:
                 self._disk.replace(newer, older)
 
 
-def audit_log(state: SharedState) -> Part:
+def audit_log(state: SharedState) -> BrokerModule:
     if not state.config.audit_log:
-        return Part()
+        return BrokerModule()
     file = AuditFile(state.config.data / "audit" / "audit.log", state.store.disk, state.clock)
-    return Part(hooks=[AuditLog(file, state.connections, state.clock)], close=file.close)
+    return BrokerModule(hooks=[AuditLog(file, state.connections, state.clock)], close=file.close)
 
 
 def _without_secrets(header: Header) -> dict[str, str]:

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyromq import speedups
-from pyromq.broker.batches.decisions import Decision, Ledger
-from pyromq.broker.batches.half_runs import Run
+from pyromq.broker.batches.commit_decisions import CommitDecisions, Decision
+from pyromq.broker.batches.half_batches import HalfBatch
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
@@ -45,7 +45,7 @@ class _Publication:
     """A decision, its runs that are not visible as a whole, and how many messages of the first one are."""
 
     decision: Decision
-    runs: deque[Run]
+    runs: deque[HalfBatch]
     done: int = 0
 
 
@@ -85,7 +85,13 @@ class BatchPublishing:
     """The decisions of one broker that are not visible yet, oldest first."""
 
     def __init__(
-        self, store: MessageStore, put_message: PutMessage, *, topics: Topics, ledger: Ledger, config: BrokerConfig
+        self,
+        store: MessageStore,
+        put_message: PutMessage,
+        *,
+        topics: Topics,
+        ledger: CommitDecisions,
+        config: BrokerConfig,
     ) -> None:
         self._store = store
         self._put_message = put_message
@@ -98,7 +104,7 @@ class BatchPublishing:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, decision: Decision, runs: list[Run], *, done: int = 0) -> None:
+    def add(self, decision: Decision, runs: list[HalfBatch], *, done: int = 0) -> None:
         """Let the messages of these runs become visible, but for the first `done` of the first run."""
         if runs:
             self._waiting.append(_Publication(decision, deque(runs), done))
@@ -158,7 +164,7 @@ class BatchPublishing:
             self._open_run = opened
         return note.queue_offset
 
-    def _opened(self, run: Run, done: int) -> _OpenRun:
+    def _opened(self, run: HalfBatch, done: int) -> _OpenRun:
         record, reason = None, "it is not in the log any more"
         try:
             record = self._store.message_at(run.log_offset)
@@ -172,7 +178,7 @@ class BatchPublishing:
             return _OpenRun()
         return _OpenRun(record.stored_body, self._shape(record, run), done)
 
-    def _shape(self, record: StoredMessage, run: Run) -> Shape:
+    def _shape(self, record: StoredMessage, run: HalfBatch) -> Shape:
         topic = record.properties[Property.REAL_TOPIC]
         settings = self._topics.find(topic)
         tags = 0 if settings is None or settings.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS

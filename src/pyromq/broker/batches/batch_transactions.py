@@ -15,8 +15,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from pyromq.broker.batches.batch_publishing import BatchPublishing
-from pyromq.broker.batches.decisions import ENTRIES, NOTES, Decision, Ledger
-from pyromq.broker.batches.half_runs import HalfRuns, Origin, Run, origin_of, run_of, run_properties
+from pyromq.broker.batches.commit_decisions import ENTRIES, NOTES, CommitDecisions, Decision
+from pyromq.broker.batches.half_batches import HalfBatch, HalfBatches, Origin, origin_of, run_of, run_properties
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
@@ -28,7 +28,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, decode_properties, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.alarm import Alarm
-from pyromq.record import Labels, decode_labels
+from pyromq.record import RecordHead, decode_labels
 from pyromq.remoting.bodies import BatchAttempt, LedgerNote
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore, QueueEntry
@@ -72,8 +72,8 @@ class BatchTransactions:
         self._offsets = offsets
         self._config = config
         self._clock = clock
-        self._ledger = Ledger(store, put_message, topics=topics, config=config, clock=clock)
-        self._runs = HalfRuns(clock, config.limits.undecided_runs)
+        self._ledger = CommitDecisions(store, put_message, topics=topics, config=config, clock=clock)
+        self._runs = HalfBatches(clock, config.limits.undecided_runs)
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
         self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
         self._next_look = 0.0
@@ -116,7 +116,7 @@ class BatchTransactions:
                     age_seconds = max(0.0, (now - labels.store_ms) / 1000)
                     self._runs.add(run, origin_of(properties), age_seconds=age_seconds)
 
-    def _labels_at(self, entry: QueueEntry) -> Labels | None:
+    def _labels_at(self, entry: QueueEntry) -> RecordHead | None:
         view = None if entry.size == FILLER_SIZE else self._store.record_at(entry.log_offset)
         try:
             return None if view is None else decode_labels(view, 0)
@@ -143,7 +143,7 @@ class BatchTransactions:
 
     # -- what clients ask
 
-    def take(self, message: StoredMessage, run: Run, *, group: str, origin: Origin) -> None:
+    def take(self, message: StoredMessage, run: HalfBatch, *, group: str, origin: Origin) -> None:
         """Store a run, `message` being its batch for topic and queue; nothing happens for one that is here already.
 
         Raises `BatchDecided` for a transaction that has its decision, `LimitReached`, and what refuses an append.

@@ -14,8 +14,8 @@ from pyromq.errors import LimitReached, MQError
 from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Answered
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.later import Later
+from pyromq.remoting.remoting_session import RemotingSession
 
 LONGEST_SECONDS = 90.0  # a connection that is silent for 120 s is closed: better an answer before
 SLICE_SECONDS = 0.001  # of answers between two turns of the loop: everybody else waits as long
@@ -31,7 +31,7 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     wanted: Filter
     resume: Callable[[], Answered]
     future: Later
-    peer: Exchange
+    peer: RemotingSession
     due: int = 0  # the tick in which its patience ends
 
     @property
@@ -121,7 +121,7 @@ class LongPolls:
         self._most = most
         self.parked: dict[tuple[str, int], _Waiting] = {}
         self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in the order in which they came
-        self._of_peer: dict[Exchange, _Peer] = {}  # all that wait, until the moment they are answered
+        self._of_peer: dict[RemotingSession, _Peer] = {}  # all that wait, until the moment they are answered
         self._weight = 0
         self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless they leave before
         self._gone: deque[set[LongPoll]] = deque()  # of closed connections, still in the tables
@@ -215,7 +215,7 @@ class LongPolls:
         record = self._record_at(log_offset)
         return record is not None and accepts(record)
 
-    def _watched(self, exchange: Exchange) -> _Peer:
+    def _watched(self, exchange: RemotingSession) -> _Peer:
         """Return the waiting pulls of a connection, which leave when it is closed."""
         peer = self._of_peer.get(exchange)
         if peer is None:
@@ -241,7 +241,7 @@ class LongPolls:
             self._leave(poll)
             _resume(poll)
 
-    def _forget_peer(self, exchange: Exchange) -> None:
+    def _forget_peer(self, exchange: RemotingSession) -> None:
         peer = self._of_peer.pop(exchange)
         self._weight -= peer.weight
         self._gone.append(peer.polls)

@@ -11,7 +11,8 @@ Source: RocketMQ 4.9.8, RebalanceLockManager; the tie is ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from pyromq.broker.limits import DEFAULT_LIMITS, share
@@ -19,8 +20,14 @@ from pyromq.clock import Clock
 from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.net.alarm import Alarm
-from pyromq.remoting.exchange import Exchange
-from pyromq.remoting.headers import ConsumerIdsChanged
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.remoting.bodies import REQUEST, LockedQueues, LockHolder, QueueLock, WireQueue, decode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
+from pyromq.remoting.remoting_session import RemotingSession
+
+AT_ONCE = 100  # queues between two looks at the clock
 
 LOCK_SECONDS = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 GRACE_SECONDS = 0.5  # for a holder to come back: many times what connecting takes; its listener may be at work
@@ -32,7 +39,7 @@ class _Lock:
     client_id: str
     since: float  # monotonic seconds
     ends: float  # monotonic seconds; it moves with each request of the owner, and with the end of
-    connection: Exchange | None  # that it is tied to
+    connection: RemotingSession | None  # that it is tied to
 
 
 class QueueLocks:
@@ -46,8 +53,8 @@ class QueueLocks:
         self.alarm = Alarm(clock)
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         # The groups that each connection holds or held locks of, so that its end costs only what it was part of.
-        self._groups_of: dict[Exchange, set[str]] = {}
-        self._refused: dict[tuple[str, MessageQueue], set[Exchange]] = {}
+        self._groups_of: dict[RemotingSession, set[str]] = {}
+        self._refused: dict[tuple[str, MessageQueue], set[RemotingSession]] = {}
 
     def lock(
         self,
@@ -55,7 +62,7 @@ class QueueLocks:
         client_id: str,
         queues: Iterable[MessageQueue],
         *,
-        asker: Exchange | None = None,
+        asker: RemotingSession | None = None,
         tied: bool = False,
     ) -> list[MessageQueue]:
         """Lock what is free, expired or the client's own; return those queues in the order asked.
@@ -101,7 +108,7 @@ class QueueLocks:
     def tell_refused(self) -> float | None:
         """Tell members that were refused a queue which is free now; return in how many seconds the next one may be."""
         now = self._clock.monotonic()
-        told: set[tuple[str, Exchange]] = set()
+        told: set[tuple[str, RemotingSession]] = set()
         waits = []
         for (group, queue), askers in list(self._refused.items()):
             lock = self._locks.get(group, {}).get(queue)
@@ -138,14 +145,14 @@ class QueueLocks:
         locks = self._locks.get(group, {})
         return {queue: (lock.client_id, now - lock.since) for queue, lock in locks.items() if now <= lock.ends}
 
-    def _watch(self, connection: Exchange, group: str) -> None:
+    def _watch(self, connection: RemotingSession, group: str) -> None:
         groups = self._groups_of.get(connection)
         if groups is None:
             groups = self._groups_of[connection] = set()
             connection.on_close += (self._free,)
         groups.add(group)
 
-    def _free(self, connection: Exchange) -> None:
+    def _free(self, connection: RemotingSession) -> None:
         """The connection is gone; locks that were asked for again over another one stay."""
         ends = self._clock.monotonic() + GRACE_SECONDS
         for group in self._groups_of.pop(connection, ()):
@@ -154,3 +161,53 @@ class QueueLocks:
                     lock.ends = min(lock.ends, ends)
         if self._refused:
             self.alarm.ring_within(GRACE_SECONDS + _JUST_AFTER)
+
+
+class QueueLockProcessor:
+    """Passes lock requests to the table of locks."""
+
+    def __init__(self, queue_locks: QueueLocks, slow_replies: SlowReplies) -> None:
+        self._queue_locks = queue_locks
+        self._long_answers = slow_replies
+
+    @answers(LockQueues)
+    def lock(self, header: LockQueues, call: Call) -> Reply | Future[Reply]:
+        asked = decode_body(QueueLock, call.body, REQUEST)
+        return self._long_answers.give(self._locked(asked, call), call)
+
+    def _locked(self, asked: QueueLock, call: Call) -> SlowReply:
+        tied = asked.tied_to_connection
+        granted: list[MessageQueue] = []
+        left: set[MessageQueue] = set()
+        for part in _parts(asked):
+            if call.peer.closed:
+                return Reply()
+            locked = self._queue_locks.lock(asked.group, asked.client_id, part, asker=call.peer, tied=tied)
+            granted += locked
+            left |= set(part) - set(locked)
+            yield None
+        refused = self._refused(asked.group, left) if tied and left else None
+        return (yield from in_pieces(LockedQueues(queues=[WireQueue.of(q) for q in granted], refused=refused)))
+
+    def _refused(self, group: str, queues: set[MessageQueue]) -> list[LockHolder]:
+        holders = self._queue_locks.holders(group)
+        return [
+            LockHolder(queue=WireQueue.of(queue), client_id=holders[queue][0], age_ms=int(holders[queue][1] * 1000))
+            for queue in sorted(queues)
+        ]
+
+    @answers(UnlockQueues)
+    def unlock(self, header: UnlockQueues, call: Call) -> Reply | Future[Reply]:
+        asked = decode_body(QueueLock, call.body, REQUEST)
+        return self._long_answers.give(self._unlocked(asked), call)
+
+    def _unlocked(self, asked: QueueLock) -> SlowReply:
+        for part in _parts(asked):
+            self._queue_locks.unlock(asked.group, asked.client_id, part)
+            yield None
+        return Reply()
+
+
+def _parts(asked: QueueLock) -> Iterator[list[MessageQueue]]:
+    for begin in range(0, len(asked.queues), AT_ONCE):
+        yield [wire.queue for wire in asked.queues[begin : begin + AT_ONCE]]

@@ -18,7 +18,7 @@ from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delays.timer_records import (
     LATEST_MS,
-    Ticket,
+    ScheduledMessage,
     asked_due_ms,
     cancel_of,
     delivery_of,
@@ -118,7 +118,7 @@ class TimerDelivery:
 
     # -- taking in
 
-    def divert(self, message: StoredMessage) -> Ticket | None:
+    def divert(self, message: StoredMessage) -> ScheduledMessage | None:
         """Make a message that is about to be appended wait if its properties ask for it; None: it does not wait.
 
         One whose time has come does not. When it is appended, `parked` should be told, in order. Raises

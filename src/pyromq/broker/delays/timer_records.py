@@ -45,7 +45,7 @@ _UNITS = dict(zip(TIMER_PROPERTIES, (1000, 1, 1), strict=True))
 
 # What is known of a message when it is parked: the handle that cancels it (b"" without a unique key), when it is due
 # (ms), CRC-32 of its unique key, topic. A plain tuple, as the next: one is made for every message.
-Ticket = tuple[bytes, int, int, str]
+ScheduledMessage = tuple[bytes, int, int, str]
 
 # What the record of a waiting message, or of a cancel, says: log offset, due time (ms), topic, unique key (b"" without
 # one), and whether it is a cancel.

@@ -8,19 +8,21 @@ Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
-from pyromq.broker.delays.delivered_timers import Delivered, delivered_timers
-from pyromq.broker.delays.timer_intake import TimerIntake
-from pyromq.broker.delays.timer_records import Ticket, read_parked
+from pyromq import speedups
+from pyromq.broker.delays.timer_records import ScheduledMessage, delivered_from, read_parked
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Buffer
+from pyromq.record import Buffer, decode
 from pyromq.store.looking import NotInMemory
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.kept_hours import KeptHours
@@ -28,7 +30,70 @@ from pyromq.store.timers.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, 
 from pyromq.store.timers.timer_files import Snapshot, TimerFiles
 from pyromq.store.timers.timer_proof import MISFIT, fits, sound
 
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.timed import TimerIntake
+else:
+    from pyromq.broker.delays.timer_records import LATEST_MS, ScheduledMessage
+    from pyromq.store.timers.timer_bucket import HOUR_MS
+    from pyromq.store.timers.timer_files import TimerFiles
+
+    FILED_AT_ONCE = 256  # messages: doing the same for many at a time takes two thirds as long
+
+    class TimerIntake:
+        """Holds some messages, in order of arrival; whoever adds the last that it has room for lets them be filed.
+
+        `refusal` says why no more can be filed, None while they can. Who delivers is told of a message that is due
+        before `urgent_ms`.
+        """
+
+        def __init__(self) -> None:
+            self.refusal: str | None = None
+            self.urgent_ms = LATEST_MS
+            self._parked: list[tuple[int, int, int, ScheduledMessage]] = []
+
+        def __len__(self) -> int:
+            return len(self._parked)
+
+        def add(self, queue_offset: int, log_offset: int, size: int, ticket: ScheduledMessage) -> bool:
+            """Take a message that is in the timer topic now; False if there is no room for another."""
+            self._parked.append((queue_offset, log_offset, size, ticket))
+            return len(self._parked) < FILED_AT_ONCE
+
+        def goes_on(self, queue_offset: int) -> bool:
+            """Whether the messages follow each other in the timer topic, from that queue offset on."""
+            parked = self._parked
+            return parked[0][0] == queue_offset and parked[-1][0] == queue_offset + len(parked) - 1
+
+        def clear(self) -> None:
+            self._parked = []
+
+        def file(self, files: TimerFiles, *, near: int, unread: set[int]) -> None:
+            """Put all into the buckets of their hours; add those up to hour `near` to `unread`."""
+            parked, self._parked = self._parked, []
+            find_bucket, topic_hash = files.buckets.get, _topic_hash
+            for queue_offset, log_offset, size, (_, due_ms, key_hash, topic) in parked:
+                hour = due_ms // HOUR_MS
+                bucket = find_bucket(hour) or files.make(hour, queue_offset)
+                bucket.add(due_ms, key_hash, topic_hash(topic), log_offset, size)
+                files.changed[bucket] = None
+                if hour <= near:
+                    unread.add(hour)
+            files.count(Counter([ticket[3] for _, _, _, ticket in parked]))
+
+    @lru_cache(maxsize=8192)
+    def _topic_hash(topic: str) -> int:
+        return crc32(topic.encode())
+
+
+__all__ = ["TimerIntake"]
+
 logger = logger_of(__name__)
+
+# Together this takes about a third of a millisecond, after which others may get their turn.
+CHECKED_RECORDS = 400
+NOTE_EFFORT = 100  # one that was delivered takes as long as so many others
+
+Delivered = tuple[TimerBucket, int, str]  # its number in the bucket, and its topic
 
 # Each of these takes about a third of a millisecond, after which others may get their turn.
 FOLLOWED_RECORDS = 100
@@ -89,7 +154,7 @@ class TimerTable:
         self._moved_before = self.moved
         self._loaded = True
 
-    def parked(self, message: StoredMessage, ticket: Ticket) -> None:
+    def parked(self, message: StoredMessage, ticket: ScheduledMessage) -> None:
         """Take a message that is in the timer topic now. Called for every one, so many are filed in one go."""
         if not self.intake.add(message.queue_offset, message.log_offset, message.size, ticket):
             self.file_recent()
@@ -397,3 +462,37 @@ class TimerTable:
             self._files.write_entries()
             self._files.save(self._taken(), self._files.unsynced())
         self._files.release()
+
+
+def delivered_timers(
+    records: Iterable[tuple[int, memoryview]], end: int, buckets: Mapping[int, TimerBucket]
+) -> Iterator[Delivered | None]:
+    """Yield what these records, by log offset, show delivered before `end`; None where others may have a turn."""
+    effort = 0
+    for at, record in records:
+        effort += 1
+        try:
+            if (parked_at := delivered_from(record)) is not None:
+                effort += NOTE_EFFORT
+                yield from _found(record, parked_at, buckets)
+        except (StoreCorrupt, struct.error) as error:
+            logger.warning("the record at log offset %d is damaged: %s", at, error)
+        if effort >= CHECKED_RECORDS:
+            effort = 0
+            yield None
+        if at + len(record) >= end:
+            return
+
+
+def _found(record: memoryview, parked_at: int, buckets: Mapping[int, TimerBucket]) -> Iterator[Delivered | None]:
+    message = decode(record)
+    due = message.properties.get(Property.TIMER_OUT_MS, "")
+    bucket = buckets.get(int(due) // HOUR_MS) if due.isdecimal() else None
+    if bucket is None:
+        return
+    while not bucket.learn_finished():
+        yield None
+        if buckets.get(bucket.hour) is not bucket:
+            return
+    if (number := bucket.number_at(parked_at)) is not None:
+        yield bucket, number, message.topic

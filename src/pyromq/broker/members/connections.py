@@ -19,8 +19,8 @@ from pyromq.message import MessageQueue
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
 from pyromq.remoting.codes import STATUS_VERSION, Language
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
+from pyromq.remoting.remoting_session import RemotingSession
 
 SILENCE_SECONDS = 120.0  # clients send a heartbeat every 30 s
 MANY_MEMBERS = 100  # of a group: more are told of changes one after the other, between others' requests
@@ -35,7 +35,7 @@ class Member:
     """One client of a group, over one connection."""
 
     client_id: str
-    exchange: Exchange
+    exchange: RemotingSession
     language: str
     version: int
     heard: float  # monotonic seconds
@@ -52,8 +52,8 @@ class ConsumerGroup:
     message_model: str = "CLUSTERING"
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    by_exchange: dict[Exchange, Member] = field(default_factory=dict)
-    wanted_by: dict[Exchange, dict[str, str]] = field(default_factory=dict)  # expressions by topic
+    by_exchange: dict[RemotingSession, Member] = field(default_factory=dict)
+    wanted_by: dict[RemotingSession, dict[str, str]] = field(default_factory=dict)  # expressions by topic
     differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as told last
     refused: set[str] = field(default_factory=set)  # client ids that were told
 
@@ -95,18 +95,18 @@ class Connections:
         self.alarm = Alarm(clock)
         self._config = config
         self._clock = clock
-        self._weights: dict[Exchange, dict[tuple[str, str], int]] = {}  # what each connection's entries count
-        self._weight_of: dict[Exchange, int] = {}
+        self._weights: dict[RemotingSession, dict[tuple[str, str], int]] = {}  # what each connection's entries count
+        self._weight_of: dict[RemotingSession, int] = {}
         self._weight = 0
-        self._by_client: dict[str, dict[Exchange, dict[str, Member]]] = {}  # producers, by group at last
+        self._by_client: dict[str, dict[RemotingSession, dict[str, Member]]] = {}  # producers, by group at last
         self._client_at: dict[str, str] = {}  # by address
-        self._leaving: deque[tuple[Exchange, set[str]]] = deque()  # closed ones, in groups still
-        self._untold: dict[str, deque[Exchange] | None] = {}  # large groups; None: all are to be told
+        self._leaving: deque[tuple[RemotingSession, set[str]]] = deque()  # closed ones, in groups still
+        self._untold: dict[str, deque[RemotingSession] | None] = {}  # large groups; None: all are to be told
         self._told_at: dict[str, float] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[Exchange, Member]] = {}
+        self._producers: dict[str, dict[RemotingSession, Member]] = {}
         # The groups of each connection, so that its end costs only what it was part of.
-        self._groups_of: dict[Exchange, set[str]] = {}
+        self._groups_of: dict[RemotingSession, set[str]] = {}
 
     def consumers(self, group: str) -> ConsumerGroup | None:
         """Return the group if it has members. Called for every pull without a subscription of its own."""
@@ -173,7 +173,7 @@ class Connections:
         self._producers.setdefault(group, {})[member.exchange] = member
         self._watch(member.exchange, group, member.client_id)
 
-    def unregister_consumer(self, group: str, exchange: Exchange, *, notify: bool) -> None:
+    def unregister_consumer(self, group: str, exchange: RemotingSession, *, notify: bool) -> None:
         """The client leaves the group; the others are told."""
         consumers = self._consumers.get(group)
         if consumers is None or consumers.by_exchange.pop(exchange, None) is None:
@@ -185,7 +185,7 @@ class Connections:
         elif notify:
             self._tell_members(consumers)
 
-    def unregister_producer(self, group: str, exchange: Exchange) -> None:
+    def unregister_producer(self, group: str, exchange: RemotingSession) -> None:
         """The client leaves the group."""
         members = self._producers.get(group, {})
         if (member := members.pop(exchange, None)) is not None:
@@ -194,7 +194,7 @@ class Connections:
         if not members:
             self._producers.pop(group, None)
 
-    def _weigh(self, exchange: Exchange, entry: tuple[str, str], weight: int) -> None:
+    def _weigh(self, exchange: RemotingSession, entry: tuple[str, str], weight: int) -> None:
         """Note what an entry of a connection counts; 0 takes it out. Raises `LimitReached` for what is too much."""
         weights = self._weights.get(exchange)
         if weights is None:
@@ -241,7 +241,7 @@ class Connections:
             for member in [each for each in members.values() if each.heard < oldest]:
                 self.unregister_producer(name, member.exchange)
 
-    def _watch(self, exchange: Exchange, group: str, client_id: str) -> None:
+    def _watch(self, exchange: RemotingSession, group: str, client_id: str) -> None:
         groups = self._groups_of.get(exchange)
         if groups is None:
             groups = self._groups_of[exchange] = set()
@@ -258,7 +258,7 @@ class Connections:
         if not exchanges:
             self._by_client.pop(member.client_id, None)
 
-    def _forget(self, exchange: Exchange) -> None:
+    def _forget(self, exchange: RemotingSession) -> None:
         """The connection is gone: its clients are gone; from very many groups one after the other."""
         groups = self._groups_of.pop(exchange, set())
         self._client_at.pop(exchange.address, None)
@@ -271,7 +271,7 @@ class Connections:
             self._weights.pop(exchange, None)
             self._weight -= self._weight_of.pop(exchange, 0)
 
-    def _leave(self, group: str, exchange: Exchange) -> None:
+    def _leave(self, group: str, exchange: RemotingSession) -> None:
         self.unregister_consumer(group, exchange, notify=True)
         self.unregister_producer(group, exchange)
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 
+from pyromq.broker.auto_create_quota import AutoCreateQuota
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.creations import Creations
 from pyromq.clock import Clock
 from pyromq.errors import IllegalName, LimitReached
 from pyromq.names import TOOLS_GROUP, check_group, is_system_group
 from pyromq.remoting.bodies import FILE, DataVersion, GroupConfig, GroupConfigTable, decode_body
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION
 from pyromq.remoting.command import Call
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import SendMessage, SendMessageBack
+from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 
@@ -53,7 +53,7 @@ class ConsumerGroups:
         self._changes = TableFile(file, _encoded, run_soon)
         self._clock = clock
         self._is_saved = True
-        self._creations = Creations("groups", "maxGroups")
+        self._creations = AutoCreateQuota("groups", "maxGroups")
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
 
     def __iter__(self) -> Iterator[GroupConfig]:
@@ -88,7 +88,7 @@ class ConsumerGroups:
         """Return all settings with their version, as request 201 answers."""
         return GroupConfigTable(data_version=self.version, groups=dict(self._table))
 
-    def find(self, name: str, peer: Exchange | None = None) -> GroupConfig | None:
+    def find(self, name: str, peer: RemotingSession | None = None) -> GroupConfig | None:
         """Return the group's settings; creates the group for a peer where that is allowed and its name is legal.
 
         Raises `LimitReached` where there are too many, or the peer has had its share of them created.

@@ -6,16 +6,22 @@ in no list needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyromq.broker.batches.half_runs import Undecided, batch_needs
+from pyromq import speedups
+from pyromq.broker.batches.half_batches import Undecided, batch_needs
+from pyromq.errors import DENIED, AccessDenied, MQError
 from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
-from pyromq.permissions.account import ANY, PUB, SUB, Need
+from pyromq.permissions.account import ANY, PUB, SUB, Account, Need, resource_name, right_name
+from pyromq.permissions.authentication import REFUSED, Authentication, denied
+from pyromq.permissions.permissions import Permissions
 from pyromq.remoting import headers
 from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
+from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call
 from pyromq.remoting.header import Header, request_headers
+from pyromq.remoting.rejection_log import RejectionLog
 
 UndecidedBy = Callable[[str], Undecided | None]  # by a batch transaction's name
 TopicAt = Callable[[int], str | None]  # of the message that begins at a log offset, the one it is meant for; None: none
@@ -183,3 +189,53 @@ def _subscribed(heartbeat: HeartbeatBody) -> list[Need]:
         needs.append(_group(consumer.group))
         needs += [(subscription.topic, SUB) for subscription in consumer.subscriptions]
     return needs
+
+
+class PermissionGuard:
+    """Asked for every request while permissions are on."""
+
+    reads_fields = True
+    is_compiled = speedups.is_active  # by `express_permits`
+
+    def __init__(self, permissions: Permissions, rules: Rules, refusals: RejectionLog) -> None:
+        self._authentication = Authentication(permissions)
+        self._rules = rules
+        self._refusals = refusals
+
+    def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
+        """Return for each call the error it is refused with, or None."""
+        return [self._judged(call) for call in calls]
+
+    def _judged(self, call: Call) -> MQError | None:
+        try:
+            self.check(call)
+        except AccessDenied as error:
+            reason = str(error).removeprefix(DENIED)
+            self._refusals.note(REFUSED, call.peer.address, "%s is refused: %s", call.peer.address, reason)
+            return error
+        except MQError as error:  # a body that cannot be read
+            return error
+        return None
+
+    def check(self, call: Call) -> None:
+        """Raise `AccessDenied` naming account, right and resource, or what else is missing. Sets the call's account."""
+        account = self._authentication.account_of(call)
+        call.account = None if account is None else account.access_key
+        if account is not None:
+            self._check_rights(account, call)
+
+    def _check_rights(self, account: Account, call: Call) -> None:
+        if not account.admin and needs_administrator(call.code, self._rules):
+            request = RequestCode(call.code).name
+            raise denied(
+                f"account {account.access_key} is no administrator, which request {call.code} ({request}) needs"
+            )
+        needs = self._rules.needs(call)
+        if not needs or is_trace(needs):
+            return
+        lacking = account.lacks(needs)
+        if lacking is not None:
+            resource, right = lacking
+            owned = right_name(account.right_on(resource))
+            wanted = right_name(right)
+            raise denied(f"account {account.access_key} needs {wanted} on {resource_name(resource)} and has {owned}")

@@ -25,8 +25,8 @@ from pyromq.net.alarm import Alarm
 from pyromq.permissions.account import PUB
 from pyromq.permissions.permissions import Permissions
 from pyromq.record import encode
-from pyromq.remoting.exchange import Exchange
 from pyromq.remoting.headers import CheckTransaction
+from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore
 
@@ -70,7 +70,7 @@ class TransactionChecks:
         self._next_round = clock.monotonic() + config.transaction_check_interval_ms / 1000
         self._asked = 0  # where the search for a member begins
         self._members: dict[str, list[Member]] = {}  # by group, in the present step
-        self._pushed_at: dict[Exchange, float] = {}  # when members were last asked, in this round
+        self._pushed_at: dict[RemotingSession, float] = {}  # when members were last asked, in this round
 
     @readable()
     def step(self) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyromq.client.admin.accounts import Accounts
+from pyromq.client.admin.admin_client import AdminClient
 from pyromq.client.admin.brokers import ClusterBrokers
-from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.group_state import GroupState
 from pyromq.client.admin.groups import ClusterGroups
@@ -53,7 +53,7 @@ from pyromq.remoting.properties import parse_properties
 
 
 @checked
-class AsyncAdmin(ClusterTool):
+class AsyncAdmin(AdminClient):
     """Administers a cluster, for programs with an event loop; `Admin` is the same without one.
 
         async with AsyncAdmin() as admin:

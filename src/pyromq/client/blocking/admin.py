@@ -1,25 +1,25 @@
-"""The blocking admin client: the async one behind a `Portal`, with no behaviour of its own."""
+"""The blocking admin client: the async one behind a `BlockingRunner`, with no behaviour of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
+from pyromq.client.admin.accounts import Accounts
 from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.client.admin.doctor.diagnosis import diagnose
 from pyromq.client.admin.doctor.finding import Finding
+from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.group_state import GroupState
+from pyromq.client.admin.members import Members
+from pyromq.client.admin.messages.delay_levels import DelayLevels
 from pyromq.client.admin.messages.message_life import LifeEvent
 from pyromq.client.admin.offsets import QueueProgress
+from pyromq.client.admin.overviews import Overviews
+from pyromq.client.admin.servers import Servers
 from pyromq.client.admin.topics import QueueStatus
-from pyromq.client.blocking.admin_parts import (
-    BlockingAccounts,
-    BlockingDelayLevels,
-    BlockingExports,
-    BlockingMembers,
-    BlockingOverviews,
-    BlockingServers,
-)
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 from pyromq.client.lifespan import Lifespan
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TRACE_TOPIC
@@ -34,6 +34,9 @@ from pyromq.remoting.bodies import (
     TopicRoute,
 )
 from pyromq.remoting.headers import DeleteExpiredLogResponse
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Admin(Lifespan):
@@ -54,7 +57,7 @@ class Admin(Lifespan):
         connections: ConnectionConfig | None = None,
     ) -> None:
         self._async = AsyncAdmin(namesrv, timeout=timeout, instance=instance, connections=connections)
-        self._portal = Portal(self.close, instance)
+        self._portal = BlockingRunner(self.close, instance)
         self.members = BlockingMembers(self._portal, self._async.members)
         self.servers = BlockingServers(self._portal, self._async.servers)
         self.overviews = BlockingOverviews(self._portal, self._async.overviews)
@@ -67,7 +70,7 @@ class Admin(Lifespan):
         namesrv: str | None = None, topic: str | None = None, *, connections: ConnectionConfig | None = None
     ) -> list[Finding]:
         """Check step by step why sending or consuming does not work; needs no started client."""
-        portal = Portal(lambda: None)
+        portal = BlockingRunner(lambda: None)
         portal.start(_nothing)
         try:
             return portal.run(diagnose, namesrv, topic, connections=connections)
@@ -297,3 +300,78 @@ class Admin(Lifespan):
 
 async def _nothing() -> None:
     pass
+
+
+class BlockingMembers:
+    """`admin.members`; see `Members`."""
+
+    def __init__(self, portal: BlockingRunner, members: Members) -> None:
+        self.running = _blocking(portal, members.running)
+        self.all_running = _blocking(portal, members.all_running)
+        self.offsets = _blocking(portal, members.offsets)
+        self.consume = _blocking(portal, members.consume)
+        self.producers = _blocking(portal, members.producers)
+        self.tracks = _blocking(portal, members.tracks)
+        self.groups_of_topic = _blocking(portal, members.groups_of_topic)
+        self.troubles = members.troubles
+
+
+class BlockingServers:
+    """`admin.servers`; see `Servers`."""
+
+    def __init__(self, portal: BlockingRunner, servers: Servers) -> None:
+        self.change_settings = _blocking(portal, servers.change_settings)
+        self.settings_at_next_start = _blocking(portal, servers.settings_at_next_start)
+        self.name_server_settings = _blocking(portal, servers.name_server_settings)
+        self.change_name_server_settings = _blocking(portal, servers.change_name_server_settings)
+        self.clean_topics = _blocking(portal, servers.clean_topics)
+        self.clean_queues = _blocking(portal, servers.clean_queues)
+        self.statistic = _blocking(portal, servers.statistic)
+        self.progress = _blocking(portal, servers.progress)
+        self.round_trips = _blocking(portal, servers.round_trips)
+
+
+class BlockingAccounts:
+    """`admin.accounts`; see `Accounts`."""
+
+    def __init__(self, portal: BlockingRunner, accounts: Accounts) -> None:
+        self.tables = _blocking(portal, accounts.tables)
+        self.save = _blocking(portal, accounts.save)
+        self.delete = _blocking(portal, accounts.delete)
+        self.replace_white_list = _blocking(portal, accounts.replace_white_list)
+        self.rights = _blocking(portal, accounts.rights)
+
+
+class BlockingOverviews:
+    """`admin.overviews`; see `Overviews`."""
+
+    def __init__(self, portal: BlockingRunner, overviews: Overviews) -> None:
+        self.topics = _blocking(portal, overviews.topics)
+        self.groups = _blocking(portal, overviews.groups)
+        self.rates = _blocking(portal, overviews.rates)
+        self.figures = _blocking(portal, overviews.figures)
+
+
+class BlockingDelayLevels:
+    """`admin.delay_levels`; see `DelayLevels`."""
+
+    def __init__(self, portal: BlockingRunner, levels: DelayLevels) -> None:
+        self.all = _blocking(portal, levels.all)
+        self.waiting = _blocking(portal, levels.waiting)
+
+
+class BlockingExports:
+    """`admin.exports`; see `Exports`."""
+
+    def __init__(self, portal: BlockingRunner, exports: Exports) -> None:
+        self.settings = _blocking(portal, exports.settings)
+        self.metadata = _blocking(portal, exports.metadata)
+        self.metrics = _blocking(portal, exports.metrics)
+
+
+def _blocking(portal: BlockingRunner, method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
+    @wraps(method)
+    def wait(*args: P.args, **kwargs: P.kwargs) -> T:
+        return portal.run(method, *args, **kwargs)
+
+    return wait

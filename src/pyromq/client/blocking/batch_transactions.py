@@ -1,4 +1,4 @@
-"""Blocking batch transactions and runs: the async ones behind a `Portal`."""
+"""Blocking batch transactions and runs: the async ones behind a `BlockingRunner`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import Lifespan
+from pyromq.client.producer.batch_stream import Acknowledged, BatchStream
 from pyromq.client.producer.batch_transactions import (
     AsyncAttempt,
     AsyncBatchTransactions,
@@ -17,7 +18,6 @@ from pyromq.client.producer.batch_transactions import (
     UndecidedAttempts,
 )
 from pyromq.client.producer.queue_selection import OrderingKey
-from pyromq.client.producer.run_producer import Acknowledged, RunStream
 from pyromq.message import Message, MessageQueue
 from pyromq.message_id import UniqueIds
 from pyromq.remoting.header import Header
@@ -26,7 +26,7 @@ from pyromq.remoting.header import Header
 class Attempt:
     """One attempt at a transaction, a context manager; see `AsyncBatchTransactions.attempt`."""
 
-    def __init__(self, portal: Portal, attempt: AsyncAttempt) -> None:
+    def __init__(self, portal: BlockingRunner, attempt: AsyncAttempt) -> None:
         self.transaction = attempt.transaction
         self.token = attempt.token
         self._portal = portal
@@ -65,9 +65,9 @@ class Attempt:
 
 
 class Stream:
-    """Runs of messages that are seen as soon as they are stored; see `RunStream`."""
+    """Runs of messages that are seen as soon as they are stored; see `BatchStream`."""
 
-    def __init__(self, portal: Portal, stream: RunStream) -> None:
+    def __init__(self, portal: BlockingRunner, stream: BatchStream) -> None:
         self._portal = portal
         self._async = stream
 
@@ -108,7 +108,7 @@ class BatchTransactions(Lifespan):
         self._async = AsyncBatchTransactions(
             group, namesrv, ledger=ledger, timeout=timeout, in_flight=in_flight, config=config
         )
-        self._portal = Portal(self.close)
+        self._portal = BlockingRunner(self.close)
 
     def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached, `UsageError` for the ledger."""

@@ -1,4 +1,4 @@
-"""The blocking producer: the async one behind a `Portal`, with no behaviour of its own.
+"""The blocking producer: the async one behind a `BlockingRunner`, with no behaviour of its own.
 
 Its event loop, which the calling threads turn, is that of its instance, or of all without one; threads may share it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import Future
 
-from pyromq.client.blocking.portal import Portal, refuse_running_loop
+from pyromq.client.blocking.blocking_runner import BlockingRunner, refuse_running_loop
 from pyromq.client.config import ProducerConfig
 from pyromq.client.lifespan import Lifespan
 from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
@@ -29,7 +29,7 @@ class Producer(Lifespan):
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
         self._async = AsyncProducer(group, namesrv, config=config)
-        self._portal = Portal(self.close, self._async.config.instance)
+        self._portal = BlockingRunner(self.close, self._async.config.instance)
 
     def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""

@@ -1,4 +1,4 @@
-"""The blocking pull consumer: the async one behind a `Portal`."""
+"""The blocking pull consumer: the async one behind a `BlockingRunner`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 from pyromq.client.application_code import check_takes
 from pyromq.client.arguments import checked
-from pyromq.client.blocking.portal import Portal, refuse_running_loop
+from pyromq.client.blocking.blocking_runner import BlockingRunner, refuse_running_loop
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pull.queue_watch import QueueListener
@@ -34,7 +34,7 @@ class PullConsumer(Lifespan):
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncPullConsumer(group, namesrv, config=config)
         self.config = self._async.config
-        self._portal = Portal(self.close, self._async.config.instance)
+        self._portal = BlockingRunner(self.close, self._async.config.instance)
         self._started = False
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""The blocking push consumer: the async one behind a `Portal`, whose keeper turns the loop while nobody calls."""
+"""The blocking push consumer: the async one behind a `BlockingRunner`, whose keeper runs the loop between calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import Listener
@@ -35,7 +35,7 @@ class Consumer(Lifespan):
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncConsumer(group, namesrv, config=config)
-        self._portal = Portal(self.close, self._async.instance)
+        self._portal = BlockingRunner(self.close, self._async.instance)
         self._started = False
         self._terminated = False  # SIGTERM came, maybe before the start was over
 

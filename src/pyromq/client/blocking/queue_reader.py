@@ -1,10 +1,10 @@
-"""The blocking queue reader: the async one behind a `Portal`, with no behaviour of its own."""
+"""The blocking queue reader: the async one behind a `BlockingRunner`, with no behaviour of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
 from pyromq.client.lifespan import Lifespan
@@ -36,7 +36,7 @@ class QueueReader(Lifespan):
             connections=connections,
             namespace=namespace,
         )
-        self._portal = Portal(self.close)
+        self._portal = BlockingRunner(self.close)
 
     def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""

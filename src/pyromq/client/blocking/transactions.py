@@ -1,4 +1,4 @@
-"""The blocking transaction producer: the async one behind a `Portal`; the application's work runs in its own thread."""
+"""The blocking transaction producer: the async one behind a `BlockingRunner`; applications work in their own thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pyromq.client.application_code import called, check_takes
-from pyromq.client.blocking.portal import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.config import ProducerConfig
 from pyromq.client.decision import Decision
@@ -43,7 +43,7 @@ class TransactionProducer(Producer):
         self, group: str, namesrv: str | None = None, *, check: Check, config: ProducerConfig | None = None
     ) -> None:
         self._async = AsyncTransactionProducer(group, namesrv, check=check, config=config)
-        self._portal = Portal(self.close, self._async.config.instance)
+        self._portal = BlockingRunner(self.close, self._async.config.instance)
 
     def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None

@@ -28,7 +28,7 @@ from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import CheckTransaction
 from pyromq.remoting.later import Later
-from pyromq.remoting.refusals import Refusals
+from pyromq.remoting.rejection_log import RejectionLog
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ class SharedConnections:
         self.key = key
         self.members: list[Member] = []
         self.keeps_fields = False
-        self.refusals = Refusals(clock)
+        self.refusals = RejectionLog(clock)
         self._nobody = Dispatcher(refusals=self.refusals)
         self.pool = Pool(self, clock, connections)
 

@@ -5,13 +5,16 @@ Source: RocketMQ 4.9.8, ClientRemotingProcessor.
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumption_rates import SAMPLE_SECONDS, ConsumptionRates
-from pyromq.client.consumer.stacks import stacks
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError
 from pyromq.message import MessageQueue
@@ -127,3 +130,22 @@ class Reporting:
             stack=stacks() if header.stack_wanted else None,
         )
         return Reply(body=encode_body(body))
+
+
+def stacks() -> str:
+    """Return the stacks of all threads, then those of the running loop's tasks, innermost call first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    texts = [
+        _text(names.get(ident, "unknown"), f"TID: {ident}", traceback.extract_stack(frame))
+        for ident, frame in sorted(sys._current_frames().items())
+    ]
+    for task in sorted(asyncio.all_tasks(), key=asyncio.Task.get_name):
+        frames = [traceback.FrameSummary(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in task.get_stack()]
+        texts.append(_text(task.get_name(), "TASK", frames))
+    return "\n".join(texts)
+
+
+def _text(name: str, kind: str, frames: list[traceback.FrameSummary]) -> str:
+    lines = [f"{name:<40} {kind}"]
+    lines += [f"{name:<40} {frame.name}({frame.filename}:{frame.lineno})" for frame in reversed(frames)]
+    return "".join(f"{line}\n" for line in lines)

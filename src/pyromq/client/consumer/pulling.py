@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
+from pyromq import speedups
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.damage import DamagedMessage, are_in_place, examine
-from pyromq.client.consumer.record_search import decode_holding
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import ResponseCode, StoreCorrupt
 from pyromq.filter.subscribed import Wanted
 from pyromq.filter.tags import EVERYTHING
-from pyromq.message import MessageQueue, StoredMessage
-from pyromq.record import decode_all
+from pyromq.message import MessageQueue, StoredMessage, SysFlag
+from pyromq.record import FIXED_SIZE, MAGIC, decode_all, decode_plainly, sys_flag_of, unpack_size_and_magic
 from pyromq.remoting.codes import PullFlag
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
+
+if speedups.is_active:
+    from pyromq.speedups.decoding import RecordDecoder
+
+_decoder = RecordDecoder(StoredMessage) if speedups.is_active else None
 
 FEW = 32  # messages that every broker gives at once
 BULK_BYTES = 1 << 19  # asked for with more: 32 messages and 256 KiB are what a broker gives who is not asked
@@ -213,3 +219,35 @@ def _template(
         broker_name=queue.broker_name,
         max_bytes=max_bytes,
     )
+
+
+def decode_holding(
+    raw: bytes | bytearray | memoryview, words: tuple[bytes, ...], *, broker_name: str = ""
+) -> list[StoredMessage]:
+    """Return, of records back to back, those that hold one of these words anywhere, and all with compressed bodies.
+
+    Raises `StoreCorrupt` where one of these is broken, or where the next record does not begin behind the one before.
+    """
+    if _decoder is not None and (found := _decoder.decode_holding(raw, words, broker_name)) is not None:
+        return found
+    data = bytes(raw)
+    messages = []
+    position = 0
+    while position < len(data):
+        end = position + _size_at(data, position)
+        is_compressed = sys_flag_of(memoryview(data)[position:]) & SysFlag.COMPRESSED
+        if is_compressed or any(data.find(word, position, end) >= 0 for word in words):
+            messages.append(decode_plainly(data, position))
+            messages[-1].broker_name = broker_name
+        position = end
+    return messages
+
+
+def _size_at(data: bytes, position: int) -> int:
+    try:
+        size, magic = unpack_size_and_magic(data, position)
+    except struct.error:
+        size = magic = 0
+    if magic != MAGIC or not FIXED_SIZE <= size <= len(data) - position:
+        raise StoreCorrupt(f"no record at byte {position} of {len(data)}")
+    return int(size)

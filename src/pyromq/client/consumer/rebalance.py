@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from pyromq.client.cluster.cluster_client import REFRESH_PAUSE, ClusterClient
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ConsumerConfig, Strategy
-from pyromq.client.consumer.owned_queues import Owned
+from pyromq.client.consumer.assignment import Owned
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
 from pyromq.logs import Tracebacks, logger_of

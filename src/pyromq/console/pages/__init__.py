@@ -2,7 +2,7 @@
 
 How to make one:
 
-1. Write functions that take a `Visit` and return a response. One that shows something ends with
+1. Write functions that take a `RequestContext` and return a response. One that shows something ends with
    `return visit.show("things.html", things=...)`; what it needs of the cluster it asks `await visit.clients()` for
    (`admin`, `reader`, `snapshot()`, ...), what it needs of the address `visit.query` for. A table is a `Table`
    (`view/table.py`), which reads filter, sort and page from the address itself.

@@ -7,18 +7,18 @@ import asyncio
 from starlette.responses import Response
 
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext
 from pyromq.console.view.routing import change, view
-from pyromq.console.view.visit import Visit
 from pyromq.errors import UsageError
 
 
-async def accounts(visit: Visit) -> Response:
+async def accounts(visit: RequestContext) -> Response:
     accounts = visit.console.accounts
     known = accounts.find(visit.query.get("edit", ""))
     return visit.show("accounts.html", accounts=accounts.all(), roles=list(Role), known=known)
 
 
-async def save(visit: Visit) -> Response:
+async def save(visit: RequestContext) -> Response:
     form, console = visit.form, visit.console
     name, password = form.get("name", "").strip(), form.get("password", "")
     if password != form.get("password_again", ""):
@@ -41,7 +41,7 @@ async def save(visit: Visit) -> Response:
     return visit.done(f"Account {name} is saved; it signs in again where it was signed in.", "/accounts")
 
 
-async def delete(visit: Visit) -> Response:
+async def delete(visit: RequestContext) -> Response:
     name = visit.form.get("name", "")
     if name == visit.name:
         raise UsageError("this is your own account; another administrator can delete it")

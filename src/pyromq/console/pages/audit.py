@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 from pyromq.console.security.accounts import Role
 from pyromq.console.security.audit_log import AuditEntry
+from pyromq.console.view.request_context import RequestContext
 from pyromq.console.view.routing import view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit
 
 
-async def audit(visit: Visit) -> Response:
+async def audit(visit: RequestContext) -> Response:
     table = Table[AuditEntry](
         visit.console.audit.recent(),
         visit.query,

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions, AttemptResult, UndecidedAttempts
 from pyromq.console.cluster.clients import Clients
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext
 from pyromq.console.view.routing import change, view
-from pyromq.console.view.visit import Visit
 from pyromq.errors import BatchDecided, QueryNotFound, UsageError
 from pyromq.plural import counted
 
@@ -39,12 +39,12 @@ async def undecided_batches(clients: Clients) -> list[UndecidedBatch]:
     return _joined(await (await clients.batches()).undecided())
 
 
-async def batch(visit: Visit) -> Response:
+async def batch(visit: RequestContext) -> Response:
     clients = await visit.clients()
     return visit.show("batch.html", batch=await _find(clients, visit.query.get("name", "")))
 
 
-async def decide(visit: Visit) -> Response:
+async def decide(visit: RequestContext) -> Response:
     """Commit the attempts that are ticked, or roll back all; nothing, if more has come since the page was shown."""
     name, decision = visit.form.get("name", ""), visit.form.get("decision", "")
     if decision not in ("commit", "rollback"):

@@ -12,9 +12,9 @@ from pyromq.console.cluster.broker_line import BrokerLine
 from pyromq.console.cluster.clients import Clients
 from pyromq.console.cluster.snapshot import MASTER, BrokerView
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address, or_error
 from pyromq.errors import MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.remoting.bodies import TopicFigures
 
@@ -31,7 +31,7 @@ class Replica:
     error: str = ""
 
 
-async def broker(visit: Visit) -> Response:
+async def broker(visit: RequestContext) -> Response:
     clients = await visit.clients()
     admin, found = await clients.admin(), await _find(clients, visit.path["name"])
     replicas = await asyncio.gather(*(_replica(admin, found, each) for each in found.addresses))
@@ -56,7 +56,7 @@ async def broker(visit: Visit) -> Response:
     )
 
 
-async def settings(visit: Visit) -> Response:
+async def settings(visit: RequestContext) -> Response:
     clients = await visit.clients()
     admin, found = await clients.admin(), await _find(clients, visit.path["name"])
     broker_id = _broker_id(visit.query.get("id", ""), found)
@@ -70,7 +70,7 @@ async def settings(visit: Visit) -> Response:
     return visit.show("broker_settings.html", broker=found, broker_id=broker_id, table=table, page="settings")
 
 
-async def change_form(visit: Visit) -> Response:
+async def change_form(visit: RequestContext) -> Response:
     """One setting: its value, a field for another, and with that in the address what would change."""
     clients, query = await visit.clients(), visit.query
     admin, found = await clients.admin(), await _find(clients, visit.path["name"])
@@ -87,7 +87,7 @@ async def change_form(visit: Visit) -> Response:
     )
 
 
-async def save(visit: Visit) -> Response:
+async def save(visit: RequestContext) -> Response:
     """Change one setting, if it still is what was shown; what the broker says of it afterwards is what is told."""
     clients, form = await visit.clients(), visit.form
     admin, found = await clients.admin(), await _find(clients, visit.path["name"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from pyromq.console.cluster.broker_line import BrokerLine
+from pyromq.console.view.request_context import RequestContext
 from pyromq.console.view.routing import view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit
 
 
-async def brokers(visit: Visit) -> Response:
+async def brokers(visit: RequestContext) -> Response:
     snapshot = await (await visit.clients()).snapshot()
     table = Table[BrokerLine](
         [BrokerLine(each) for each in snapshot.brokers.values()],

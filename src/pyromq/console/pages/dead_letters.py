@@ -12,9 +12,9 @@ from pyromq.console.cluster.snapshot import TopicView
 from pyromq.console.pages.messages import Row
 from pyromq.console.search.query import LIMITS, moment
 from pyromq.console.search.scanning import Found, Keeping, Scan, bounds_between, narrowed
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic
@@ -23,7 +23,7 @@ CHOICE = ("id", "topic", "reason", "tag", "key", "since", "until")  # which dead
 PAGE = 50
 
 
-async def dead_letters(visit: Visit) -> Response:
+async def dead_letters(visit: RequestContext) -> Response:
     snapshot = await (await visit.clients()).snapshot()
     table = Table[TopicView](
         [each for each in snapshot.topics.values() if each.kind == "dead letters" and each.messages],
@@ -39,7 +39,7 @@ async def dead_letters(visit: Visit) -> Response:
     return visit.show("dead_letters.html", table=table, snapshot=snapshot, group_of=_group_of)
 
 
-async def of_group(visit: Visit) -> Response:
+async def of_group(visit: RequestContext) -> Response:
     """Latest first, a page of them; how many were read for it is bounded by time."""
     group = visit.path["group"]
     check_group(group)
@@ -113,7 +113,7 @@ class _Match:
         return self._wanted.accepts(DeadLetter(self._group, message))
 
 
-async def _found(visit: Visit, group: str, wanted: DeadLetterFilter) -> Found[LetterRow]:
+async def _found(visit: RequestContext, group: str, wanted: DeadLetterFilter) -> Found[LetterRow]:
     reader = await (await visit.clients()).reader()
     bounds = await bounds_between(reader, [dead_letter_topic(group)], wanted.since_ms or None, wanted.until_ms)
     bounds = narrowed(bounds, visit.query.get("before", ""))

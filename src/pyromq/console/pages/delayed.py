@@ -17,17 +17,17 @@ from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, 
 from pyromq.console.search.query import moment
 from pyromq.console.security.accounts import Role
 from pyromq.console.view.columns import columns
+from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.console.view.texts import duration
-from pyromq.console.view.visit import Visit, address, or_error
 from pyromq.errors import MQError, UsageError
 
 PAGE = 50
 MOST_DRAWN = 2000  # messages in the chart, next ones first: four answers of a broker
 
 
-async def delayed(visit: Visit) -> Response:
+async def delayed(visit: RequestContext) -> Response:
     clients = await visit.clients()
     client, admin = await clients.delayed(), await clients.admin()
     counted, levels = await asyncio.gather(or_error(client.counts()), or_error(admin.delay_levels.all()))
@@ -53,7 +53,7 @@ async def delayed(visit: Visit) -> Response:
     )
 
 
-async def of_level(visit: Visit) -> Response:
+async def of_level(visit: RequestContext) -> Response:
     """What is due next in one level."""
     text = visit.path["level"]
     if not text.isdecimal() or len(text) > 4:
@@ -72,7 +72,7 @@ async def of_level(visit: Visit) -> Response:
     )
 
 
-async def of_topic(visit: Visit) -> Response:
+async def of_topic(visit: RequestContext) -> Response:
     """What is due next, from a time on; `begin` and `skip` are where an earlier page ended."""
     topic = visit.path["topic"]
     clients = await visit.clients()
@@ -103,7 +103,7 @@ async def of_topic(visit: Visit) -> Response:
     )
 
 
-async def cancel(visit: Visit) -> Response:
+async def cancel(visit: RequestContext) -> Response:
     handle = visit.form.get("recall_handle", "")
     if not handle:
         raise UsageError("nothing was cancelled: the message has no handle")

@@ -13,9 +13,9 @@ from pyromq.console.cluster.clients import Clients
 from pyromq.console.search.query import moment
 from pyromq.console.security.accounts import Role
 from pyromq.console.view.chart import Line
+from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address, or_error
 from pyromq.errors import ConsumerNotOnline, GroupNotFound, MQError, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted
@@ -25,7 +25,7 @@ MEMBER_SECONDS = 2.0  # that members have to say which queues are theirs
 PLACES = {"begin": "the first message", "end": "the end", "time": "a time", "offset": "an offset"}
 
 
-async def group(visit: Visit) -> Response:
+async def group(visit: RequestContext) -> Response:
     name = visit.path["name"]
     clients = await visit.clients()
     admin = await clients.admin()
@@ -66,7 +66,7 @@ async def group(visit: Visit) -> Response:
     )
 
 
-async def reset_form(visit: Visit) -> Response:
+async def reset_form(visit: RequestContext) -> Response:
     """Where a group goes on now and where it would: queue by queue, before anything is changed."""
     name, query = visit.path["name"], visit.query
     clients = await visit.clients()
@@ -134,7 +134,7 @@ async def preview(clients: Clients, group: str, topic: str, to: str, at: str) ->
     return [Move(queue, committed[queue], places[queue], bounds[queue][1]) for queue in sorted(bounds)]
 
 
-async def reset(visit: Visit) -> Response:
+async def reset(visit: RequestContext) -> Response:
     """Members that are online are told by the broker, which knows times only; without any, offsets are stored."""
     name, form = visit.path["name"], visit.form
     topic, to, at = form.get("topic", ""), form.get("to", ""), form.get("at", "")
@@ -162,7 +162,7 @@ async def reset(visit: Visit) -> Response:
     )
 
 
-async def alter(visit: Visit) -> Response:
+async def alter(visit: RequestContext) -> Response:
     name = visit.path["name"]
     admin = await (await visit.clients()).admin()
     await admin.alter_group(
@@ -175,7 +175,7 @@ async def alter(visit: Visit) -> Response:
     return visit.done(f"Settings of group {name} are changed.", address("groups", name))
 
 
-async def delete(visit: Visit) -> Response:
+async def delete(visit: RequestContext) -> Response:
     name = visit.path["name"]
     if visit.form.get("name") != name:
         raise UsageError(f"nothing was deleted: type the group's name, {name}, to delete it")

@@ -6,15 +6,15 @@ from starlette.responses import Response
 
 from pyromq.console.cluster.snapshot import GroupView
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address
 from pyromq.remoting.bodies import GroupConfig
 
 SHOWS = ("all", "behind", "nobody online", "members differ", "system")
 
 
-async def groups(visit: Visit) -> Response:
+async def groups(visit: RequestContext) -> Response:
     snapshot = await (await visit.clients()).snapshot()
     show = visit.query.get("show") if visit.query.get("show") in SHOWS else "all"
     rate = visit.history.rate
@@ -36,11 +36,11 @@ async def groups(visit: Visit) -> Response:
     return visit.show("groups.html", table=table, show=show, shows=SHOWS, snapshot=snapshot)
 
 
-async def new_group(visit: Visit) -> Response:
+async def new_group(visit: RequestContext) -> Response:
     return visit.show("group_new.html")
 
 
-async def create(visit: Visit) -> Response:
+async def create(visit: RequestContext) -> Response:
     name = visit.form.get("name", "").strip()
     config = GroupConfig(
         name=name,

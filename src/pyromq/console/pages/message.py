@@ -8,15 +8,15 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from pyromq.console.search.bodies import BodyView
+from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, whole
 from pyromq.console.view.routing import view
-from pyromq.console.view.visit import MAX_INT, MAX_LONG, Visit, whole
 from pyromq.errors import MQError
 from pyromq.message import MessageQueue, Property, StoredMessage
 
 LIFE_SECONDS = 10.0  # it asks for every group of the topic
 
 
-async def message(visit: Visit) -> Response:
+async def message(visit: RequestContext) -> Response:
     found = await stored(visit)
     admin = await (await visit.clients()).admin()
     try:
@@ -29,7 +29,7 @@ async def message(visit: Visit) -> Response:
     return visit.show("message.html", message=found, body=body, life=life, life_error=error, names=Property)
 
 
-async def body(visit: Visit) -> Response:
+async def body(visit: RequestContext) -> Response:
     """The body as a file, byte for byte."""
     found = await stored(visit)
     view_of = await asyncio.to_thread(BodyView, found)
@@ -38,7 +38,7 @@ async def body(visit: Visit) -> Response:
     return Response(view_of.data, media_type="application/octet-stream", headers=headers)
 
 
-async def stored(visit: Visit) -> StoredMessage:
+async def stored(visit: RequestContext) -> StoredMessage:
     """Return the message at the place that the address names."""
     at = visit.path
     queue = MessageQueue(at["topic"], at["broker"], whole("queue", at["queue"], most=MAX_INT))

@@ -19,8 +19,8 @@ from pyromq.console.search.query import LIMITS, WAYS, Query
 from pyromq.console.search.scanning import Keeping, Match
 from pyromq.console.search.search import Result, Search, wanted
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import change, view
-from pyromq.console.view.visit import Visit, address
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
@@ -33,7 +33,7 @@ FIELDS = ("topic", "q", "by", "since", "until", "queue", "limit")
 _tails = asyncio.Semaphore(MOST_TAILS)
 
 
-async def messages(visit: Visit) -> Response:
+async def messages(visit: RequestContext) -> Response:
     clients = await visit.clients()
     snapshot = await clients.snapshot()
     kept = {name: value for name in FIELDS if (value := visit.query.get(name, ""))}
@@ -81,7 +81,7 @@ class Row:
 ROWS = Keeping(Row, lambda row: row.size)
 
 
-async def export(visit: Visit) -> Response:
+async def export(visit: RequestContext) -> Response:
     """Everything that a search finds, up to a bound, as a file."""
     form = visit.query.get("format", "jsonl")
     if form not in ("jsonl", "csv"):
@@ -104,7 +104,7 @@ async def export(visit: Visit) -> Response:
     return Response(b"".join(head + found.kept), media_type=kind, headers=headers)
 
 
-async def tail(visit: Visit) -> Response:
+async def tail(visit: RequestContext) -> Response:
     """New messages of a topic as they come: server-sent events, each a row of the table."""
     query = Query.of(visit.query)
     if not query.topic:
@@ -117,7 +117,7 @@ async def tail(visit: Visit) -> Response:
 
 
 async def _events(
-    visit: Visit, reader: AsyncQueueReader, query: Query, ends: dict[MessageQueue, int]
+    visit: RequestContext, reader: AsyncQueueReader, query: Query, ends: dict[MessageQueue, int]
 ) -> AsyncIterator[bytes]:
     match, tag, sql = wanted(query)
     template = visit.console.templates.get_template("message_row.html")
@@ -164,7 +164,7 @@ def _older(kept: dict[str, str], result: Result[Row] | None) -> str:
     return address("messages", **kept, before=result.found.before)
 
 
-async def find(visit: Visit) -> Response:
+async def find(visit: RequestContext) -> Response:
     """The box above every page: a topic's or a group's name leads there, anything else is looked for in messages."""
     text = visit.query.get("q", "").strip()
     snapshot = await (await visit.clients()).snapshot()
@@ -175,13 +175,13 @@ async def find(visit: Visit) -> Response:
     return visit.go(address("messages", q=text))
 
 
-async def save(visit: Visit) -> Response:
+async def save(visit: RequestContext) -> Response:
     name, query = visit.form.get("name", ""), visit.form.get("query", "")
     visit.console.saved.save(visit.name, name, query)
     return visit.done(f"Search {name.strip()} is saved.", visit.back("/messages"))
 
 
-async def forget(visit: Visit) -> Response:
+async def forget(visit: RequestContext) -> Response:
     name = visit.form.get("name", "")
     visit.console.saved.delete(visit.name, name)
     return visit.done(f"Search {name} is deleted.", visit.back("/messages"))

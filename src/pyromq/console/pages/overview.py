@@ -9,8 +9,8 @@ from pyromq.client.admin.doctor.finding import Finding
 from pyromq.console.cluster.broker_line import BrokerLine
 from pyromq.console.cluster.snapshot import GroupView, Snapshot
 from pyromq.console.view.chart import Line
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import view
-from pyromq.console.view.visit import Visit, address
 from pyromq.errors import MQError
 from pyromq.plural import counted
 
@@ -18,7 +18,7 @@ SHOWN = 8  # groups and topics
 DISK_WARNING = 0.85
 
 
-async def overview(visit: Visit) -> Response:
+async def overview(visit: RequestContext) -> Response:
     clients = await visit.clients()
     snapshot = await clients.snapshot()
     history = visit.history
@@ -40,7 +40,7 @@ async def overview(visit: Visit) -> Response:
     )
 
 
-async def doctor(visit: Visit) -> Response:
+async def doctor(visit: RequestContext) -> Response:
     """What `pyromq doctor` finds, asked now; a page of its own, for it takes as long as a dead broker's deadline."""
     topic = visit.query.get("topic") or None
     config = visit.console.config

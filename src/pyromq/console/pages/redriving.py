@@ -14,9 +14,9 @@ from pyromq.client.admin.messages.dead_letters import DeadLetterFilter, Fate, Re
 from pyromq.console.cluster.redrives import MOST_OUTCOMES, Asked, Outcome, Run
 from pyromq.console.pages.dead_letters import CHOICE, wanted_letters
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address
 from pyromq.errors import MQError, QueryNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import check_group
@@ -26,7 +26,7 @@ MOST_TRIED = 200  # outcomes of a dry run: each asks brokers whether a copy was 
 DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # a redrive nobody thought about floods nobody
 
 
-async def dry_run(visit: Visit) -> Response:
+async def dry_run(visit: RequestContext) -> Response:
     """What a redrive would do with the first dead letters that are meant; nothing is sent."""
     group = visit.path["group"]
     check_group(group)
@@ -62,7 +62,7 @@ async def dry_run(visit: Visit) -> Response:
     )
 
 
-async def redrive(visit: Visit) -> Response:
+async def redrive(visit: RequestContext) -> Response:
     group = visit.path["group"]
     fields = {name: visit.form.get(name, "").strip() for name in (*CHOICE, *HOW)}
     asked = Asked(
@@ -78,7 +78,7 @@ async def redrive(visit: Visit) -> Response:
     return visit.go(address("dead-letters", group, "redrives", run.id))
 
 
-async def progress(visit: Visit) -> Response:
+async def progress(visit: RequestContext) -> Response:
     run = _run(visit)
     table = Table[Outcome](
         run.outcomes,
@@ -92,7 +92,7 @@ async def progress(visit: Visit) -> Response:
     )
 
 
-async def stop(visit: Visit) -> Response:
+async def stop(visit: RequestContext) -> Response:
     run = _run(visit)
     at = address("dead-letters", run.group, "redrives", run.id)
     if run.ended_ms is not None:
@@ -131,7 +131,9 @@ def place_link(place: tuple[MessageQueue, int]) -> str:
     return address("message", queue.topic, queue.broker_name, str(queue.queue_id), str(offset))
 
 
-async def _try(visit: Visit, group: str, wanted: DeadLetterFilter, order: RedriveOrder, outcomes: list[Outcome]) -> str:
+async def _try(
+    visit: RequestContext, group: str, wanted: DeadLetterFilter, order: RedriveOrder, outcomes: list[Outcome]
+) -> str:
     """Fill in outcomes; return why it ended before the last: `enough`, `time`, or "" where it did not."""
     client = await (await visit.clients()).dead_letters()
     try:
@@ -148,7 +150,7 @@ async def _try(visit: Visit, group: str, wanted: DeadLetterFilter, order: Redriv
     return ""
 
 
-def _run(visit: Visit) -> Run:
+def _run(visit: RequestContext) -> Run:
     run = visit.console.redrives.find(visit.path["run"])
     if run is None or run.group != visit.path["group"]:
         raise QueryNotFound(

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from pyromq.console.search.bodies import FORMS, BodyView, encoded
 from pyromq.console.search.query import moment
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
-from pyromq.console.view.visit import MAX_INT, MAX_LONG, Visit, address, whole
 from pyromq.errors import MQError, UsageError
 from pyromq.message import RESERVED_PROPERTIES, Message, MessageQueue, SendStatus
 
@@ -19,7 +19,7 @@ MOST_COPIED = 4 << 20  # bytes of a body: what brokers take of one message by de
 NO_PROPERTY = RESERVED_PROPERTIES  # what producers and brokers write themselves
 
 
-async def form(visit: Visit) -> Response:
+async def form(visit: RequestContext) -> Response:
     """An empty form, or with `topic`, `broker`, `queue`, `offset` one that is filled with that message."""
     query = visit.query
     if not query.get("broker"):
@@ -54,7 +54,7 @@ def _body_fields(body: BodyView) -> dict[str, str]:
     return {"form": "hex", "body": body.data.hex()}
 
 
-async def send(visit: Visit) -> Response:
+async def send(visit: RequestContext) -> Response:
     form = visit.form
     try:
         message = message_of(form)
@@ -100,7 +100,7 @@ def message_of(fields: Mapping[str, str]) -> Message:
     )
 
 
-async def _shown(visit: Visit, values: Mapping[str, str], *, error: MQError | None = None) -> Response:
+async def _shown(visit: RequestContext, values: Mapping[str, str], *, error: MQError | None = None) -> Response:
     snapshot = await (await visit.clients()).snapshot()
     names = sorted(each.name for each in snapshot.topics.values() if each.kind == "normal")
     status = 400 if error is not None else 200

@@ -12,8 +12,8 @@ from pyromq.console.console import Console
 from pyromq.console.metrics import SignInRefusal
 from pyromq.console.security.accounts import MOST_PASSWORD, Role
 from pyromq.console.security.audit_log import DONE, FAILED
+from pyromq.console.view.request_context import RequestContext, local_path
 from pyromq.console.view.routing import MOST_FORM_BYTES, change, known, read_form
-from pyromq.console.view.visit import Visit, local_path
 from pyromq.plural import counted
 
 HASHES_AT_ONCE = asyncio.Semaphore(2)  # each takes 64 MiB for some 50 ms
@@ -53,7 +53,7 @@ async def sign_in(request: Request) -> Response:
     return RedirectResponse(wanted, 303)
 
 
-async def sign_out(visit: Visit) -> Response:
+async def sign_out(visit: RequestContext) -> Response:
     visit.console.sessions.end(visit.session)
     return visit.go("/sign-in")
 

@@ -10,13 +10,13 @@ from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.console.cluster.snapshot import kind_of
 from pyromq.console.security.accounts import Role
 from pyromq.console.view.chart import Line
+from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address, or_error
 from pyromq.errors import MQError, TopicNotFound, UsageError
 
 
-async def topic(visit: Visit) -> Response:
+async def topic(visit: RequestContext) -> Response:
     name = visit.path["name"]
     clients = await visit.clients()
     admin = await clients.admin()
@@ -56,7 +56,7 @@ async def topic(visit: Visit) -> Response:
     )
 
 
-async def alter(visit: Visit) -> Response:
+async def alter(visit: RequestContext) -> Response:
     name = visit.path["name"]
     admin = await (await visit.clients()).admin()
     await admin.alter_topic(
@@ -70,7 +70,7 @@ async def alter(visit: Visit) -> Response:
     return visit.done(f"Settings of topic {name} are changed.", address("topics", name))
 
 
-async def delete(visit: Visit) -> Response:
+async def delete(visit: RequestContext) -> Response:
     name = visit.path["name"]
     if visit.form.get("name") != name:
         raise UsageError(f"nothing was deleted: type the topic's name, {name}, to delete it")

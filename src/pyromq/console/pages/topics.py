@@ -6,14 +6,14 @@ from starlette.responses import Response
 
 from pyromq.console.cluster.snapshot import TopicView
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, address
 
 KINDS = ("normal", "retry", "dead letters", "system", "all")
 
 
-async def topics(visit: Visit) -> Response:
+async def topics(visit: RequestContext) -> Response:
     snapshot = await (await visit.clients()).snapshot()
     kind = visit.query.get("kind") if visit.query.get("kind") in KINDS else "normal"
     rate = visit.history.rate
@@ -34,12 +34,12 @@ async def topics(visit: Visit) -> Response:
     return visit.show("topics.html", table=table, kind=kind, kinds=KINDS, snapshot=snapshot)
 
 
-async def new_topic(visit: Visit) -> Response:
+async def new_topic(visit: RequestContext) -> Response:
     snapshot = await (await visit.clients()).snapshot()
     return visit.show("topic_new.html", snapshot=snapshot)
 
 
-async def create(visit: Visit) -> Response:
+async def create(visit: RequestContext) -> Response:
     name = visit.form.get("name", "").strip()
     admin = await (await visit.clients()).admin()
     await admin.create_topic(

@@ -12,16 +12,16 @@ from pyromq.client.decision import Decision
 from pyromq.console.pages.batches import undecided_batches
 from pyromq.console.search.bodies import BodyView
 from pyromq.console.security.accounts import Role
+from pyromq.console.view.request_context import RequestContext, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
-from pyromq.console.view.visit import Visit, or_error
 from pyromq.errors import MQError, UsageError
 
 MOST_LISTED = 2000  # of one question; more are counted as more
 DONE = {Decision.COMMIT: "committed: consumers see it", Decision.ROLLBACK: "rolled back: nobody will see it"}
 
 
-async def transactions(visit: Visit) -> Response:
+async def transactions(visit: RequestContext) -> Response:
     clients = await visit.clients()
     group, topic = visit.query.get("group", "").strip(), visit.query.get("topic", "").strip()
     halves = await clients.half_messages()
@@ -55,7 +55,7 @@ async def transactions(visit: Visit) -> Response:
     )
 
 
-async def transaction(visit: Visit) -> Response:
+async def transaction(visit: RequestContext) -> Response:
     client = await (await visit.clients()).half_messages()
     half = await _find(visit, client)
     body, error = None, None
@@ -66,7 +66,7 @@ async def transaction(visit: Visit) -> Response:
     return visit.show("transaction.html", half=half, body=body, error=error, now_ms=visit.console.clock.now_ms())
 
 
-async def decide(visit: Visit) -> Response:
+async def decide(visit: RequestContext) -> Response:
     wanted = {"commit": Decision.COMMIT, "rollback": Decision.ROLLBACK}.get(visit.form.get("decision", ""))
     if wanted is None:
         raise UsageError("nothing was decided: say commit or rollback")
@@ -87,7 +87,7 @@ async def _undecided(client: AsyncHalfMessages, group: str | None, topic: str | 
     return found, False
 
 
-async def _find(visit: Visit, client: AsyncHalfMessages) -> HalfMessage:
+async def _find(visit: RequestContext, client: AsyncHalfMessages) -> HalfMessage:
     try:
         async with asyncio.timeout(visit.console.config.search_seconds):
             return await client.find(visit.path["id"])

@@ -20,7 +20,7 @@ from pyromq.console.console import Console
 from pyromq.console.security.accounts import Account, Role
 from pyromq.console.security.audit_log import DONE, FAILED, REFUSED
 from pyromq.console.security.sessions import Session
-from pyromq.console.view.visit import Visit, address
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.errors import (
     AccessDenied,
     BrokerError,
@@ -33,7 +33,7 @@ from pyromq.errors import (
     UsageError,
 )
 
-Handler = Callable[[Visit], Coroutine[Any, Any, Response]]
+Handler = Callable[[RequestContext], Coroutine[Any, Any, Response]]
 
 COOKIE = "pyromq-console"
 MOST_FORM_BYTES = 64 << 10  # every form without a body: whoever reaches the port may send so much to the sign-in
@@ -59,7 +59,7 @@ def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
         session, account = known(request, console)
         if session is None:
             return RedirectResponse(address("sign-in", next=request.url.path + _query(request)), 303)
-        visit = Visit(request, console, session, account, {})
+        visit = RequestContext(request, console, session, account, {})
         if visit.role < needs:
             return refused(visit, needs)
         try:
@@ -78,9 +78,9 @@ def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_byt
         session, account = known(request, console)
         if session is None:
             return RedirectResponse(address("sign-in"), 303)
-        is_allowed = Visit(request, console, session, account, {}).role >= needs
+        is_allowed = RequestContext(request, console, session, account, {}).role >= needs
         form = await read_form(request, most_form_bytes if is_allowed else MOST_FORM_BYTES)
-        visit = Visit(request, console, session, account, form)
+        visit = RequestContext(request, console, session, account, form)
         if not compare_digest(form.get("csrf", "").encode(), session.csrf.encode()):
             return _forged(visit)
         details = {**visit.path, **{name: text for name, text in form.items() if name not in SECRETS}}
@@ -150,13 +150,13 @@ def _at_most(receive: Receive, most_bytes: int) -> Receive:
     return counted
 
 
-def error_page(visit: Visit, error: MQError) -> Response:
+def error_page(visit: RequestContext, error: MQError) -> Response:
     """Return the page of an error: what was said by whom, as it was said."""
     status = next((code for kinds, code in _STATUS if isinstance(error, kinds)), 500)
     return visit.show("error.html", status=status, error=error, kind=type(error).__name__)
 
 
-def refused(visit: Visit, needs: Role) -> Response:
+def refused(visit: RequestContext, needs: Role) -> Response:
     return visit.show("refused.html", status=403, needs=needs.text)
 
 
@@ -177,7 +177,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _forged(visit: Visit) -> Response:
+def _forged(visit: RequestContext) -> Response:
     visit.tell("failed", "This form was not sent: it is from another session. Here it is again; nothing was changed.")
     return RedirectResponse(visit.back(), 303)
 

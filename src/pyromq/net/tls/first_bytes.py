@@ -22,7 +22,7 @@ from pyromq.net.tls.transport import TlsLayer
 from pyromq.remoting.command import Call, decode_request, write_reply
 from pyromq.remoting.dispatch import refusal
 from pyromq.remoting.frame import FrameSplitter
-from pyromq.remoting.refusals import HANDSHAKES, NOT_ENCRYPTED, Refusals
+from pyromq.remoting.rejection_log import HANDSHAKES, NOT_ENCRYPTED, RejectionLog
 
 SILENT_SECONDS = 120.0  # as long as an idle connection may be there: clients open one and speak later
 MOST_WAITING = 4096  # connections that have not begun, or not finished, their first record; then the oldest goes
@@ -86,7 +86,7 @@ class FirstBytes:
         self,
         context: ServerContext,
         clock: Clock,
-        refusals: Refusals,
+        refusals: RejectionLog,
         *,
         factory: Callable[[], asyncio.Protocol],
         serve: Callable[[socket.socket, asyncio.Protocol], None],

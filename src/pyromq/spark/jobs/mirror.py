@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections.abc import Collection
+
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pyromq.client.blocking.admin import Admin
+from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
-from pyromq.spark.jobs.offset_translation import carry_over
+from pyromq.message import MessageQueue
+from pyromq.spark.connection_options import split
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import (
     COPIES,
@@ -15,9 +21,17 @@ from pyromq.spark.jobs.session import (
     open_stream,
     origin_of,
     own_properties,
+    read_copies,
+    source_options,
     with_property,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
+from pyromq.spark.read.bounds import check_registered
+from pyromq.spark.read.clients import patiently
+from pyromq.spark.read.options import STREAM, read_options
+
+READER = "pyromq-spark-mirror"
+SCHEMA = "topic string, brokerName string, queueId int, group string, stored long"
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:
@@ -55,3 +69,65 @@ def copies(messages: DataFrame, settings: Mirror) -> DataFrame:
         F.col("flag"),
         F.col("queueId"),
     )
+
+
+def carry_over(
+    spark: SparkSession, settings: Mirror, topic: str, groups: list[str], *, brokers: Collection[str] = ()
+) -> str:
+    """Store each group's offsets at the other cluster; return a line about it.
+
+    `brokers` are those that the mirror has read from: while one is away, nobody knows what groups have consumed of it.
+    So they are waited for; raises `Unavailable` after `deadlineMs`.
+
+    A group goes on at the first copy of a message that it has not consumed; what other source queues have put behind
+    that in the same queue comes again. Where all copies are consumed, it goes on at the queue's end.
+    """
+    copy = settings.to_topic or topic
+    stored = _stored(settings, topic, groups, brokers)
+    connecting, _ = split(pairs(settings.to_option))
+    with QueueReader(
+        READER, settings.to_namesrv, connections=connecting.connections(), namespace=connecting.namespace
+    ) as reader:
+        ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
+        waiting = _first_waiting(spark, settings, copy, stored)
+        for group in sorted({group for *_, group, _ in stored}):
+            reader.commit({queue: waiting.get((group, queue), end) for queue, end in ends.items()}, group)
+    return f"offsets of {len({group for *_, group, _ in stored})} groups of {topic} carried over to {copy}"
+
+
+def _stored(
+    settings: Mirror, topic: str, groups: list[str], brokers: Collection[str]
+) -> list[tuple[str, str, int, str, int]]:
+    """Return the groups' offsets at the source; nothing of groups that have stored none.
+
+    Raises `UsageError` for a group that the source does not know.
+    """
+    found = []
+    namesrv = settings.session.namesrv
+    connecting, _ = split(pairs(settings.stream.option))
+    connections, names = connecting.connections(), namespace_of(connecting.namespace, namesrv)
+    with Admin(namesrv, connections=connections) as admin:
+        known = {names.unwrap(group.name) for group in admin.groups()}
+    with QueueReader(READER, namesrv, connections=connections, namespace=names.name) as reader:
+        options = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
+        patiently(options, lambda: check_registered(options, reader, brokers, "the mirror has copied messages of it"))
+        queues = reader.queues(topic)
+        for group in groups:
+            offsets = reader.committed(queues, group)
+            if group not in known and not any(offsets.values()):  # brokers say 0 of groups they do not know
+                raise UsageError(f"group {group} is not known at {namesrv}; `pyromq group list` shows what there is")
+            if any(offset is not None for offset in offsets.values()):
+                found += [(*queue, group, offset or 0) for queue, offset in offsets.items()]
+    return found
+
+
+def _first_waiting(
+    spark: SparkSession, settings: Mirror, copy: str, stored: list[tuple[str, str, int, str, int]]
+) -> dict[tuple[str, MessageQueue], int]:
+    """Return the first offset of each queue of copies that a group has not consumed."""
+    table = spark.createDataFrame(stored, SCHEMA)
+    connecting, _ = split(pairs(settings.to_option))
+    copies = read_copies(spark, settings.to_namesrv, copy, connecting=connecting)
+    waiting = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
+    rows = waiting.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
+    return {(row.group, MessageQueue(copy, row.at.brokerName, row.at.queueId)): row.first for row in rows}

@@ -16,7 +16,7 @@ from pyromq.errors import UsageError
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.files import holds_delta
 from pyromq.spark.archive.sink import ArchiveSink
-from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
+from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
 from pyromq.spark.read.clients import patiently
 from pyromq.spark.read.options import STREAM, read_options
@@ -129,7 +129,9 @@ def origin_of(cluster: str) -> Column:
     return F.concat(F.lit(f"{cluster}:"), place)
 
 
-def read_copies(spark: SparkSession, namesrv: str, topic: str, *, connecting: Connecting = BY_ENVIRONMENT) -> DataFrame:
+def read_copies(
+    spark: SparkSession, namesrv: str, topic: str, *, connecting: ConnectionOptions = BY_ENVIRONMENT
+) -> DataFrame:
     """Return a mirrored topic by what its messages say of their origin.
 
     Columns: topic, brokerName, queueId, origin (a queue offset) there; at (brokerName, queueId), queueOffset here.

@@ -22,7 +22,7 @@ from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
-from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
+from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.monitoring.lag import QueryLag, lag_of, prometheus_text, replace_text
 
 logger = logger_of(__name__)
@@ -41,7 +41,7 @@ class LagListener(StreamingQueryListener):
         json_file: Path | None = None,
         prometheus: Path | None = None,
         tell: Callable[[QueryLag], None] | None = None,
-        connecting: Connecting = BY_ENVIRONMENT,
+        connecting: ConnectionOptions = BY_ENVIRONMENT,
     ) -> None:
         self.lags: dict[str, QueryLag] = {}
         self._namesrv = namesrv

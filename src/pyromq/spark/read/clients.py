@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.connection_options import Connecting
+from pyromq.spark.connection_options import ConnectionOptions
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.worker_memory import keep_memory
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 RETRY_SECONDS = 0.2
 RESTART_SECONDS = 20.0  # that servers may need to be as they were
 
-_clients: dict[tuple[int, str, str, int, Connecting], QueueReader] = {}
+_clients: dict[tuple[int, str, str, int, ConnectionOptions], QueueReader] = {}
 
 
 def client_of(options: ReadOptions) -> QueueReader:
@@ -46,14 +46,16 @@ def client_of(options: ReadOptions) -> QueueReader:
     return _clients[key]
 
 
-class Patience(Protocol):
+class RetryDeadline(Protocol):
     """Options that say how long to try."""
 
     @property
     def deadline_ms(self) -> int: ...
 
 
-def patiently(options: Patience, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False) -> T:
+def patiently(
+    options: RetryDeadline, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False
+) -> T:
     """Return what `call` gives; while brokers are away it is repeated, until `deadlineMs`. Then raises its error.
 
     `planned`: topics and brokers were there when this was planned, so a name server that does not know them has been

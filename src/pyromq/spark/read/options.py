@@ -17,7 +17,7 @@ from pyromq.filter.sql import check_sql
 from pyromq.filter.tags import check_tag_words, subscribed_tags
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
-from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
+from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.declared_options import (
     checked,
     documentation_of,
@@ -272,7 +272,7 @@ class ReadOptions:
         only=STREAM,
     )
 
-    connecting: Connecting = BY_ENVIRONMENT  # what `connection_options` took
+    connecting: ConnectionOptions = BY_ENVIRONMENT  # what `connection_options` took
 
     @property
     def is_filtered(self) -> bool:

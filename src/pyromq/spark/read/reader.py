@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,20 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
+from pyromq.logs import logger_of
 from pyromq.spark.monitoring.lag_file import LagFile
 from pyromq.spark.read.bounds import plan_ranges
 from pyromq.spark.read.clients import client_of, patiently
 from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange, partition
-from pyromq.spark.read.small_batches import read_early
 from pyromq.spark.read.stream_offset import read_stream_offset
 from pyromq.spark.read.stream_planning import Limits, StreamPlanning
 from pyromq.spark.read.task import read_ranges
+
+logger = logger_of(__name__)
+
+MOST_BYTES = 4 << 20  # of one micro-batch: the driver's memory is the whole query's
+PATIENCE_MS = 1_000  # tasks have the patience for brokers that are away; a query's planning does not wait twice
 
 UNLIMITED = (1 << 63) - 1
 
@@ -183,3 +188,26 @@ def _read(options: ReadOptions, columns: list[str], partition: InputPartition | 
     if not isinstance(partition, RangePartition):  # Spark makes one up when there is nothing to read
         return iter(())
     return read_ranges(options, columns, partition.ranges)
+
+
+def read_early(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> list[pa.RecordBatch] | None:
+    """Return the messages of all ranges; None where tasks are to read them: too much, or not to be had now.
+
+    Who says how rows are split into tasks wants tasks.
+    """
+    rows = sum(map(len, ranges))
+    if not 0 < rows <= options.early_rows or options.min_partitions or options.max_records:
+        return None
+    hasty = replace(options, deadline_ms=min(options.deadline_ms, PATIENCE_MS))
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    try:
+        for batch in read_ranges(hasty, columns, [each for each in ranges if len(each)]):
+            size += batch.nbytes
+            if size > MOST_BYTES:
+                return None
+            batches.append(batch)
+    except MQError as error:
+        logger.warning("the driver cannot read %d messages, so tasks try it: %s", rows, error)
+        return None
+    return batches

@@ -9,7 +9,7 @@ from typing import Any
 from pyromq.errors import UsageError
 from pyromq.names import NOT_FOR_CLIENTS, check_producer_group, check_topic
 from pyromq.spark import option_values as values
-from pyromq.spark.connection_options import BY_ENVIRONMENT, Connecting
+from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.declared_options import (
     checked,
     documentation_of,
@@ -143,7 +143,7 @@ class SinkOptions:
         "the broker that decides what counts, for `exactlyOnce`; default: the first by name",
     )
     group: str = _option("group", _group, "pyromq-spark-sink", "the producer group that brokers see")
-    connecting: Connecting = BY_ENVIRONMENT  # what `connection_options` took
+    connecting: ConnectionOptions = BY_ENVIRONMENT  # what `connection_options` took
     checkpoint: str | None = None  # a stream's checkpoint and name, which Spark itself adds to the options
     query_name: str | None = None
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from pyromq.client.blocking.batch_transactions import Attempt, BatchTransactions, Stream
+from pyromq.client.producer.batch_stream import Acknowledged
 from pyromq.client.producer.batch_transactions import AttemptResult
-from pyromq.client.producer.run_producer import Acknowledged
 from pyromq.errors import BatchDecided, MessageRefused
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
@@ -21,9 +21,11 @@ from pyromq.message_id import UniqueIds
 from pyromq.spark.batch_content import StreamBatch
 from pyromq.spark.read.clients import patiently
 from pyromq.spark.write.columns import MessageReader, Messages, Row, dead_letter
-from pyromq.spark.write.fresh_ids import fresh_ids
 from pyromq.spark.write.options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 from pyromq.spark.write.runs import OpenRuns
+
+_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_PLACES = np.array([12, 8, 4, 0])
 
 logger = logger_of(__name__)
 
@@ -177,3 +179,18 @@ def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callab
 
 def _digest(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest().upper()
+
+
+def fresh_ids(unique: UniqueIds, count: int) -> pa.StringArray:
+    """Return ids that nobody else has: for a tenth of what it costs to make texts of Python and an array of these."""
+    parts = [_block(head.encode(), numbers) for head, numbers in unique.blocks(count)]
+    return pa.concat_arrays(parts or [pa.array([], pa.string())])
+
+
+def _block(head: bytes, numbers: range) -> pa.StringArray:
+    width = len(head) + len(_PLACES)
+    ids = np.empty((len(numbers), width), np.uint8)
+    ids[:, : len(head)] = np.frombuffer(head, np.uint8)
+    ids[:, len(head) :] = _DIGITS[np.arange(numbers.start, numbers.stop)[:, None] >> _PLACES & 15]
+    ends = np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(width)
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(ids))

@@ -6,6 +6,8 @@ attempts that failed. A stream's driver-side object is a new one for every call,
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +19,21 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyromq.client.blocking.batch_transactions import BatchTransactions
+from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import BatchDecided, MQError, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.spark.batch_content import Decided, StreamBatch, check_repeated, planned_batch
+from pyromq.spark.connection_options import ConnectionOptions
 from pyromq.spark.read.clients import RESTART_SECONDS, patiently
-from pyromq.spark.write.clients import sink_client
+from pyromq.spark.worker_memory import keep_memory
 from pyromq.spark.write.options import DROP, EXACTLY_ONCE, IDEMPOTENT, SinkOptions
 from pyromq.spark.write.task import Report, SinkTask, TaskName
+
+_Key = tuple[int, str, str, str | None, int, int, ConnectionOptions]
+
+# A client is here by the ledger it was asked for, and by the one it has found: driver and tasks share it.
+_clients: dict[_Key, BatchTransactions] = {}
 
 logger = logger_of(__name__)
 
@@ -205,3 +214,38 @@ def _task() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "Spark calls `write` in tasks"
     return context
+
+
+def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransactions:
+    """Return this process's client; Spark forks its workers, so a client of the parent is of no use to the child.
+
+    Raises `NoNameServer` at once when no name server can be reached, `UsageError` for a ledger that is not there.
+    """
+    wanted = ledger or options.ledger
+    if (found := _clients.get(_key(options, wanted))) is not None:
+        return found
+    client = BatchTransactions(
+        options.group,
+        options.namesrv,
+        ledger=wanted,
+        timeout=options.deadline_ms / 1000,
+        in_flight=options.in_flight,
+        config=ProducerConfig(connections=options.connecting.connections(), namespace=options.connecting.namespace),
+    )
+    client.start()
+    keep_memory()  # not `speedups.keep_memory`, which is for batches of 1 MiB: those of Arrow are larger
+    _clients[_key(options, wanted)] = _clients[_key(options, client.ledger)] = client
+    return client
+
+
+def _key(options: SinkOptions, ledger: str | None) -> _Key:
+    process = os.getpid()
+    sending = options.deadline_ms, options.in_flight
+    return process, options.namesrv, options.group, ledger, *sending, options.connecting
+
+
+@atexit.register
+def _close_clients() -> None:
+    for (pid, *_), client in _clients.items():
+        if pid == os.getpid():
+            client.close()

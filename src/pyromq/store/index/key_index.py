@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,14 +21,15 @@ from pyromq.java_hash import java_hash
 from pyromq.logs import logger_of
 from pyromq.message import SysFlag
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Labels, decode_labels, is_of_topic
+from pyromq.record import RecordHead, decode_labels, is_of_topic
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.index.index_file import IndexFile, index_file_bytes
-from pyromq.store.index.index_row import first_fault
 from pyromq.store.index.record_keys import index_hash, joined_hash, key_hashes, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
 from pyromq.store.looking import Looking
+
+_LOOKED_THROUGH = 10_000  # records without keys between two files, before it is taken for granted that all are
 
 logger = logger_of(__name__)
 
@@ -103,7 +105,7 @@ class KeyIndex:
                 logger.warning("%s: the record is damaged: %s", log.place_of(self.files[-1].end_log_offset), error)
                 self.position = self.files[-1].end_log_offset + len(last)
 
-    def _begin_at(self, last: Labels) -> None:
+    def _begin_at(self, last: RecordHead) -> None:
         """Go on behind a record, or with it: whoever was killed may have put some of its keys."""
         hashes = key_hashes(last.topic, last.property_text)
         missing = [each for each in hashes if not self._leads_to(each, last.log_offset)]
@@ -234,7 +236,7 @@ class KeyIndex:
                 return
         self.position = log.end
 
-    def _put(self, labels: Labels) -> bool:
+    def _put(self, labels: RecordHead) -> bool:
         """Enter a record under its unique id and each of its keys; not a rolled back one.
 
         False if it has many keys and was entered under some of them only: to be called again.
@@ -357,3 +359,41 @@ def _has_keys(record: memoryview) -> bool:
         return False
     is_rolled_back = labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
     return not is_rolled_back and bool(key_hashes(labels.topic, labels.property_text))
+
+
+def first_fault(files: Sequence[IndexFile], log: CommitLog, has_keys: Callable[[memoryview], bool]) -> tuple[int, str]:
+    """Return which file is the first that cannot be believed, and why; the number of files and "" if all can.
+
+    `has_keys` tells whether a record has to be in the index.
+    """
+    indexed_to: int | None = log.min_offset
+    for number, file in enumerate(files):
+        if fault := _head_fault(file, log) or _gap_before(file, indexed_to, log, has_keys):
+            return number, fault
+        last = log.record_at(file.end_log_offset)
+        indexed_to = None if last is None else file.end_log_offset + len(last)
+    return len(files), ""
+
+
+def _head_fault(file: IndexFile, log: CommitLog) -> str:
+    if not file.has_plausible_head:
+        return "its head is damaged"
+    if file.is_empty:
+        return ""
+    for log_offset in (file.begin_log_offset, file.end_log_offset):
+        if log.min_offset <= log_offset < log.end and log.record_at(log_offset) is None:
+            return f"it speaks of log offset {log_offset}, where no record begins"
+    return ""
+
+
+def _gap_before(file: IndexFile, start: int | None, log: CommitLog, has_keys: Callable[[memoryview], bool]) -> str:
+    if start is None or file.is_empty or file.begin_log_offset <= start:
+        return ""
+    for log_offset, record in islice(log.records_from(start), _LOOKED_THROUGH):
+        if log_offset >= file.begin_log_offset:
+            break
+        if has_keys(record):
+            return (
+                f"the file before is missing: keys from log offset {log_offset} to {file.begin_log_offset} are in none"
+            )
+    return ""

@@ -7,12 +7,12 @@ from functools import lru_cache
 from pyromq.java_hash import java_hash
 from pyromq.message import Property, decode_properties
 from pyromq.names import TIMER_TOPIC
-from pyromq.record import Labels
+from pyromq.record import RecordHead
 
 _COUNTER = 4  # hex digits at the end of a unique id; what is before them changes once a millisecond
 
 
-def is_found_by(record: Labels, topic: str, key: str) -> bool:
+def is_found_by(record: RecordHead, topic: str, key: str) -> bool:
     """Whether a record is of that topic, and the key is its unique id or one of its keys."""
     if record.topic != topic:
         return False

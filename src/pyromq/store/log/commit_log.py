@@ -34,11 +34,11 @@ from pyromq.record import (
     unpack_size_and_magic,
 )
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
-from pyromq.store.log.cut_guard import sound_record_behind
 from pyromq.store.log.log_tail import LogTail
-from pyromq.store.log.room_ahead import RoomAhead
+from pyromq.store.log.preallocation import Preallocation
 from pyromq.store.log.segment import Segment, sync_all
 from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.log.truncation_guard import sound_record_behind
 
 logger = logger_of(__name__)
 
@@ -63,7 +63,7 @@ class CommitLog(LogTail):
         self.max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
         self._refusal = "the store is not open"
         self._held = ""
-        self._room = RoomAhead(self.files, disk)
+        self._room = Preallocation(self.files, disk)
         self.memory = None
         self.base = 0
         self.limit = _NEVER

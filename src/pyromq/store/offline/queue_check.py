@@ -12,12 +12,12 @@ from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC, is_system_topic
 from pyromq.plural import counted
 from pyromq.record import FIELD_AT, FIXED_SIZE, decode
-from pyromq.store.follower import UNQUEUED, Follower
 from pyromq.store.offline.log_walk import Damage
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
 from pyromq.store.queue.consume_queue import FILLER_SIZE
-from pyromq.store.queue.queue_note import QueueNote
+from pyromq.store.queue.queue_ends_file import QueueEndsFile
 from pyromq.store.queue.queue_table import QueueTable, names_folders
+from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 _FEWEST_BEFORE = 1 << 32  # a log that was begun again beside old queues may say more than its length allows
 
@@ -54,7 +54,7 @@ class QueueCheck:
         self.broken: set[tuple[str, int]] = set()
         self.lost: dict[tuple[str, int], list[tuple[int, int]]] = {}  # queue offsets and log offsets of damaged records
         self._store = store
-        self._tags_code = Follower(QueueTable(store.root, 1), store.config.delay_levels_ms).tags_code
+        self._tags_code = QueueDispatcher(QueueTable(store.root, 1), store.config.delay_levels_ms).tags_code
         self._queues = {
             (queue.topic, queue.queue_id): _Progress(queue, _first_live_at(queue, store.log_begin))
             for queue in store.queues()
@@ -63,7 +63,7 @@ class QueueCheck:
         self.file_bytes = usual(size for size in sizes if size)  # of the files of most queues; 0 without any
         table = store.root / "config" / "topics.json"
         self._topics = table.read_bytes() if table.exists() else b""
-        noted = QueueNote(store.root / "queues").load().ends
+        noted = QueueEndsFile(store.root / "queues").load().ends
         self._noted = {(topic, queue_id): end for topic, ends in noted.items() for queue_id, end in ends.items()}
         self._odd: list[StoredMessage] = []
         self._unknown: dict[tuple[str, int], int] = {}

@@ -18,12 +18,12 @@ from pyromq.record import FIXED_SIZE, blank, decode, encode
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import OWNER_ONLY, OWNER_ONLY_FOLDER
-from pyromq.store.follower import Follower
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.log_walk import Damage, LogWalk
 from pyromq.store.offline.stopped_store import StoppedStore
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, pack_entry
 from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.queue_dispatcher import QueueDispatcher
 
 _TOPIC = "damaged"  # of records that stand for damage
 _KEPT = "damaged"  # folder
@@ -170,14 +170,14 @@ class Repairing:
             return
         per_file = checking.queues.file_bytes // ENTRY_BYTES or self._config.consume_queue_entries
         table = QueueTable(self._config.root / "consumequeue", per_file)
-        follower = Follower(table, self._config.delay_levels_ms)
+        dispatcher = QueueDispatcher(table, self._config.delay_levels_ms)
         for topic, queue_id in sorted(broken):
             self._on_act(f"queue {topic} {queue_id}: made again from the log")
             table.make(topic, queue_id).delete()
         for message in LogWalk(StoppedStore(self._config)):
             if isinstance(message, StoredMessage) and (message.topic, message.queue_id) in broken:
-                follower.replay(message, complete=True)
-        follower.end_replay()
+                dispatcher.replay(message, complete=True)
+        dispatcher.end_replay()
         for key in broken & checking.queues.ends.keys():
             if not table.make(*key).max_offset:  # nothing of it is left in the log
                 table.make(*key).begin_at(checking.queues.ends[key], 0)

@@ -16,8 +16,9 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from pyromq import speedups
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
@@ -25,7 +26,30 @@ from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
 from pyromq.store.looking import Unread
 from pyromq.store.queue.mappings import Mappings
-from pyromq.store.queue.queue_tail import QueueTail
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.records import QueueTail
+else:
+
+    class QueueTail:
+        """`min_offset` is the first queue offset whose record is still there, `max_offset` the next to give.
+
+        Entries before `reserved` have room on disk. Entries before `unverified_end` existed when the store was opened.
+        The file that is written begins at entry `base`, has room before `end`, and is mapped as `memory`.
+        """
+
+        __slots__ = ("base", "doubted_to", "end", "max_offset", "memory", "min_offset", "reserved")
+
+        base: int
+        unverified_end: int
+        end: int
+        max_offset: int
+        memory: memoryview | None
+        min_offset: int
+        reserved: int
+
+
+__all__ = ["QueueTail"]
 
 logger = logger_of(__name__)
 
@@ -85,7 +109,7 @@ class ConsumeQueue(QueueTail):
         self.max_offset = 0
         self.flushed_offset = 0
         self.reserved = 0
-        self.doubted_to = 0
+        self.unverified_end = 0
         self.memory = None
         self.base = self.end = 0
 

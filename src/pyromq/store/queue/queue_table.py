@@ -10,7 +10,7 @@ from pyromq.logs import logger_of
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.mappings import Mappings
-from pyromq.store.queue.queue_note import NotedQueues, QueueNote
+from pyromq.store.queue.queue_ends_file import NotedQueues, QueueEndsFile
 
 logger = logger_of(__name__)
 
@@ -29,7 +29,7 @@ class QueueTable:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self.is_incomplete = False
         self.has_new = self.has_deleted = False
-        self.note = QueueNote(folder.with_name("queues"), disk)
+        self.note = QueueEndsFile(folder.with_name("queues"), disk)
         self._deleted: dict[str, list[memoryview]] = {}  # topic: what was mapped of it
         self._folder = folder
         self._mappings = Mappings(MOST_MAPPED)

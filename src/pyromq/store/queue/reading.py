@@ -28,7 +28,7 @@ from pyromq.store.queue.consume_queue import (
     unpack_extent,
     unpack_extents,
 )
-from pyromq.store.queue.entry_proof import EntryProof
+from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
 
 _NO_LIMIT = 1 << 62
@@ -82,7 +82,7 @@ class Reading:
         queues: QueueTable,
         config: StoreConfig,
         *,
-        proof: EntryProof,
+        proof: EntryVerifier,
         residency: Residency,
         disk: Disk,
     ) -> None:
@@ -124,7 +124,7 @@ class Reading:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, queue.max_offset, [], 0, 0)
         limits = (max_bytes, max_count)
         found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
-        if queue_offset < queue.doubted_to:
+        if queue_offset < queue.unverified_end:
             tags = wanted is not None and wanted.accepts_code is not None
             while self._proof.is_due(queue, queue_offset, found.next_offset, tags=tags):
                 if found.is_past and found.records and not self._disk.is_loaded(found.records):

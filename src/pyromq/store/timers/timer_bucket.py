@@ -22,20 +22,57 @@ does not know what the records mean.
 from __future__ import annotations
 
 import struct
+from array import array
 from binascii import crc_hqx
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from pyromq import speedups
 from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
 from pyromq.store.looking import FilePiece, NotInMemory
-from pyromq.store.timers.bucket_tail import BucketTail
 from pyromq.store.timers.growing_file import GrowingFile
-from pyromq.store.timers.key_hashes import KeyHashes
+
+LONGEST_RUN = 16_384  # runs are put together up to that length, in two milliseconds
+_NUMBER_BITS = 32
+_NUMBER = (1 << _NUMBER_BITS) - 1
+
+_HEAD = struct.Struct(">qIIq")
+_REST = struct.Struct(">HIi")
+_pack_head, _pack_rest = _HEAD.pack, _REST.pack  # bound once: used for every message
+_LOW_BITS = 0xFFFFFFFF
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.timed import BucketTail
+else:
+
+    class BucketTail:
+        """`entries` are those that are not written yet, to be added to; the records of all end at `records_end`.
+
+        `needed_from` is the log offset of the first record that is not copied, None if all are; `finished` has a byte
+        for each message, or is None while nobody asks.
+        """
+
+        __slots__ = ("entries", "finished", "needed_from", "records_end")
+
+        def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, size: int) -> None:
+            """Add a message by its place in the log. Log offsets must ascend. Called for every one."""
+            head = _pack_head(due_ms, key_hash, topic_hash, log_offset)
+            rest = _pack_rest(self.records_end >> 32, self.records_end & _LOW_BITS, size)
+            self.entries += head + (crc_hqx(rest, crc_hqx(head, 0)) or 1).to_bytes(2) + rest
+            self.records_end += size
+            if self.needed_from is None:
+                self.needed_from = log_offset
+            if self.finished is not None:
+                self.finished.append(0)
+
+
+__all__ = ["BucketTail"]
 
 logger = logger_of(__name__)
 
@@ -340,3 +377,36 @@ def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple
         elif turned and turned[0] != number ^ _ALL_BITS:
             fault = "it names no message for certain; one may come again"
         yield place * marks.size, number, fault
+
+
+class KeyHashes:
+    """Its length is the number of the first message that is not in it yet.
+
+    A run has hashes with their messages' numbers behind them, ascending. A run is put together with one before it
+    that is no longer, so there are few, and each message is moved a few times at most.
+    """
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._runs: list[array[int]] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, hashes: Iterable[int]) -> None:
+        """Add the hashes of the next messages."""
+        run = sorted([key_hash << _NUMBER_BITS | number for number, key_hash in enumerate(hashes, self._count)])
+        self._count += len(run)
+        while self._runs and len(self._runs[-1]) <= len(run) <= LONGEST_RUN - len(self._runs[-1]):
+            run = sorted([*self._runs.pop(), *run])
+        self._runs.append(array("Q", run))
+
+    def numbers(self, key_hash: int) -> Iterator[int]:
+        """Yield the numbers of the messages with that hash; of those that are added meanwhile none."""
+        for run in tuple(self._runs):
+            place = bisect_left(run, key_hash << _NUMBER_BITS)
+            while place < len(run) and run[place] >> _NUMBER_BITS == key_hash:
+                yield run[place] & _NUMBER
+                place += 1

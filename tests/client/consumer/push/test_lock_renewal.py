@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pyromq.client.consumer.push.lock_renewal import GRACE_SECONDS, VALID_SECONDS, LockRenewal
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
+from pyromq.client.consumer.push.push_assignment import GRACE_SECONDS, VALID_SECONDS, LockRenewal
 from pyromq.message import MessageQueue
 from pyromq.testing import FakeClock
 

@@ -8,7 +8,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
-from pyromq.client.consumer import owned_queues
+from pyromq.client.consumer import assignment as owned_queues
 from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_locks import QueueLocks
@@ -232,7 +232,7 @@ async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkey
 
 
 async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
-    caplog.set_level("INFO", "pyromq.client.consumer.owned_queues")
+    caplog.set_level("INFO", "pyromq.client.consumer.assignment")
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     [queue, *_] = await producer.queues("orders")

@@ -7,24 +7,26 @@ queues, and offsets are stored for what was printed.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import re
+import select
 import signal
 import sys
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import click
 
-from pyromq.cli.closed_pipe import OutputWatch
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.connecting import connections, namespace_option, namesrv_option
-from pyromq.cli.message_format import HELP, parse_format
 from pyromq.cli.progress import Progress
 from pyromq.cli.render import as_json, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
@@ -40,6 +42,29 @@ from pyromq.filter.subscribed import wanted_by
 from pyromq.filter.tags import check_tag_words, looks_like_sql
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TOOLS_GROUP
+
+FIELDS: dict[str, tuple[str, Callable[[StoredMessage], str | bytes]]] = {
+    "v": ("body", lambda message: message.body),
+    "k": ("keys, separated by spaces", lambda message: " ".join(message.keys)),
+    "g": ("tag", lambda message: message.tags or ""),
+    "t": ("topic", lambda message: message.topic),
+    "b": ("broker", lambda message: message.broker_name),
+    "q": ("queue", lambda message: str(message.queue_id)),
+    "o": ("queue offset", lambda message: str(message.queue_offset)),
+    "i": ("message id", lambda message: message.message_id),
+    "T": ("time it was stored, ISO 8601", lambda message: _time(message.store_ms)),
+    "S": ("bytes of the body", lambda message: str(len(message.body))),
+    "r": ("attempts that have failed", lambda message: str(message.reconsume_times)),
+}
+_LIST = ", ".join(f"%{letter} {text}" for letter, (text, _) in FIELDS.items())
+HELP = _LIST + r", %{NAME} property, %% percent, \n \t \0"
+
+_PART = re.compile(r"%(?:(%)|([a-zA-Z])|\{([^}]+)\})|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+Part = Callable[[StoredMessage], str | bytes]
+
+LOOK_MS = 1000  # how long the thread outlives what it watched for; a closed pipe wakes it at once
 
 POLL_SECONDS = 0.5
 _NO_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # but for what is printable all the same
@@ -297,3 +322,82 @@ def as_record(message: StoredMessage) -> dict[str, Any]:
     except UnicodeDecodeError:
         record["body_base64"] = b64encode(body).decode()
     return record
+
+
+class OutputWatch:
+    """Calls `end` in a thread of its own when standard output is a pipe or socket that nobody reads any more.
+
+    Leaving it then raises `BrokenPipeError`, as the next write would have.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self._closed = False
+        self._left = threading.Event()
+
+    def __enter__(self) -> Self:
+        try:
+            descriptor = sys.stdout.fileno()
+        except OSError:  # not a file
+            return self
+        threading.Thread(target=self._watch, args=(descriptor,), name="pyromq output", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.set()
+        if self._closed:
+            raise BrokenPipeError(errno.EPIPE, "nobody reads standard output") from error
+
+    def _watch(self, descriptor: int) -> None:
+        poll = select.poll()
+        poll.register(descriptor, 0)  # errors and hang-ups are told unasked
+        while not self._left.is_set():
+            if poll.poll(LOOK_MS):
+                self._closed = True
+                self._end()
+                return
+
+
+def parse_format(text: str) -> Callable[[StoredMessage], bytes]:
+    """Return what makes a message's bytes. Raises `UsageError` naming a field that does not exist."""
+    parts: list[Part] = []
+    position = 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None:
+            raise UsageError(f"{text[position:]!r} in format {text!r}: a field is {HELP}")
+        parts.append(_part(match, text))
+        position = match.end()
+
+    def formatted(message: StoredMessage) -> bytes:
+        return b"".join([_bytes(part(message)) for part in parts])
+
+    return formatted
+
+
+def _part(match: re.Match[str], text: str) -> Part:
+    percent, letter, name, escape, plain = match.groups()
+    if letter is not None:
+        if letter not in FIELDS:
+            raise UsageError(f"%{letter} in format {text!r} is no field; there are {HELP}")
+        return FIELDS[letter][1]
+    if name is not None:
+        return lambda message: message.properties.get(name, "")
+    if escape is not None:
+        constant = bytes.fromhex(escape[1:]) if escape[0] == "x" and len(escape) == 3 else _ESCAPES.get(escape)
+        if constant is None:
+            raise UsageError(f"\\{escape} in format {text!r} is unknown; there are \\n, \\t, \\r, \\0, \\xNN and \\\\")
+    else:
+        constant = (percent or plain).encode()
+    return lambda message: constant
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def _time(ms: int) -> str:
+    time = local_time(ms)
+    return time.isoformat(timespec="milliseconds") if time is not None else ""

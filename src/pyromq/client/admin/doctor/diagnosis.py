@@ -6,20 +6,39 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 
-from pyromq.client.admin.doctor import tls_diagnosis
 from pyromq.client.admin.doctor.finding import Finding
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.client.cluster.routes import read_route
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import AnotherServer, HostNotFound, MQError, NoNameServer, NoPermission, TopicNotFound, Unavailable
+from pyromq.errors import (
+    AnotherServer,
+    ConnectionLost,
+    HostNotFound,
+    MQError,
+    NoNameServer,
+    NoPermission,
+    TlsRefused,
+    TopicNotFound,
+    Unavailable,
+)
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
 from pyromq.net.address_server import AddressServer, is_url
+from pyromq.net.channel import Channel, connect
 from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.tls.certificate_dates import SOON_DAYS, lifetime
+from pyromq.net.tls.first_bytes import REFUSED
+from pyromq.net.tls.probe import speaks_tls
 from pyromq.plural import counted
 from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
+from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
+
+WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/security.md"
+WITHOUT_TLS = "leave out --tls and its like, and PYROMQ_TLS... of the environment; or let the server speak TLS"
+OTHER_FILES = "look at --tls-ca, --tls-cert and --tls-key, at the server's certificate, and at docs/security.md"
+_SECONDS = 3.0
 
 TIMEOUT = 3.0
 
@@ -108,7 +127,7 @@ async def _check_all(
 ) -> AsyncIterator[Finding]:
     finding, table = await _check_name_server(cluster, address, clock)
     yield finding
-    for certificate in tls_diagnosis.certificate(finding.name, cluster.open_channel(address), clock):
+    for certificate in certificates_of(finding.name, cluster.open_channel(address), clock):
         yield certificate
     if table is None:
         return
@@ -131,7 +150,7 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
         table = decode_body(ClusterTable, response.check().body)
     except Unavailable as error:
         reason = error.__cause__ or error
-        if (finding := await tls_diagnosis.explained(name, address, reason, clock)) is not None:
+        if (finding := await explained(name, address, reason, clock)) is not None:
             return finding, None
         if isinstance(reason, AnotherServer):
             return Finding(name, False, f"is none: {reason}", "a name server listens on 9876 by default"), None
@@ -140,7 +159,7 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
         advice = "start one with `pyromq serve`, or give its address with --namesrv (environment: NAMESRV_ADDR)"
         return Finding(name, False, f"does not answer: {reason}", advice), None
     except NoPermission as error:
-        return Finding(name, False, f"refuses to answer: {error}", tls_diagnosis.WITH_TLS), None
+        return Finding(name, False, f"refuses to answer: {error}", WITH_TLS), None
     except MQError as error:
         advice = "this looks like a broker's port; a name server listens on 9876 by default"
         return Finding(name, False, f"answers, but not as a name server: {error}", advice), None
@@ -162,7 +181,7 @@ async def _check_brokers(
     for number, (name, address) in enumerate(brokers, 1):
         asking.whom, asking.left = name, [*(each for each, _ in brokers[number:]), *behind]
         yield await _check_broker(cluster, name, address, clock=clock)
-        for certificate in tls_diagnosis.certificate(name, cluster.open_channel(address), clock):
+        for certificate in certificates_of(name, cluster.open_channel(address), clock):
             yield certificate
 
 
@@ -171,7 +190,7 @@ async def _check_broker(cluster: ClusterClient, name: str, address: str, *, cloc
         response = (await cluster.ask(address, BrokerState(), timeout=TIMEOUT)).check()
         figures = decode_body(KeyValues, response.body).table
     except Unavailable as error:
-        if (finding := await tls_diagnosis.explained(name, address, error, clock)) is not None:
+        if (finding := await explained(name, address, error, clock)) is not None:
             return finding
         host = address.rpartition(":")[0]
         advice = (
@@ -233,3 +252,39 @@ async def _check_auto_creation(cluster: ClusterClient, topic: str) -> Finding:
 async def _route(cluster: ClusterClient, topic: str) -> TopicRoute:
     response = await cluster.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
     return decode_body(TopicRoute, response.check().body)
+
+
+async def explained(name: str, address: str, error: BaseException, clock: Clock) -> Finding | None:
+    """Return what is wrong with TLS at an address that failed with this error; None if that is not it."""
+    if isinstance(error, TlsRefused):
+        if await _answers_plainly(address, clock):
+            return Finding(name, False, "takes plain connections only", WITHOUT_TLS)
+        return Finding(name, False, f"does not agree on TLS: {error}", OTHER_FILES)
+    if isinstance(error, ConnectionLost) and not isinstance(error, AnotherServer) and await speaks_tls(address):
+        return Finding(name, False, f"takes TLS connections only, or not ours: {error}", WITH_TLS)
+    return None
+
+
+def certificates_of(name: str, channel: Channel | None, clock: Clock) -> list[Finding]:
+    """Return whether the certificate that a connection was made with expires soon; nothing of a plain one."""
+    end = channel.certificate_expiry if channel is not None else None
+    if end is None:
+        return []
+    left = end - clock.now_ms() / 1000
+    advice = "renew it; servers read changed files within a second of the next connection"
+    is_long = left >= SOON_DAYS * 86_400
+    return [Finding(f"certificate of {name}", is_long, lifetime(left), "" if is_long else advice)]
+
+
+async def _answers_plainly(address: str, clock: Clock) -> bool:
+    try:
+        channel = await connect(address, Dispatcher(), clock, connections=ConnectionConfig())
+    except MQError:
+        return False
+    try:
+        answer = await channel.call(BrokerState(), timeout=_SECONDS)  # whichever it is
+    except MQError:
+        return False
+    finally:
+        await channel.close()
+    return answer.remark != REFUSED

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from pyromq.client.admin.cluster_tool import ClusterTool
+from pyromq.client.admin.admin_client import AdminClient
 from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies, one_id
 from pyromq.client.arguments import checked
 from pyromq.client.consumer.damage import DAMAGED
@@ -170,7 +170,7 @@ class DeadLetterCount:
 
 
 @checked
-class AsyncDeadLetters(ClusterTool):
+class AsyncDeadLetters(AdminClient):
     """Reads and redrives dead letters, for programs with an event loop.
 
         async with AsyncDeadLetters() as dead_letters:

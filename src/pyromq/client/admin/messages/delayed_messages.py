@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
+from pyromq.client.admin.admin_client import AdminClient
 from pyromq.client.admin.brokers import tell_left_out
-from pyromq.client.admin.cluster_tool import ClusterTool
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.producer.recall import recall
@@ -47,7 +47,7 @@ class DelayedMessage:
 
 
 @checked
-class AsyncDelayedMessages(ClusterTool):
+class AsyncDelayedMessages(AdminClient):
     """Counts, lists and cancels what waits for its time, for programs with an event loop.
 
         async with AsyncDelayedMessages() as delayed_messages:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from pyromq.client.admin.cluster_tool import ClusterTool
+from pyromq.client.admin.admin_client import AdminClient
 from pyromq.client.admin.messages.message_search import find_by_offset_id, one_id
 from pyromq.client.arguments import checked
 from pyromq.client.decision import Decision
@@ -49,7 +49,7 @@ class HalfMessage:
 
 
 @checked
-class AsyncHalfMessages(ClusterTool):
+class AsyncHalfMessages(AdminClient):
     """Lists undecided half messages and decides on them, for programs with an event loop.
 
         async with AsyncHalfMessages() as half_messages:

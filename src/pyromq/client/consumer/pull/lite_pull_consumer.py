@@ -7,7 +7,7 @@ within bounds; `poll` and iteration hand out what it brought.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -15,15 +15,13 @@ from pyromq.client.arguments import check_queue, checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.consumer_status import Reporting
+from pyromq.client.consumer.consumer_status import Consumption, Reporting
 from pyromq.client.consumer.group_offsets import group_offsets
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
 from pyromq.client.consumer.pull.positions import Positions
 from pyromq.client.consumer.pull.prefetch import Prefetch
-from pyromq.client.consumer.pull.pull_status import consumption
 from pyromq.client.consumer.pull.queue_watch import QueueListener, QueueWatch
 from pyromq.client.consumer.pull.subscribed_queues import SubscribedQueues
-from pyromq.client.consumer.pull.turns import Turns
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription
@@ -35,7 +33,7 @@ from pyromq.filter.subscribed import wanted_by
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import check_consumer_group
-from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, PulledQueue
 
 logger = logger_of(__name__)
 
@@ -398,3 +396,96 @@ class AsyncPullConsumer(AsyncLifespan):
         if not (self._assigns or self._sharing.used):
             raise UsageError(f"consumer of group {self.group} has no queues: subscribe to a topic or assign some first")
         return await self._turns.next_batch(timeout)
+
+
+def consumption(
+    assigned: Mapping[MessageQueue, AssignedQueue],
+    config: ConsumerConfig,
+    *,
+    entry: Callable[[], ConsumerEntry],
+    go_on_at: Callable[[AssignedQueue, int], None],
+    wake: Callable[[], None],
+) -> Consumption:
+    """Return what others may know and do of a consumer to which these queues are assigned."""
+
+    def reset(offsets: dict[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if queue in assigned and not assigned[queue].leaving:
+                go_on_at(assigned[queue], offset)
+
+    settings = {
+        "PROP_CONSUMEORDERLY": "false",
+        "autoCommit": str(config.auto_commit).lower(),
+        "autoCommitIntervalMillis": str(int(config.auto_commit_seconds * 1000)),
+    }
+    return Consumption(
+        config,
+        settings,
+        entry,
+        positions=lambda: {queue: each.position for queue, each in assigned.items()},
+        queues=lambda: {queue: _pulled(each) for queue, each in assigned.items()},
+        reset=reset,
+        wake=wake,
+    )
+
+
+def _pulled(assigned: AssignedQueue) -> PulledQueue:
+    return PulledQueue(
+        commit_offset=max(assigned.committed, 0),
+        cached_min_offset=assigned.position if assigned.ready_count else 0,
+        cached_max_offset=assigned.fetch_offset - 1 if assigned.ready_count else 0,
+        cached_count=assigned.ready_count,
+        cached_mebibytes=assigned.ready_bytes >> 20,
+        dropped=assigned.leaving,
+        last_pull_ms=assigned.pulled_ms,
+        last_consume_ms=assigned.polled_ms,
+    )
+
+
+class Turns:
+    """The turns of the queues in `assigned`, which others fill and empty; `renew` is called when they have.
+
+    `is_over` says whether nothing more will come.
+    """
+
+    def __init__(
+        self,
+        assigned: Mapping[MessageQueue, AssignedQueue],
+        clock: Clock,
+        fetching: Prefetch,
+        *,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._assigned = assigned
+        self._clock = clock
+        self._fetching = fetching
+        self._is_over = is_over
+        self._turns: list[AssignedQueue] = []
+
+    def renew(self) -> None:
+        self._turns = list(self._assigned.values())
+
+    async def next_batch(self, timeout: float) -> Batch | None:
+        """Wait for a batch of a queue that is not paused; None where there is none within `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    self._fetching.changed.clear()
+                    if (batch := self._take()) is not None:
+                        self._fetching.room.set()
+                        return batch
+                    if (failure := self._fetching.take_failure()) is not None:
+                        raise failure
+                    if self._is_over():
+                        return None
+                    await self._fetching.changed.wait()
+        except TimeoutError:
+            return None
+
+    def _take(self) -> Batch | None:
+        for index, assigned in enumerate(self._turns):
+            if assigned.ready and not assigned.paused:
+                self._turns.append(self._turns.pop(index))
+                assigned.polled_ms = self._clock.now_ms()
+                return assigned.take()
+        return None

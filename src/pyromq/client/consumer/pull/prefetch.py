@@ -11,7 +11,7 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumption_rates import ConsumptionRates
-from pyromq.client.consumer.passing_over import PassingOver
+from pyromq.client.consumer.damaged_message_policy import DamagedMessagePolicy
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.pulling import PullRequest, PullStatus, pull
 from pyromq.client.consumer.push.send_back import SendBack
@@ -52,7 +52,7 @@ class Prefetch:
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._failures: dict[MessageQueue, MQError] = {}  # answers that said no, until told or until pulling works
         given_back = SendBack(group, cluster, rates.clock, max_retries=None)
-        self._damage = PassingOver(group, config, given_back)
+        self._damage = DamagedMessagePolicy(group, config, given_back)
         self._troubled: set[MessageQueue] = set()
 
     @property

@@ -1,7 +1,7 @@
 """The queues that a pull consumer gets by subscribing: its group's members share them, as those of push consumers do.
 
 Here is what is done with them: the application is told which they are, and is done with one that goes once it has asked
-for more, or committed. When queues are taken and given away is for `OwnedQueues` to say, which are ours for the
+for more, or committed. When queues are taken and given away is for `Assignment` to say, which are ours for the
 rebalance, how far the application is for `Positions`.
 """
 
@@ -14,7 +14,7 @@ from pyromq.client.application_code import check_takes, was_thrown_in
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
-from pyromq.client.consumer.owned_queues import OwnedQueues
+from pyromq.client.consumer.assignment import Assignment
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.pull.positions import Positions
 from pyromq.client.consumer.pull.prefetch import Prefetch
@@ -63,7 +63,7 @@ class SubscribedQueues:
         self._fetching = fetching
         self._changed = changed
         self._locks = QueueLocks(group, cluster)
-        self._queues = OwnedQueues[AssignedQueue](group, clock, self, locks=self._locks, wake=self.wake)
+        self._queues = Assignment[AssignedQueue](group, clock, self, locks=self._locks, wake=self.wake)
         self._subscriptions = Subscriptions[QueueListener | None](
             group, cluster, clock, retries=False, joined=self._joined
         )

@@ -6,15 +6,22 @@ messages come again. Knows no queues and no brokers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 from math import isnan
+from typing import Any, cast
 
 from pyromq.client.application_code import check_takes, is_async, picture_of, text_of
-from pyromq.errors import MQError, UsageError
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery, connect_hooks
+from pyromq.clock import Clock
+from pyromq.errors import IllegalMessage, MQError, UsageError
+from pyromq.json_body import json_reader
 from pyromq.message import StoredMessage
+
+ValueListener = Callable[[list[Any]], object]
 
 Listener = Callable[[list[StoredMessage]], object]
 
@@ -142,3 +149,99 @@ def reason_text(failure: BaseException) -> str:
     """Return an exception as one short line that a property can hold."""
     printable = "".join(c if c.isprintable() else " " for c in text_of(failure)[:LONGEST_REASON])
     return printable.strip()
+
+
+def typed(
+    listener: ValueListener, type_: type[Any], unfit: Listener | None, *, listening: Callable[[Listener], Listening]
+) -> Listening:
+    """Return how a listener of such values is called; messages that do not fit go to `unfit`, else to the dead letters.
+
+    `listening` says how a listener of messages is called. Raises `UsageError` for a type that JSON cannot be read as.
+    """
+    read = json_reader(type_)
+    check_takes(listener, "values", what=f"a listener of {picture_of(type_)}")
+    fitting = listening(_of_messages(listener))
+    others = None if unfit is None else listening(unfit)
+
+    def sort(message: StoredMessage) -> Listening:
+        try:
+            message.value = read(message.body)
+        except IllegalMessage as error:
+            return others or listening(_giving_up(str(error)))  # each with its own reason
+        return fitting
+
+    return replace(fitting, sort=sort)
+
+
+def _of_messages(listener: ValueListener) -> Listener:
+    if not is_async(listener):
+        return lambda messages: listener([message.value for message in messages])
+
+    async def call(messages: list[StoredMessage]) -> object:
+        return await cast("Awaitable[object]", listener([message.value for message in messages]))
+
+    return call
+
+
+def _giving_up(reason: str) -> Listener:
+    def call(messages: list[StoredMessage]) -> None:
+        raise GiveUp(reason)
+
+    return call
+
+
+class ListenerHooks:
+    """Puts the hooks of one consumer around its listeners."""
+
+    def __init__(self, group: str, config: ConsumerConfig, clock: Clock, *, client_id: Callable[[], str]) -> None:
+        self._config = config
+        connect_hooks(config.hooks, config.connections)
+        self._hooks = ConsumeHooks(config.hooks, group, client_id, clock=clock)
+
+    def around(self, listening: Listening) -> Listening:
+        """Return the listener that calls the hooks as well; the same one where there are none."""
+        if not self._config.hooks:
+            return listening
+        return replace(listening, call=(self._in_task if listening.in_task else self._in_thread)(listening.call))
+
+    def _in_thread(self, listener: Listener) -> Listener:
+        def call(messages: list[StoredMessage]) -> object:
+            delivery = self._hooks.before(messages)
+            try:
+                returned = listener(messages)
+            except BaseException as error:
+                self._after(delivery, None, error)
+                raise
+            self._after(delivery, returned, None)
+            return returned
+
+        return call
+
+    def _in_task(self, listener: Listener) -> Listener:
+        async def call(messages: list[StoredMessage]) -> object:
+            delivery = self._hooks.before(messages)
+            try:
+                returned = await cast("Awaitable[object]", listener(messages))
+            except BaseException as error:
+                self._after(delivery, None, error)
+                raise
+            self._after(delivery, returned, None)
+            return returned
+
+        return call
+
+    def _after(self, delivery: MessageDelivery, returned: object, failure: BaseException | None) -> None:
+        verdict = judge(len(delivery.messages), returned, failure)
+        status = self._status(delivery.messages[verdict.done :], verdict)
+        self._hooks.after(delivery, status, done=verdict.done, error=failure or verdict.error)
+
+    def _status(self, left: Sequence[StoredMessage], verdict: Verdict) -> ConsumeStatus:
+        config = self._config
+        if not left:
+            rolled_back = verdict.ack is Ack.ROLLBACK and config.orderly and not config.auto_commit
+            return ConsumeStatus.RETRIED if rolled_back else ConsumeStatus.CONSUMED
+        most = config.max_retries
+        is_last = most is not None and all(message.reconsume_times >= most for message in left)
+        if is_last or verdict.delay_level == TO_DEAD_LETTERS:
+            return ConsumeStatus.DROPPED if config.broadcast else ConsumeStatus.DEAD_LETTERED
+        return ConsumeStatus.DROPPED if config.broadcast and not config.orderly else ConsumeStatus.RETRIED

@@ -14,7 +14,7 @@ from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumption_rates import ConsumptionRates
 from pyromq.client.consumer.damage import MessageDamaged
-from pyromq.client.consumer.passing_over import PassingOver
+from pyromq.client.consumer.damaged_message_policy import DamagedMessagePolicy
 from pyromq.client.consumer.pulling import PullRequest, PullResult, PullStatus, pull
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.process_queue import ProcessQueue
@@ -58,7 +58,7 @@ class PullLoops:
         subscription: Callable[[str], tuple[Wanted, Limits]],
         deliver: Callable[[ProcessQueue, list[StoredMessage], int], None],
         begin_anew: Callable[[MessageQueue], None],
-        damage: PassingOver,
+        damage: DamagedMessagePolicy,
         stops: Callable[[MessageDamaged], None],
         rates: ConsumptionRates,
     ) -> None:

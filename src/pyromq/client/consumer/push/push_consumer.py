@@ -7,44 +7,50 @@ listeners, offsets are stored. Each of them is in a file of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from enum import Enum
 from typing import Any, TypeVar, overload
 
 from pyromq.client.application_code import picture_of, text_of
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.cluster.namespace import namespace_of
+from pyromq.client.cluster.namespace import Namespace, namespace_of
+from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
-from pyromq.client.consumer.consumer_status import Reporting
+from pyromq.client.consumer.consumer_status import Consumption, Reporting
+from pyromq.client.consumer.damaged_message_policy import DamagedMessagePolicy
 from pyromq.client.consumer.group_offsets import group_offsets
-from pyromq.client.consumer.passing_over import PassingOver
 from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
 from pyromq.client.consumer.push.consume_directly import DirectConsuming
-from pyromq.client.consumer.push.listener import NOBODY, Listener, Listening
-from pyromq.client.consumer.push.listener_hooks import ListenerHooks
+from pyromq.client.consumer.push.listener import NOBODY, Listener, ListenerHooks, Listening, typed
 from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore
 from pyromq.client.consumer.push.orderly import OrderlyConsuming
 from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.pull_loop import Limits, PullLoops
-from pyromq.client.consumer.push.push_status import ConsumingDirectly, consumption
-from pyromq.client.consumer.push.queue_ownership import QueueOwnership
-from pyromq.client.consumer.push.reply import Replies
+from pyromq.client.consumer.push.push_assignment import PushAssignment
 from pyromq.client.consumer.push.send_back import SendBack
-from pyromq.client.consumer.push.typed_listener import typed
 from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.client.lifespan import AsyncLifespan
+from pyromq.client.producer.pending_send import check_body
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import NotRunning, UsageError
+from pyromq.errors import MQError, NotRunning, Unavailable, UsageError
 from pyromq.filter.subscribed import wanted_by
 from pyromq.logs import logger_of
-from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import RETRY_PREFIX, check_consumer_group
+from pyromq.message import MessageQueue, Property, StoredMessage, encode_properties
+from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, REPLY_SUFFIX, RETRY_PREFIX, check_consumer_group
 from pyromq.net.tasks import every
-from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
+from pyromq.record import decode
+from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, PulledQueue
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import ConsumeDirectly, SendReplyMessageV2
+
+REPLY_SECONDS = 3.0  # per broker. Source: DefaultMQProducer.sendMsgTimeout
+MAX_BODY_BYTES = 4 << 20
 
 logger = logger_of(__name__)
 
@@ -132,7 +138,7 @@ class AsyncConsumer(AsyncLifespan):
         self._replies = Replies(self._cluster, clock)
         retries = config.max_retries
         given_back = None if config.broadcast else SendBack(wire_group, self._cluster, clock, max_retries=retries)
-        self._damage = PassingOver(wire_group, config, given_back)
+        self._damage = DamagedMessagePolicy(wire_group, config, given_back)
         self._consuming: ConcurrentConsuming | OrderlyConsuming
         order: OrderlyConsuming | None = None
         if config.orderly:
@@ -162,7 +168,7 @@ class AsyncConsumer(AsyncLifespan):
         )
         if (store := config.offset_store) is None and config.broadcast:
             store = LocalOffsetStore(config.offsets_folder, lambda: self._cluster.client_id)
-        self._ownership = QueueOwnership(
+        self._ownership = PushAssignment(
             wire_group,
             clock,
             owned=self._owned,
@@ -398,3 +404,136 @@ class AsyncConsumer(AsyncLifespan):
     def _reset(self, offsets: dict[MessageQueue, int]) -> None:
         if self._state is State.RUNNING:
             self._ownership.reset(offsets)
+
+
+def consumption(
+    owned: Mapping[MessageQueue, OwnedQueue],
+    config: ConsumerConfig,
+    *,
+    entry: Callable[[], ConsumerEntry],
+    reset: Callable[[dict[MessageQueue, int]], None],
+    wake: Callable[[], None],
+) -> Consumption:
+    """Return what others may know and do of a consumer that owns these queues."""
+    settings = {
+        "PROP_CONSUMEORDERLY": str(config.orderly).lower(),
+        "PROP_THREADPOOL_CORE_SIZE": str(config.concurrency),
+        "consumeMessageBatchMaxSize": str(config.batch),
+        "consumeConcurrentlyMaxSpan": str(config.buffered_span),
+    }
+    return Consumption(
+        config,
+        settings,
+        entry,
+        positions=lambda: {queue: each.process_queue.safe_offset for queue, each in owned.items()},
+        queues=lambda: {queue: _pulled(each) for queue, each in owned.items()},
+        reset=reset,
+        wake=wake,
+    )
+
+
+class ConsumingDirectly:
+    """Answers for the listeners: `listening(topic)`. Who asks says names as `names` wraps them."""
+
+    def __init__(
+        self,
+        consumption: Consumption,
+        direct: DirectConsuming,
+        names: Namespace,
+        *,
+        listening: Callable[[str], Listening],
+    ) -> None:
+        self._consumption = consumption
+        self._direct = direct
+        self._names = names
+        self._listening = listening
+
+    @answers(ConsumeDirectly)
+    def consume(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
+        """Run the listener on one message; offsets and retries are not touched."""
+        self._consumption.check(header.consumer_group)
+        message = decode(call.body, check_crc=self._consumption.config.verify_checksums)
+        message.broker_name = header.broker_name or ""
+        message.topic = self._names.unwrap(message.original_topic)
+        return self._direct.consume(self._listening(message.topic), message)
+
+
+def _pulled(owned: OwnedQueue) -> PulledQueue:
+    requests = owned.process_queue.requests
+    return PulledQueue(
+        commit_offset=owned.process_queue.safe_offset,
+        cached_min_offset=requests[0].first_offset if requests else 0,
+        cached_max_offset=requests[-1].messages[-1].queue_offset if requests else 0,
+        cached_count=owned.process_queue.count,
+        cached_mebibytes=owned.process_queue.size >> 20,
+        locked=owned.locked_ms > 0,
+        last_lock_ms=owned.locked_ms,
+        dropped=owned.dropped,
+        last_pull_ms=owned.pulled_ms,
+        last_consume_ms=owned.process_queue.consumed_ms,
+    )
+
+
+class Replies:
+    """Sends replies for one consumer."""
+
+    def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+
+    async def send(self, request: StoredMessage, body: bytes) -> None:
+        """Hand `body` to the client that sent `request`: true when this returns.
+
+        Raises `UsageError` for a message that is no request, `IllegalMessage` for a body that cannot be sent, and a
+        `BrokerError` or `Unavailable` when no broker reaches the client: it does not wait any more.
+        """
+        check_body(body, MAX_BODY_BYTES)
+        topic, text = _reply_topic(request), _reply_properties(request)
+        failure: MQError = Unavailable(f"no broker takes messages for topic {topic!r} now")
+        for queue, address in _places(await self._cluster.route(topic), request.broker_name):
+            order = SendReplyMessageV2(
+                producer_group=INNER_PRODUCER_GROUP,
+                topic=topic,
+                default_topic=AUTO_CREATE_TOPIC,
+                default_topic_queue_count=4,
+                queue_id=queue.queue_id,
+                sys_flag=0,
+                born_ms=self._clock.now_ms(),
+                flag=0,
+                properties=text,
+                reconsume_times=0,
+                unit_mode=False,
+                batch=False,
+            )
+            try:
+                (await self._cluster.ask(address, order, body, timeout=REPLY_SECONDS)).check()
+            except MQError as error:
+                failure = error
+            else:
+                return
+        raise failure
+
+
+def _reply_topic(request: StoredMessage) -> str:
+    cluster = request.properties.get(Property.CLUSTER)
+    if not cluster or Property.REPLY_TO_CLIENT not in request.properties:
+        raise UsageError(
+            f"message {request.message_id} is no request, nobody waits for a reply: it has no {Property.CLUSTER} or "
+            f"no {Property.REPLY_TO_CLIENT}"
+        )
+    return cluster + REPLY_SUFFIX
+
+
+def _reply_properties(request: StoredMessage) -> str:
+    names = (Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.TTL)
+    copied = {name: request.properties[name] for name in names if name in request.properties}
+    return encode_properties({**copied, Property.MESSAGE_TYPE: "reply"})
+
+
+def _places(route: Route, first: str) -> Iterator[tuple[MessageQueue, str]]:
+    """Yield a queue and the address of each broker, one after the other: the request's own knows the client best."""
+    queues = {queue.broker_name: queue for queue in route.writable}
+    for broker_name in sorted(queues, key=lambda name: (name != first, name)):
+        address = route.master(broker_name)
+        if address is not None:
+            yield queues[broker_name], address

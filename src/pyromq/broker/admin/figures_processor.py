@@ -1,0 +1,115 @@
+"""Answers what every topic and every group comes to, in one answer: for consoles, which show all of them at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.admin.consume_stats import subscribes
+from pyromq.broker.cold_reads import ColdReads, Working
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.lags import Lag, Lags
+from pyromq.broker.consuming.store_times import StoreTimes
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.remoting.bodies import (
+    ConsumedTopicFigures,
+    FiguresTable,
+    GroupFigures,
+    TopicConfig,
+    TopicFigures,
+)
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import BrokerFigures
+from pyromq.store.message_store import MessageStore
+
+
+class FiguresProcessor:
+    """Adds up queues, so that who asks gets a line for each topic and group, and not one for each queue."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        *,
+        groups: ConsumerGroups,
+        offsets: ConsumerOffsets,
+        connections: Connections,
+        cold_reads: ColdReads,
+        slow_replies: SlowReplies,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._connections = connections
+        self._cold_reads = cold_reads
+        self._times = StoreTimes(store)
+        self._lags = Lags(store, offsets, self._times)
+        self._long_answers = slow_replies
+        self._clock = clock
+
+    @answers(BrokerFigures)
+    def figures(self, header: BrokerFigures, call: Call) -> Reply | Future[Reply]:
+        """Every topic and every group, built-in ones included, by name."""
+        return self._long_answers.give(self._figures(), call)
+
+    def _figures(self) -> SlowReply:
+        self._times.begin_round()
+        topics = []
+        for topic in sorted(self._topics, key=lambda each: each.name):
+            topics.append((yield from self._topic(topic)))
+            yield None
+        groups = []
+        enabled = {group.name: group.consume_enabled for group in self._groups}
+        of_groups = self._offsets.topics_by_group()
+        for name in sorted(enabled.keys() | of_groups.keys()):  # offsets can be of groups that nobody created
+            progress = yield from self._in_topics(name, of_groups.get(name, set()))
+            groups.append(self._group(name, progress, enabled=enabled.get(name, True)))
+        return (yield from in_pieces(FiguresTable(topics=topics, groups=groups)))
+
+    def _topic(self, topic: TopicConfig) -> Working[TopicFigures]:
+        """Queues that are read no more count as well: what is in them is still there."""
+        name, messages, sent = topic.name, 0, 0
+        last: dict[int, int] = {}
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            end = self._store.max_offset(name, queue_id)
+            if end:
+                sent += end
+                messages += end - self._store.min_offset(name, queue_id)
+                last[queue_id] = end - 1
+        stored_ms: dict[int, int] = {}
+        yield from self._cold_reads.loaded(self._times.look(name, last, stored_ms))
+        last_ms = max(stored_ms.values(), default=0)
+        return TopicFigures(
+            name, topic.read_queues, topic.write_queues, topic.permission, topic.order, messages, sent, last_ms
+        )
+
+    def _in_topics(self, group: str, names: set[str]) -> Working[list[ConsumedTopicFigures]]:
+        found = []
+        for name in sorted(names):
+            topic = self._topics.find(name)
+            if topic is not None and subscribes(self._connections, group, name):
+                found.append((yield from self._progress(group, topic)))
+            yield None
+        return found
+
+    def _group(self, name: str, progress: list[ConsumedTopicFigures], *, enabled: bool) -> GroupFigures:
+        consumers = self._connections.consumers(name)
+        return GroupFigures(
+            name,
+            members=[each.client_id for each in consumers.members] if consumers is not None else [],
+            differs=consumers is not None and not consumers.wants_alike(),
+            enabled=enabled,
+            topics=progress,
+        )
+
+    def _progress(self, group: str, topic: TopicConfig) -> Working[ConsumedTopicFigures]:
+        lag, stored = Lag(group, topic.name), self._offsets.of_topic(group, topic.name)
+        yield from self._cold_reads.loaded(self._lags.look(lag, topic.read_queues))
+        consumed = sum(stored.get(queue_id, 0) for queue_id in range(topic.read_queues))
+        return ConsumedTopicFigures(topic.name, consumed, lag.count, lag.age_ms(self._clock.now_ms()))

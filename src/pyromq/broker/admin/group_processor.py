@@ -1,0 +1,129 @@
+"""Answers administrators' changes of consumer groups and of their stored offsets."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.delays.delay_levels import DelayLevels
+from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.statistics import Statistics
+from pyromq.errors import BrokerError
+from pyromq.logs import logger_of
+from pyromq.names import retry_topic
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.remoting.bodies import (
+    MAX_QUEUES,
+    REQUEST,
+    ConsumerOffsetTable,
+    CorrectionOffsetTable,
+    DelayOffsetTable,
+    GroupConfig,
+    decode_body,
+    encode_body,
+)
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    AllConsumerOffsets,
+    AllDelayOffsets,
+    AllGroups,
+    CloneGroupOffset,
+    CorrectionOffsets,
+    DeleteGroup,
+    SaveGroup,
+)
+from pyromq.store.table_file import when_saved
+
+logger = logger_of(__name__)
+
+KEYS_AT_ONCE = 100  # of the table of offsets, between two looks at the clock
+MAX_LONG = (1 << 63) - 1
+
+
+class GroupProcessor:
+    """Creates, changes, lists and deletes groups; copies and compares their offsets."""
+
+    def __init__(
+        self,
+        groups: ConsumerGroups,
+        offsets: ConsumerOffsets,
+        *,
+        delay_levels: DelayLevels,
+        statistics: Statistics,
+        slow_replies: SlowReplies,
+    ) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._delay_levels = delay_levels
+        self._statistics = statistics
+        self._long_answers = slow_replies
+
+    @answers(SaveGroup)
+    def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
+        group = decode_body(GroupConfig, call.body, REQUEST)
+        if group.retry_queues > MAX_QUEUES:  # the group's retry topic gets as many
+            raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the most is {MAX_QUEUES}")
+        saved = self._groups.put(group)
+        logger.info("group %s saved by %s", group.name, call.peer.address)
+        return when_saved(saved, Reply())
+
+    @answers(DeleteGroup)
+    def delete_group(self, header: DeleteGroup, call: Call) -> Reply | Future[Reply]:
+        """Forget the group; where groups are created automatically, a running member brings it back."""
+        if (saved := self._groups.delete(header.group)) is not None:
+            logger.info("group %s deleted by %s", header.group, call.peer.address)
+        self._statistics.forget_group(header.group)
+        if header.remove_offsets:
+            self._offsets.remove_group(header.group)
+        return Reply() if saved is None else when_saved(saved, Reply())
+
+    @answers(AllGroups)
+    def groups(self, header: AllGroups, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(in_pieces(self._groups.table()), call)
+
+    @answers(AllConsumerOffsets)
+    def offsets(self, header: AllConsumerOffsets, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._all_offsets(), call)
+
+    def _all_offsets(self) -> SlowReply:
+        offsets = {}
+        for number, key in enumerate(sorted(self._offsets.keys())):
+            if queues := self._offsets.queues_at(key):
+                offsets[key] = queues
+            if number % KEYS_AT_ONCE == 0:
+                yield None
+        return (yield from in_pieces(ConsumerOffsetTable(offsets=offsets)))
+
+    @answers(AllDelayOffsets)
+    def delay_offsets(self, header: AllDelayOffsets, call: Call) -> Reply:
+        return Reply(body=encode_body(DelayOffsetTable(offsets=self._delay_levels.offsets())))
+
+    @answers(CloneGroupOffset)
+    def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply | Future[Reply]:
+        """Copy the offsets of one topic, or of all but the group's own retry topic."""
+        return self._long_answers.give(self._cloning(header), call)
+
+    def _cloning(self, header: CloneGroupOffset) -> SlowReply:
+        topics = {header.topic} if header.topic else self._offsets.topics_of(header.source_group)
+        for topic in topics - {retry_topic(header.source_group)}:
+            self._offsets.clone(header.source_group, header.destination_group, topic)
+            yield None
+        return Reply()
+
+    @answers(CorrectionOffsets)
+    def correction_offsets(self, header: CorrectionOffsets, call: Call) -> Reply | Future[Reply]:
+        """By queue the lowest offset of the groups not filtered out; the largest number where the compared is lower.
+
+        Source: RocketMQ 4.9.8, AdminBrokerProcessor.queryCorrectionOffset.
+        """
+        return self._long_answers.give(self._corrected(header), call)
+
+    def _corrected(self, header: CorrectionOffsets) -> SlowReply:
+        yield None  # others may be before it
+        filtered = {group for group in (header.filter_groups or "").split(",") if group}
+        corrected = self._offsets.lowest_except(header.topic, filtered)
+        for queue_id, offset in self._offsets.of_topic(header.compare_group, header.topic).items():
+            if corrected.get(queue_id, offset) > offset:
+                corrected[queue_id] = MAX_LONG
+        return Reply(body=encode_body(CorrectionOffsetTable(offsets=corrected)))

@@ -1,0 +1,196 @@
+"""Answers what only a group's members can do or tell, by asking them over their own connections.
+
+Source: RocketMQ 4.9.8, Broker2Client and AdminBrokerProcessor.callConsumer.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+
+from pyromq.broker.cold_reads import ColdReads, Working
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.members.connections import Connections, Member
+from pyromq.broker.topics import Topics
+from pyromq.errors import BrokerError, ConsumerNotOnline, ConsumeTimeout, DeadlineExceeded, MQError
+from pyromq.message import MessageQueue
+from pyromq.message_id import parse_offset_id
+from pyromq.net.slow_replies import SlowReplies, SlowReply
+from pyromq.remoting.bodies import REQUEST, ConsumerStatus, QueueOffset, ResetOffsets, decode_body, encode_body
+from pyromq.remoting.codes import RELAY_VERSION, STATUS_VERSION, Language
+from pyromq.remoting.command import Call, Reply, Response
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    ConsumeDirectly,
+    ConsumerRunningState,
+    ConsumerStatusOfClient,
+    ConsumerStatusOfGroup,
+    ResetClientOffset,
+    ResetOffset,
+)
+from pyromq.store.message_store import MessageStore
+
+RELAY_SECONDS = 10.0
+STATUS_SECONDS = 5.0
+END = -1  # the timestamp that means the end of each queue
+
+
+class MemberCallProcessor:
+    """Passes administrators' requests to consumers and their answers back."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        *,
+        offsets: ConsumerOffsets,
+        connections: Connections,
+        broker_name: str,
+        cold_reads: ColdReads,
+        slow_replies: SlowReplies,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._connections = connections
+        self._broker_name = broker_name
+        self._cold_reads = cold_reads
+        self._long_answers = slow_replies
+
+    @answers(ConsumerRunningState)
+    def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Reply]:
+        return self._relay(header)
+
+    @answers(ConsumeDirectly)
+    def consume_directly(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
+        """Let a member consume one stored message now, named by its offset id."""
+        body = call.body
+        if header.message_id:
+            log_offset = parse_offset_id(header.message_id).log_offset
+            self._cold_reads.need_record(log_offset)
+            record = self._store.record_at(log_offset)
+            if record is None:
+                raise BrokerError(f"can not find message by the offset, {log_offset}")
+            body = bytes(record)
+        relayed = ConsumeDirectly(
+            consumer_group=header.consumer_group,
+            client_id=header.client_id,
+            message_id=header.message_id,
+            broker_name=self._broker_name,
+        )
+        return self._relay(relayed, body)
+
+    @answers(ResetOffset)
+    def reset_offset(self, header: ResetOffset, call: Call) -> Reply | Future[Reply]:
+        """Tell all members to go on at a time; without force none goes forward. The members commit, not the broker."""
+        return self._long_answers.give(self._reset(header, call), call)
+
+    def _reset(self, header: ResetOffset, call: Call) -> SlowReply:
+        topic = self._topics.find(header.topic)
+        if topic is None:
+            raise BrokerError(f"[reset-offset] reset offset failed, no topic in this broker, topic={header.topic}")
+        members = self._members(header.group, STATUS_VERSION)
+        queues = {}
+        for queue_id in range(topic.write_queues):
+            queue = MessageQueue(topic.name, self._broker_name, queue_id)
+            queues[queue] = yield from self._reset_to(header, queue_id, bool(members))
+            yield None
+        if not members:
+            raise ConsumerNotOnline(
+                f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} "
+                f"Timestamp: {header.timestamp}"
+            )
+        # As upstream, the form follows the administrator's language, and force is not passed on.
+        told = encode_body(ResetOffsets(offsets=_list_form(queues) if call.language == Language.CPP.name else queues))
+        order = ResetClientOffset(topic=header.topic, group=header.group, timestamp=header.timestamp, force=False)
+        for member in members:
+            member.exchange.notify(order, told)
+        return Reply(body=encode_body(ResetOffsets(offsets=queues)))
+
+    def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> Working[int]:
+        """The offset to go on at. Members that have just come have stored none yet: force moves them all the same."""
+        present = self._offsets.find(header.group, header.topic, queue_id)
+        if present is None and not (header.force and is_online):
+            raise BrokerError(f"THe consumer group <{header.group}> not exist")
+        if header.timestamp == END:
+            wanted = self._store.max_offset(header.topic, queue_id)
+        else:
+            search = self._store.search_by_time(header.topic, queue_id, header.timestamp)
+            wanted = yield from self._cold_reads.loaded(search)
+        return wanted if header.force or present is None else min(wanted, present)
+
+    @answers(ConsumerStatusOfGroup)
+    def status(self, header: ConsumerStatusOfGroup, call: Call) -> Future[Reply]:
+        """Collect the members' own offsets; those that do not answer are left out."""
+        members = self._members(header.group, STATUS_VERSION)
+        if not members:
+            raise BrokerError(f"No Any Consumer online in the consumer group: [{header.group}]")
+        if header.client_address:
+            members = [member for member in members if member.client_id == header.client_address]
+        return _collect(members, ConsumerStatusOfClient(topic=header.topic, group=header.group))
+
+    def _members(self, group: str, least_version: int) -> list[Member]:
+        consumers = self._connections.consumers(group)
+        members = consumers.members if consumers is not None else []
+        for member in members:
+            if member.version < least_version:
+                raise BrokerError(f"the client does not support this feature. version={member.version}")
+        return members
+
+    def _relay(self, header: ConsumerRunningState | ConsumeDirectly, body: bytes = b"") -> Future[Reply]:
+        """Ask one member and answer what it answers."""
+        group, client_id = header.consumer_group, header.client_id
+        consumers = self._connections.consumers(group)
+        found = [member for member in consumers.members if member.client_id == client_id] if consumers else []
+        if not found:
+            raise BrokerError(f"The Consumer <{group}> <{client_id}> not online")
+        if found[0].version < RELAY_VERSION:
+            raise BrokerError(
+                f"The Consumer <{client_id}> Version <{found[0].version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT"
+            )
+        relayed: Future[Reply] = Future()
+
+        def answered(result: Response | MQError) -> None:
+            if isinstance(result, Response):
+                relayed.set_result(Reply(body=result.body, code=result.code, remark=result.remark))
+            elif isinstance(result, DeadlineExceeded):
+                relayed.set_exception(ConsumeTimeout(f"consumer <{group}> <{client_id}> Timeout: {result}"))
+            else:
+                relayed.set_exception(BrokerError(f"invoke consumer <{group}> <{client_id}> Exception: {result}"))
+
+        found[0].exchange.call(header, body, timeout=RELAY_SECONDS, answered=answered)
+        return relayed
+
+
+def _collect(members: list[Member], header: ConsumerStatusOfClient) -> Future[Reply]:
+    """Ask all members at once; the answer comes when the last one has answered or failed."""
+    collected: Future[Reply] = Future()
+    tables: dict[str, dict[MessageQueue, int]] = {}
+    missing = len(members)
+
+    def done() -> None:
+        collected.set_result(Reply(body=encode_body(ConsumerStatus(clients=tables))))
+
+    def answered_by(member: Member, result: Response | MQError) -> None:
+        nonlocal missing
+        with suppress(MQError):  # an answer nobody can read counts as none
+            if isinstance(result, Response) and result.check().body:
+                tables[member.client_id] = decode_body(ConsumerStatus, result.body, REQUEST).queues
+        missing -= 1
+        if not missing:
+            done()
+
+    for member in members:
+        member.exchange.call(header, timeout=STATUS_SECONDS, answered=partial(answered_by, member))
+    if not members:
+        done()
+    return collected
+
+
+def _list_form(queues: dict[MessageQueue, int]) -> list[QueueOffset]:
+    return [
+        QueueOffset(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
+        for queue, offset in queues.items()
+    ]

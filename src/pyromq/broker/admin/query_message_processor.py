@@ -1,0 +1,144 @@
+"""Answers questions for single messages: by key, by log offset, and the raw entries of a consume queue."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.cold_reads import ColdReads
+from pyromq.broker.indexing import Indexing
+from pyromq.broker.limits import BrokerLimits
+from pyromq.broker.members.connections import Connections
+from pyromq.errors import BrokerError, QueryNotFound
+from pyromq.filter.filter import Filter, filter_of
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.remoting.bodies import QueueEntriesBody, QueueEntryBody, Subscription, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
+from pyromq.store.message_store import MessageStore, QueueEntry
+
+MAX_MATCHES = 64  # maxMsgsNumBatch
+UNIQUE_KEY_MATCHES = 32  # defaultQueryMaxNum
+MOST_ENTRIES = 16_384  # of a queue in one answer; upstream has no limit
+ENTRIES_AT_ONCE = 64  # between two looks at the clock; with a group their records may be read
+
+
+class QueryMessageProcessor:
+    """Finds messages for tools."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        indexing: Indexing,
+        connections: Connections,
+        *,
+        cold_reads: ColdReads,
+        limits: BrokerLimits,
+        slow_replies: SlowReplies,
+    ) -> None:
+        self._store = store
+        self._indexing = indexing
+        self._connections = connections
+        self._cold_reads = cold_reads
+        self._limits = limits
+        self._long_answers = slow_replies
+
+    @answers(QueryMessage)
+    def by_key(self, header: QueryMessage, call: Call) -> Reply | Future[Reply]:
+        """The newest records of the topic that have the key, or that unique id, in log order.
+
+        As many of them as `maxQueryBytes` has room for, one at least; the remark says how many are left out.
+        """
+        return self._long_answers.give(self._by_key(header), call)
+
+    def _by_key(self, header: QueryMessage) -> SlowReply:
+        if (indexed := self._indexing.when_indexed()) is not None:
+            yield indexed
+            indexed.result()
+        wanted = min(UNIQUE_KEY_MATCHES if header.by_unique_key else header.max_count, MAX_MATCHES)
+        search = self._store.search_by_key(header.topic, header.key, wanted, header.begin_ms, header.end_ms)
+        found = yield from self._cold_reads.loaded(search)
+        if heads := self._store.residency.unread_heads(found.log_offsets):
+            yield self._cold_reads.when_loaded(heads, Reply)
+        records = [self._store.record_at(offset) for offset in sorted(found.log_offsets)]
+        there = [record for record in records if record is not None]
+        if not there:
+            raise QueryNotFound("can not find message, maybe time range not correct")
+        fitting = _newest(there, self._limits.query_bytes)
+        left_out, limit = len(there) - len(fitting), self._limits.query_bytes
+        remark = f"{left_out} older messages are left out: maxQueryBytes is {limit}" if left_out else None
+        answer = QueryMessageResponse(
+            index_last_ms=found.last_update_ms, index_last_log_offset=found.last_update_log_offset
+        )
+        return (yield from self._in_memory(Reply(answer, fitting, remark=remark)))
+
+    @answers(ViewMessage)
+    def by_log_offset(self, header: ViewMessage, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._by_log_offset(header.offset), call)
+
+    def _by_log_offset(self, log_offset: int) -> SlowReply:
+        yield None  # others may be before it
+        yield from self._cold_reads.loaded(self._store.residency.approach(log_offset))
+        record = self._store.record_at(log_offset)
+        if record is None:
+            raise BrokerError(f"can not find message by the offset, {log_offset}")
+        return Reply(body=[record])
+
+    def _in_memory(self, reply: Reply) -> SlowReply:
+        """Return an answer once its records are in memory."""
+        yield None  # others may be before it
+        if isinstance(reply.body, list) and not self._store.disk.is_loaded(reply.body):
+            yield self._cold_reads.when_loaded(reply.body, lambda: reply)
+        return reply
+
+    @answers(QueueEntries)
+    def entries(self, header: QueueEntries, call: Call) -> Reply | Future[Reply]:
+        """Entries of a consume queue; with a group, also whether its subscription lets them pass."""
+        return self._long_answers.give(self._entries(header), call)
+
+    def _entries(self, header: QueueEntries) -> SlowReply:
+        topic, queue_id = header.topic, header.queue_id
+        if queue_id not in self._store.queue_ids(topic):
+            raise BrokerError(f"{queue_id}@{topic} is not exist!")
+        first, last = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        body = QueueEntriesBody(min_index=first, max_index=last)
+        if not first <= header.index < last:
+            return Reply(body=encode_body(body), remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
+        subscription = self._subscription(header.consumer_group, topic)
+        wanted = filter_of(subscription.expression_type, subscription.expression) if subscription is not None else None
+        entries: list[QueueEntryBody] = []
+        end = min(header.index + min(header.count, MOST_ENTRIES), last)
+        reads_records = wanted is not None and wanted.accepts_record is not None
+        unread_of = self._store.reading.unread if reads_records else self._store.reading.unread_to_prove
+        for index in range(header.index, end, ENTRIES_AT_ONCE):
+            count = min(ENTRIES_AT_ONCE, end - index)
+            if unread := unread_of(topic, queue_id, index, count):
+                yield self._cold_reads.when_loaded(unread, Reply)
+            for entry in self._store.entries(topic, queue_id, index, count):
+                accepted = wanted is not None and self._passes(entry, wanted)
+                entries.append(QueueEntryBody(entry.log_offset, entry.size, entry.tags_code, accepted=accepted))
+            yield None
+        body = QueueEntriesBody(min_index=first, max_index=last, entries=entries, subscription=subscription)
+        return (yield from in_pieces(body))
+
+    def _passes(self, entry: QueueEntry, wanted: Filter) -> bool:
+        if wanted.accepts_code is not None and not wanted.accepts_code(entry.tags_code):
+            return False
+        if wanted.accepts_record is None:
+            return True
+        record = self._store.record_at(entry.log_offset)
+        return record is not None and wanted.accepts_record(record)
+
+    def _subscription(self, group: str | None, topic: str) -> Subscription | None:
+        consumers = self._connections.consumers(group) if group else None
+        return consumers.subscriptions.get(topic) if consumers is not None else None
+
+
+def _newest(records: list[memoryview], most_bytes: int) -> list[memoryview]:
+    """Return the last records that have room together, the very last in any case."""
+    size = 0
+    for number, record in enumerate(reversed(records)):
+        size += len(record)
+        if number and size > most_bytes:
+            return records[-number:]
+    return records

@@ -1,0 +1,320 @@
+"""Answers what tools ask about the running broker: figures, statistics, connections."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+
+from pyromq import speedups
+from pyromq.broker.cold_reads import ColdReads
+from pyromq.broker.confirmation import MAX_UNCONFIRMED, Confirmation
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.queue_locks import QueueLocks
+from pyromq.broker.consuming.store_times import stored_time
+from pyromq.broker.delays.delay_levels import DelayLevels
+from pyromq.broker.members.connections import Connections, Member
+from pyromq.broker.statistics import Rates, Statistics
+from pyromq.broker.statistics_course import Span
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, ConsumerNotOnline
+from pyromq.names import SCHEDULE_TOPIC
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.permissions.permissions import Permissions
+from pyromq.remoting.bodies import (
+    BrokerStats,
+    Connection,
+    ConsumerConnection,
+    KeyValues,
+    LockHolder,
+    ProducerClient,
+    ProducerConnection,
+    ProducerTable,
+    StatsItem,
+    WireQueue,
+    encode_body,
+)
+from pyromq.remoting.codes import VERSION, VERSION_NAME
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    AllProducers,
+    BrokerState,
+    BrokerStatistics,
+    ConsumerConnections,
+    ProducerConnections,
+)
+from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.store.message_store import MessageStore
+from pyromq.store.retention import around
+
+_MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
+
+
+class RuntimeInfoProcessor:
+    """Figures of the broker as a whole, and who is connected."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        connections: Connections,
+        offsets: ConsumerOffsets,
+        *,
+        queue_locks: QueueLocks,
+        confirmation: Confirmation,
+        cold_reads: ColdReads,
+        slow_replies: SlowReplies,
+        statistics: Statistics,
+        delay_levels: DelayLevels,
+        refusals: RejectionLog,
+        permissions: Permissions,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._connections = connections
+        self._offsets = offsets
+        self._queue_locks = queue_locks
+        self._confirmation = confirmation
+        self._cold_reads = cold_reads
+        self._long_answers = slow_replies
+        self._statistics = statistics
+        self._delay_levels = delay_levels
+        self._refusals = refusals
+        self._permissions = permissions
+        self._clock = clock
+
+    @answers(BrokerState)
+    def state(self, header: BrokerState, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._state(), call)
+
+    def _state(self) -> SlowReply:
+        earliest_ms = yield from self._cold_reads.loaded(stored_time(self._store, self._store.min_log_offset))
+        table = self._counters() | self._store_figures() | self._queue_figures() | self._delay_figures()
+        table["earliestMessageTimeStamp"] = str(-1 if earliest_ms is None else earliest_ms)
+        table |= {f"pyromqRefused.{reason}": str(count) for reason, count in self._refusals.counts.items()}  # ours
+        if self._permissions.fault is not None:
+            table["pyromqPermissionsFault"] = self._permissions.fault
+        return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
+
+    @answers(BrokerStatistics)
+    def statistic(self, header: BrokerStatistics, call: Call) -> Reply | Future[Reply]:
+        if header.stats_name in (FALL_SIZE, FALL_TIME):
+            return self._long_answers.give(self._fall(header), call)
+        course = self._statistics.course(header.stats_name, header.stats_key)
+        if course is None:
+            raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
+        body = BrokerStats(minute=_item(course.minute), hour=_item(course.hour), day=_item(course.day))
+        return Reply(body=encode_body(body))
+
+    def _fall(self, header: BrokerStatistics) -> SlowReply:
+        """How far a group is behind in a queue now, in bytes of the log or in ms; upstream only logs it.
+
+        The same in each span: it is not a sum. Source of the meaning: BrokerStatsManager.recordDiskFallBehindSize.
+        """
+        queue_text, _, rest = header.stats_key.partition("@")
+        topic, _, group = rest.partition("@")
+        offset = self._offsets.find(group, topic, int(queue_text)) if queue_text.isdecimal() else None
+        if offset is None:
+            raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
+        behind = 0
+        place = self._store.reading.place(topic, int(queue_text), offset)
+        begin = None if place is None else self._store.reading.begin_of(place)
+        if begin is not None and header.stats_name == FALL_SIZE:
+            behind = self._store.max_log_offset - begin
+        elif begin is not None:
+            stored_ms = yield from self._cold_reads.loaded(stored_time(self._store, begin))
+            behind = 0 if stored_ms is None else max(self._clock.now_ms() - stored_ms, 0)
+        item = StatsItem(sum=behind, average=float(behind))
+        return Reply(body=encode_body(BrokerStats(minute=item, hour=item, day=item)))
+
+    @answers(ConsumerConnections)
+    def consumers(self, header: ConsumerConnections, call: Call) -> Reply | Future[Reply]:
+        """A group's members; with details also when there are none, but locks are left."""
+        return self._long_answers.give(self._consumers(header), call)
+
+    def _consumers(self, header: ConsumerConnections) -> SlowReply:
+        group = self._connections.consumers(header.consumer_group)
+        locks = self._locks(header.consumer_group) if header.details else None
+        if group is None:
+            if locks:
+                return Reply(body=encode_body(ConsumerConnection(locks=locks)))
+            raise ConsumerNotOnline(f"the consumer group[{header.consumer_group}] not online")
+        connections = []
+        for exchange, member in list(group.by_exchange.items()):
+            wanted = group.wanted_by.get(exchange, {}) if header.details else None
+            connections.append(_connection(member, wanted))
+            yield None
+        body = ConsumerConnection(
+            connections=connections,
+            subscriptions=dict(group.subscriptions),
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from=group.consume_from,
+            locks=locks,
+        )
+        return (yield from in_pieces(body))
+
+    def _locks(self, group: str) -> list[LockHolder]:
+        return [
+            LockHolder(queue=WireQueue.of(queue), client_id=client_id, age_ms=int(age_seconds * 1000))
+            for queue, (client_id, age_seconds) in sorted(self._queue_locks.holders(group).items())
+        ]
+
+    @answers(ProducerConnections)
+    def producers(self, header: ProducerConnections, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._producers(header.producer_group, call.account), call)
+
+    def _producers(self, group: str, asker: str | None) -> SlowReply:
+        members = self._shown(group, asker)
+        if not members:
+            raise BrokerError(f"the producer group[{group}] not exist")
+        connections = []
+        for member in members:
+            connections.append(_connection(member))
+            yield None
+        return (yield from in_pieces(ProducerConnection(connections=connections)))
+
+    @answers(AllProducers)
+    def all_producers(self, header: AllProducers, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._all_producers(call.account), call)
+
+    def _all_producers(self, asker: str | None) -> SlowReply:
+        groups: dict[str, list[ProducerClient]] = {}
+        for group in self._connections.producer_groups():
+            for member in self._shown(group, asker):
+                groups.setdefault(group, []).append(_producer(member))
+                yield None
+        return (yield from in_pieces(ProducerTable(groups=groups)))
+
+    def _shown(self, group: str, asker: str | None) -> list[Member]:
+        """Return the members of a producer group that an account may see."""
+        may_see = self._permissions.may_see_client
+        return [member for member in self._connections.producers(group) if may_see(asker, member.account)]
+
+    def _delay_figures(self) -> dict[str, str]:
+        """By level: delivered, and how many there are in all."""
+        return {
+            f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+            for level, offset in self._delay_levels.offsets().items()
+        }
+
+    def _counters(self) -> dict[str, str]:
+        statistics, now = self._statistics, self._clock.now_ms()
+        puts, gets = statistics.put_total, statistics.get_total
+        rates = statistics.rates()
+        return {
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "bootTimestamp": str(statistics.started_ms),
+            "runtime": _duration(now - statistics.started_ms),
+            "totalMemKBytes": str(_MEMORY_BYTES // 1024),  # for exportMetrics; upstream's brokers do not tell it
+            "putMessageTimesTotal": str(puts.count),
+            "putMessageFailedTimes": str(statistics.failed_puts),
+            "putMessageSizeTotal": str(puts.size),
+            "putMessageAverageSize": str(puts.size / puts.count if puts.count else 0.0),
+            "msgPutTotalYesterdayMorning": str(statistics.puts_until["yesterday"]),
+            "msgPutTotalTodayMorning": str(statistics.puts_until["today"]),
+            "msgPutTotalTodayNow": str(puts.count),
+            "msgGetTotalYesterdayMorning": str(statistics.gets_until["yesterday"]),
+            "msgGetTotalTodayMorning": str(statistics.gets_until["today"]),
+            "msgGetTotalTodayNow": str(gets.count),
+            **_rate_texts(rates),
+            "pyromqHotPath": speedups.hot_path,  # ours
+        }
+
+    def _store_figures(self) -> dict[str, str]:
+        store = self._store
+        root = store.config.root
+        total, used, free = around(root)
+        mode = root.stat().st_mode & 0o777 if root.is_dir() else 0
+        ratio = str(_used_share(used, free))
+        return {
+            "commitLogMinOffset": str(store.min_log_offset),
+            "commitLogMaxOffset": str(store.max_log_offset),
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{store.config.commit_log_path or root / 'commitlog'}": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",
+            "dispatchBehindBytes": str(store.index_behind),  # a queue's entry is written together with its record
+            "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
+            **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours, as the next
+            **({"pyromqOpenDataFolder": f"{root} (mode {mode:o})"} if mode & 0o007 else {}),
+        }
+
+    def _queue_figures(self) -> dict[str, str]:
+        """What waits, under the names of upstream's thread pools, whose tasks wait likewise.
+
+        Sends wait for the disk to have them (synchronous flush), pulls for records from the disk, queries for their
+        turn. Pulls held for a message do not count. Capacities, and times that are not measured, are left out.
+        """
+        sends, pulls = self._confirmation.waiting, self._cold_reads.waiting
+        return {
+            "sendThreadPoolQueueSize": str(len(sends)),
+            "sendThreadPoolQueueCapacity": str(MAX_UNCONFIRMED),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(int(sends.oldest_seconds * 1000)),
+            "pullThreadPoolQueueSize": str(len(pulls)),
+            "pullThreadPoolQueueHeadWaitTimeMills": str(int(pulls.oldest_seconds * 1000)),
+            "queryThreadPoolQueueSize": str(len(self._long_answers)),
+            "pageCacheLockTimeMills": "0",  # who answers this is who writes the log: no write is under way
+        }
+
+
+def _used_share(used: int, free: int) -> float:
+    """Return how full a disk is, as `df` says it: whole percents, rounded up, of what others than root can have.
+
+    Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent.
+    """
+    return -(-used * 100 // (used + free)) / 100
+
+
+def _rate_texts(rates: Rates) -> dict[str, str]:
+    total = tuple(found + missed for found, missed in zip(rates.found, rates.missed, strict=True))
+    named = {
+        "putTps": rates.put,
+        "getFoundTps": rates.found,
+        "getMissTps": rates.missed,
+        "getTotalTps": total,
+        "getTransferedTps": rates.transferred,
+    }
+    return {name: " ".join(str(rate) for rate in values) for name, values in named.items()}
+
+
+def _item(span: Span) -> StatsItem:
+    return StatsItem(sum=span.total, tps=span.per_second, average=span.per_event)
+
+
+def _connection(member: Member, subscriptions: dict[str, str] | None = None) -> Connection:
+    return Connection(
+        client_id=member.client_id,
+        client_address=member.exchange.address,
+        language=member.language,
+        version=member.version,
+        subscriptions=subscriptions,
+    )
+
+
+def _producer(member: Member) -> ProducerClient:
+    return ProducerClient(
+        client_id=member.client_id,
+        remote_address=f"/{member.exchange.address}",  # as Java prints a socket address
+        language=member.language,
+        version=member.version,
+        last_update_ms=member.heard_ms,
+    )
+
+
+def _duration(milliseconds: int) -> str:
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _readable(size: float) -> str:
+    if size < 1024:
+        return f"{size} B"
+    for unit in "KMGTP":
+        size /= 1024
+        if size < 1024 or unit == "P":
+            break
+    return f"{size:.1f} {unit}iB"

@@ -1,0 +1,166 @@
+"""Answers administrators' questions for the broker's settings, and their changes; keeps those over a restart.
+
+Changes go to a file of the broker's own in its data folder. It is read after whatever a person wrote, and what a person
+wrote is never written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+
+import msgspec
+
+from pyromq.broker.config import BrokerConfig, java_properties, with_properties
+from pyromq.broker.setting_names import FIXED, JAVA_NAMES
+from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, NoPermission, StoreCorrupt, UsageError
+from pyromq.excerpt import excerpt
+from pyromq.logs import logger_of
+from pyromq.names import TRACE_TOPIC
+from pyromq.remoting.bodies import DataVersion
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, SaveBrokerSettings
+from pyromq.remoting.properties import parse_properties, write_properties
+from pyromq.store.json_file import JsonFile
+from pyromq.store.table_file import TableFile, when_saved
+
+logger = logger_of(__name__)
+
+# No settings here, but what Java's tools (exportConfigs, exportMetrics) read.
+_FIXED_HERE = {
+    "brokerRole": "ASYNC_MASTER",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # upstream's default, exportMetrics' cpuNum
+    "enableDetailStat": "false",  # statistics of topics and groups, not of single queues
+    "filterServerNums": "0",
+    "msgTraceTopicName": TRACE_TOPIC,
+    "slaveReadEnable": "false",
+    "traceOn": "true",
+}
+_HEADING = "# Changed while the broker ran, by request 25; outranks what it is started with.\n"
+MOST_SETTINGS_BYTES = 64 << 10  # of a request: all settings there are have 4 kB
+_MOST_CHARACTERS = 1000  # of a value; 18 delay levels have 60
+BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
+
+
+class SettingsProcessor:
+    """The settings under RocketMQ's names. `file` holds what was changed; at start `load_changes` applies it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        file: JsonFile,
+        *,
+        topics: Topics,
+        announce_all: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._unkept: dict[str, str] = {}  # changes that may not be in the file yet
+        self._kept: Future[None] | None = None  # when they are
+        self._next_start: dict[str, str] = {}  # what was changed, and counts from the next start on
+        self._saving = TableFile(file, partial(_merged, file))
+        self._topics = topics
+        self._announce_all = announce_all
+        self._clock = clock
+        self._version = DataVersion(timestamp=clock.now_ms(), counter=0)
+
+    @answers(BrokerSettings)
+    def settings(self, header: BrokerSettings, call: Call) -> Reply:
+        version = msgspec.json.encode({"counter": self._version.counter, "timestamp": self._version.timestamp})
+        uses_tls = "true" if self._config.connections.tls is not None else "false"  # towards name servers
+        body = write_properties(java_properties(self._config) | _FIXED_HERE | {"useTLS": uses_tls})
+        next_start = msgspec.json.encode(self._next_start).decode()
+        return Reply(BrokerSettingsResponse(version=version.decode(), next_start=next_start), body.encode())
+
+    @answers(SaveBrokerSettings)
+    def save(self, header: SaveBrokerSettings, call: Call) -> Future[Reply]:
+        """Change settings: those that can be changed while running at once, the others from the next start on.
+
+        All or nothing; answered when they are on disk. Unlike upstream, names that mean nothing here are refused, not
+        kept in silence.
+        """
+        changes = _parsed(call.body)
+        _check_changeable(changes)
+        before = self._config.permission
+        try:
+            wanted = with_properties(self._config, changes)
+        except UsageError as error:
+            raise BrokerError(str(error)) from error
+        self._config.change(wanted)
+        self._note_next_start(changes, java_properties(wanted))
+        self._version = DataVersion(timestamp=self._clock.now_ms(), counter=self._version.counter + 1)
+        kept = self._keep(changes)
+        logger.info("settings changed by %s: %s", call.peer.address, ", ".join(f"{k}={v}" for k, v in changes.items()))
+        if self._config.permission != before:
+            self._topics.touch()
+            self._announce_all()
+        return when_saved(kept, Reply())
+
+    def _note_next_start(self, changes: Iterable[str], wanted: dict[str, str]) -> None:
+        now = java_properties(self._config)
+        for name in changes:
+            self._next_start.pop(name, None)
+            if wanted.get(name) != now.get(name):
+                self._next_start[name] = wanted.get(name, "")
+
+    def _keep(self, changes: dict[str, str]) -> Future[None]:
+        if self._kept is not None and self._kept.done() and self._kept.exception() is None:
+            self._unkept = {}
+        self._unkept = self._unkept | changes
+        self._kept = self._saving.save(lambda: self._unkept, order=self._version.counter)
+        return self._kept
+
+    def close(self) -> None:
+        """Return when what was changed is on disk, or refused."""
+        self._saving.close()
+
+
+def _merged(file: JsonFile, changes: dict[str, str]) -> bytes:
+    """Return what the file holds, with these changes."""
+    return (_HEADING + write_properties(dict(sorted((_kept(file) | changes).items())))).encode()
+
+
+def _kept(file: JsonFile) -> dict[str, str]:
+    try:
+        return parse_properties((file.load() or b"").decode())
+    except UnicodeDecodeError as error:
+        raise StoreCorrupt(f"{file.path} is not UTF-8: {error}") from error
+
+
+def load_changes(config: BrokerConfig, file: JsonFile) -> BrokerConfig:
+    """Return `config` as administrators have changed it, which outranks what the broker was started with."""
+    changes = {name: text for name, text in _kept(file).items() if name not in FIXED}
+    if not changes:
+        return config
+    texts = ", ".join(f"{name}={text}" for name, text in sorted(changes.items()))
+    logger.info("settings changed by administrators, as %s says: %s", file.path, texts)
+    return with_properties(config, changes)
+
+
+def _parsed(body: bytes) -> dict[str, str]:
+    if len(body) > MOST_SETTINGS_BYTES:
+        raise BrokerError(f"the settings have {len(body)} bytes; the limit is {MOST_SETTINGS_BYTES}")
+    try:
+        return parse_properties(body.decode())
+    except UnicodeDecodeError as error:
+        raise BrokerError(f"string2Properties error: the settings are not UTF-8: {error}") from error
+
+
+def _check_changeable(changes: dict[str, str]) -> None:
+    """Refuse what is no setting, may not be changed, or is no text of one line, so that no value becomes a line."""
+    for name, text in changes.items():
+        if name in BLACK_LIST:
+            raise NoPermission("Can not update config in black list.")
+        if name in FIXED:
+            raise NoPermission(f"setting {name} cannot be changed while the broker runs")
+        if name not in JAVA_NAMES:
+            raise BrokerError(f"setting '{excerpt(name)}' is unknown to this broker")
+        if len(text) > _MOST_CHARACTERS or not text.isprintable():
+            raise BrokerError(
+                f"setting {name} is '{excerpt(text, 80)}'; write up to {_MOST_CHARACTERS} printable characters"
+            )

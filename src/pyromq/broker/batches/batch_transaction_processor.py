@@ -1,0 +1,195 @@
+"""Answers batch transactions: runs of half messages, their commit, roll-back, and what was decided. Ours."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.admission import Admission
+from pyromq.broker.batches.batch_transactions import BatchTransactions
+from pyromq.broker.batches.commit_decisions import Decision
+from pyromq.broker.batches.half_batches import HalfBatch, Origin, Undecided, batch_needs
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.put_message import DELAY, TIMER, TRANSACTION, is_too_long, too_large
+from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
+from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
+from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, check_topic
+from pyromq.net.slow_replies import SlowReplies, SlowReply
+from pyromq.permissions.permissions import Permissions
+from pyromq.record import batch_labels
+from pyromq.remoting.bodies import (
+    ATTEMPTS,
+    BatchAttempt,
+    BatchAttempts,
+    BatchDecision,
+    UndecidedBatch,
+    UndecidedBatches,
+    decode_body,
+    encode_body,
+)
+from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
+from pyromq.store.batch_appends import members_of
+
+MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
+MOST_LISTED = 200
+_SURELY_SHORT = 4096  # characters of properties that fit a record, whatever they are and the cluster is called
+
+
+class BatchTransactionProcessor:
+    """Takes runs and decides on them."""
+
+    def __init__(
+        self,
+        batches: BatchTransactions,
+        *,
+        admission: Admission,
+        confirmation: Confirmation,
+        config: BrokerConfig,
+        slow_replies: SlowReplies,
+        permissions: Permissions,
+    ) -> None:
+        self._long_answers = slow_replies
+        self._permissions = permissions
+        self._batches = batches
+        self._admission = admission
+        self._confirmation = confirmation
+        self._config = config
+        self._cluster_pair = f"{PAIRS}{Property.CLUSTER}{NAME_VALUE}{config.cluster}"
+
+    @answers(SendHalfRun)
+    def send(self, header: SendHalfRun, call: Call) -> Answered | Future[Answered]:
+        """Store the messages where nobody sees them; a run sent again is stored once.
+
+        A run without messages and queue tells the broker that decides of messages at other brokers, whose topic need
+        not exist here.
+        """
+        self._admission.check_transactions()
+        self._confirmation.refuse_if_overloaded()
+        _check_name("transaction", header.transaction)
+        _check_name("token", header.token)
+        if header.number < 0:
+            raise ProtocolError(f"header field number is {header.number}; runs are counted from 0")
+        if header.topic.startswith(RETRY_PREFIX):
+            raise MessageRefused(f"a batch transaction cannot send to retry topic {header.topic}")
+        if header.topic == TRACE_TOPIC:  # which needs no right, so that anybody could begin others' transactions
+            raise MessageRefused(f"a batch transaction cannot send to trace topic {header.topic}")
+        queue_id, count = self._place(header, call)
+        message = StoredMessage(
+            header.topic, call.body, queue_id=queue_id, born_ms=header.born_ms, born_address=call.peer.packed_address
+        )
+        ledger = None if header.ledger == self._config.name else header.ledger
+        run = HalfBatch(0, 0, header.transaction, header.token, header.number, count, ledger)
+        origin = Origin(header.topic, call.account, _holder(call))
+        self._batches.take(message, run, group=header.producer_group, origin=origin)
+        reply = self._confirmation.when_safe(Reply(HalfRunStored(queue_id=queue_id, messages=count)))
+        return self._admission.when_saved(header.topic, reply)
+
+    def _place(self, header: SendHalfRun, call: Call) -> tuple[int, int]:
+        """Return the queue of a run and its number of messages. Raises what refuses one of them."""
+        if not call.body and header.queue_id < 0:
+            check_topic(header.topic)
+            return 0, 0
+        topic = self._admission.topic_for(header, call)
+        queue_id = header.queue_id if header.queue_id >= 0 else self._admission.any_queue(topic)
+        return queue_id, self._checked(call.body)
+
+    def _checked(self, body: bytes) -> int:
+        """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""
+        if not body or len(body) > self._config.max_message_bytes:
+            raise MessageRefused(f"{too_large(self._config)} The run has {len(body)} bytes.")
+        if (members := members_of(body, self._cluster_pair)) is not None:
+            return members.count
+        count = 0
+        for body_size, text in batch_labels(body):
+            if not body_size:
+                raise MessageRefused(f"message {count} of the run has an empty body")
+            if len(text) > _SURELY_SHORT and is_too_long(text + self._cluster_pair):
+                raise MessageRefused(f"message {count} of the run: {too_large(self._config)}")
+            if DELAY in text or TRANSACTION in text or TIMER in text:
+                raise MessageRefused(f"message {count} of the run is delayed, or half; a run's messages cannot be")
+            count += 1
+        return count
+
+    @answers(CommitBatch)
+    def commit(self, header: CommitBatch, call: Call) -> Answered | Future[Answered]:
+        """Decide, unless it is decided: the answer is the decision that counts."""
+        _check_name("transaction", header.transaction)
+        self._confirmation.refuse_if_overloaded()
+        if header.content is not None:
+            _check_name("content", header.content)
+        decision, by_this = self._batches.commit(
+            header.transaction, _attempts(call), content=header.content, holder=_holder(call)
+        )
+        return self._confirmation.when_safe(Reply(body=encode_body(_told(decision, by_this=by_this))))
+
+    @answers(RollBackBatch)
+    def roll_back(self, header: RollBackBatch, call: Call) -> Answered | Future[Answered]:
+        """Forget attempts that are not decided; a decided one stays as it is."""
+        self._confirmation.refuse_if_overloaded()
+        self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
+        return self._confirmation.when_safe(Reply())
+
+    @answers(FindBatch)
+    def find(self, header: FindBatch, call: Call) -> Answered | Future[Answered]:
+        """The stored decision, once it is safe."""
+        decision = self._batches.find(header.transaction)
+        if decision is None:
+            raise QueryNotFound(f"transaction {header.transaction!r} is not decided here, or too long ago")
+        return self._confirmation.when_safe(Reply(body=encode_body(_told(decision))))
+
+    @answers(ListBatches)
+    def list(self, header: ListBatches, call: Call) -> Reply | Future[Reply]:
+        """The transactions that nobody has decided on, oldest first; with a name that one.
+
+        An account is told of those that it may decide on: the tokens of others' attempts are not for it.
+        """
+        return self._long_answers.give(self._listed(header.transaction, call.account), call)
+
+    def _listed(self, transaction: str | None, asker: str | None) -> SlowReply:
+        found: list[UndecidedBatch] = []
+        count = 0
+        for name in self._batches.undecided_names():
+            yield None
+            undecided = self._batches.undecided(name)
+            if undecided is None or not self._may_decide(asker, undecided):
+                continue
+            count += 1
+            if len(found) < MOST_LISTED and transaction in (None, name):
+                found.append(self._batches.described(name))
+        return Reply(body=encode_body(UndecidedBatches(found, count)))
+
+    def _may_decide(self, asker: str | None, undecided: Undecided) -> bool:
+        return asker == undecided.owner or self._permissions.lacks(asker, batch_needs(undecided)) is None
+
+
+def _holder(call: Call) -> str:
+    return f"connection {call.peer.address}" if call.account is None else f"account {call.account}"
+
+
+def _attempts(call: Call) -> list[BatchAttempt]:
+    attempts = decode_body(BatchAttempts, call.body, ATTEMPTS).attempts
+    for attempt in attempts:
+        _check_name("token", attempt.token)
+        if attempt.messages < 0 or any(messages < 0 for messages in attempt.elsewhere.values()):
+            raise ProtocolError(f"attempt {attempt.token!r} has a negative number of messages")
+    if len({attempt.token for attempt in attempts}) < len(attempts):
+        raise ProtocolError("an attempt is named twice")
+    return attempts
+
+
+def _check_name(field: str, name: str) -> None:
+    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise ProtocolError(f"{field} {name[:MAX_NAME]!r}: write 1 to {MAX_NAME} printable characters")
+
+
+def _told(decision: Decision, *, by_this: bool = False) -> BatchDecision:
+    return BatchDecision(
+        decision.transaction,
+        decision.attempts,
+        decision.decided_ms,
+        visible=decision.visible,
+        by_this=by_this,
+        content=decision.content,
+    )

@@ -1,0 +1,126 @@
+"""Answers what consumers ask beside pulling: stored offsets, bounds of queues, offsets by time, who else is there."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.cold_reads import ColdReads
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.store_times import look_at
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.topics import Topics
+from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
+from pyromq.names import check_group
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.remoting.bodies import MAX_QUEUES, ConsumerIds
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    ConsumerList,
+    EarliestStoreTime,
+    EarliestStoreTimeResponse,
+    MaxOffset,
+    MinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from pyromq.store.message_store import MessageStore
+
+
+class OffsetProcessor:
+    """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        *,
+        offsets: ConsumerOffsets,
+        connections: Connections,
+        cold_reads: ColdReads,
+        slow_replies: SlowReplies,
+    ) -> None:
+        self._cold_reads = cold_reads
+        self._long_answers = slow_replies
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._connections = connections
+
+    @answers(QueryConsumerOffset)
+    def offset(self, header: QueryConsumerOffset, call: Call) -> Reply:
+        """The stored offset; without one 0, as long as the queue's first message is there and not far behind.
+
+        `setZeroIfNotFound` is RocketMQ 5's. Source: RocketMQ 5, ConsumerManageProcessor.queryConsumerOffset.
+        """
+        offset = self._offsets.find(header.consumer_group, header.topic, header.queue_id)
+        if offset is None:
+            if header.zero_if_not_found is False or not self._begins_nearby(header.topic, header.queue_id):
+                raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+            offset = 0
+        return Reply(OffsetResponse(offset=offset))
+
+    def _begins_nearby(self, topic: str, queue_id: int) -> bool:
+        if self._store.min_offset(topic, queue_id) > 0:
+            return False
+        first = self._store.reading.place(topic, queue_id, 0)
+        begin = None if first is None else self._store.reading.begin_of(first)
+        return begin is None or not self._store.is_cold(begin)
+
+    @answers(UpdateConsumerOffset)
+    def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:
+        """Store an offset, of a topic that is there: one made later by its name would be consumed from there on.
+
+        As RocketMQ 5 does; 4.9.8 stores offsets of unknown topics. Its clients do not wait for the answer.
+        """
+        group = header.consumer_group
+        if self._topics.find(header.topic) is None:
+            raise TopicNotFound(f"topic[{header.topic}] not exist, its offsets are not stored")
+        if not 0 <= header.queue_id < MAX_QUEUES:
+            raise BrokerError(f"queueId[{header.queue_id}] is illegal, its offsets are not stored")
+        check_group(group)
+        if not self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset):
+            raise self._offsets.too_many(group)
+        return Reply()
+
+    @answers(MaxOffset)
+    def max_offset(self, header: MaxOffset, call: Call) -> Reply:
+        return Reply(OffsetResponse(offset=self._store.max_offset(header.topic, header.queue_id)))
+
+    @answers(MinOffset)
+    def min_offset(self, header: MinOffset, call: Call) -> Reply:
+        return Reply(OffsetResponse(offset=self._store.min_offset(header.topic, header.queue_id)))
+
+    @answers(SearchOffset)
+    def offset_by_time(self, header: SearchOffset, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._offset_by_time(header), call)
+
+    def _offset_by_time(self, header: SearchOffset) -> SlowReply:
+        search = self._store.search_by_time(header.topic, header.queue_id, header.timestamp)
+        offset = yield from self._cold_reads.loaded(search)
+        return Reply(OffsetResponse(offset=offset))
+
+    @answers(EarliestStoreTime)
+    def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._earliest_store_time(header.topic, header.queue_id), call)
+
+    def _earliest_store_time(self, topic: str, queue_id: int) -> SlowReply:
+        """Of the queue's first message; -1 if it has none."""
+        first = self._store.reading.first_from(topic, queue_id, 0)
+        found: dict[str, int] = {}
+        if first is not None:
+            yield from self._cold_reads.loaded(look_at(self._store, {"first": first}, found))
+        return Reply(EarliestStoreTimeResponse(timestamp=found.get("first", -1)))
+
+    @answers(ConsumerList)
+    def members(self, header: ConsumerList, call: Call) -> Reply | Future[Reply]:
+        return self._long_answers.give(self._members(header.consumer_group), call)
+
+    def _members(self, name: str) -> SlowReply:
+        group = self._connections.consumers(name)
+        if group is None:
+            raise BrokerError(f"no consumer for this group, {name}")
+        yield None  # others may be before it
+        return (yield from in_pieces(ConsumerIds(client_ids=[member.client_id for member in group.members])))

@@ -1,0 +1,292 @@
+"""Answers pulls: from the store at once, or when a message arrives, or when the caller's patience ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyromq import speedups
+from pyromq.broker.cold_reads import ColdReads
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
+from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.permissions.express_permits import express_permits
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import FAQ, Topics
+from pyromq.clock import Clock
+from pyromq.errors import (
+    BrokerError,
+    GroupNotFound,
+    MQError,
+    NoPermission,
+    ResponseCode,
+    SubscriptionNotFound,
+    SubscriptionNotLatest,
+    TopicNotFound,
+)
+from pyromq.filter.filter import Filter, check_length, filter_of
+from pyromq.filter.tags import TagFilter
+from pyromq.names import retry_topic
+from pyromq.permissions.account import SUB, resource_name
+from pyromq.permissions.authentication import denied
+from pyromq.permissions.permissions import Permissions
+from pyromq.remoting.codes import Permission, PullFlag
+from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.header import header_layout, wire_layout
+from pyromq.remoting.headers import PullMessage, PullMessageResponse
+from pyromq.remoting.headers.pulling import LitePullMessage
+from pyromq.remoting.later import Later
+from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.codec import HeaderReader, ReplyWriter
+    from pyromq.speedups.express import Express
+    from pyromq.speedups.pulls import MOST_TAGS, PullPlan, Pulls
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
+
+
+_CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    # An empty or missing queue has nothing at 0 yet; any other offset there is wrong, see _template.
+    ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+}
+
+
+def _answer(status: ReadStatus, code: ResponseCode) -> ReplyTemplate:
+    variables = ("next_offset", "min_offset", "max_offset")
+    if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream makes the queues of a topic when they are asked for
+        status = ReadStatus.NO_MESSAGE_IN_QUEUE
+    return ReplyTemplate(PullMessageResponse, variables, code=code, remark=status.name, suggested_broker_id=0)
+
+
+ANSWERS = {status: _answer(status, code) for status, code in _CODES.items()}
+MOVED_ANSWERS = {
+    status: _answer(status, ResponseCode.PULL_OFFSET_MOVED)
+    for status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
+}
+
+
+class PullProcessor:
+    """Reads queues for consumers; parks pulls that find nothing and may wait."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: ConsumerGroups,
+        *,
+        connections: Connections,
+        offsets: ConsumerOffsets,
+        long_polls: LongPolls,
+        cold_reads: ColdReads,
+        statistics: Statistics,
+        moved: OffsetMovedEvents,
+        permissions: Permissions,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._connections = connections
+        self._offsets = offsets
+        self._long_polls = long_polls
+        self._cold_reads = cold_reads
+        self._statistics = statistics
+        self._moved = moved
+        self._permissions = permissions
+        self._config = config
+        self._clock = clock
+
+    @answers(PullMessage)
+    def pull(self, header: PullMessage, call: Call) -> Answered | Future[Answered] | Later:
+        self.check(header, call.peer)
+        flags = header.sys_flag
+        wanted = self.subscription(header)
+        if flags & PullFlag.COMMIT_OFFSET:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        found = self._find(header, wanted)
+        reply = self._reply(header, found)
+        if found.unread:
+            return self._when_loaded(header, found.unread, lambda: reply)
+        if found.is_past and found.records and not self._store.disk.is_loaded(found.records):
+            return self._when_loaded(header, found.records, partial(self._proven, header, found, reply, wanted))
+        if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
+            return self._park(header, wanted, call)
+        return reply
+
+    def _when_loaded(
+        self, header: PullMessage, records: Sequence[memoryview], reply: Callable[[], FilledReply]
+    ) -> Future[Answered]:
+        began = self._clock.monotonic()
+
+        def timed() -> FilledReply:
+            answer = reply()
+            seconds = self._clock.monotonic() - began
+            self._statistics.note_latency(header.consumer_group, header.topic, seconds)
+            return answer
+
+        return self._cold_reads.when_loaded(records, timed)
+
+    def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, wanted: Filter) -> FilledReply:
+        """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
+        place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
+        if not found.is_doubted or self._store.prove(*place, tags=wanted.accepts_code is not None):
+            return reply
+        values = (header.queue_offset, found.min_offset, found.max_offset)
+        return FilledReply(ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)
+
+    def check(self, header: PullMessage, peer: RemotingSession | None = None) -> None:
+        """Raise what refuses a pull of a peer; without one nothing is created for it."""
+        if not self._config.permission & Permission.READ:
+            raise NoPermission(f"the broker[{self._config.advertised_ip}] pulling message is forbidden")
+        group = self._groups.find(header.consumer_group, peer)
+        if group is None:
+            raise GroupNotFound(f"subscription group [{header.consumer_group}] does not exist, {FAQ}")
+        if not group.consume_enabled:
+            raise NoPermission(f"subscription group no permission, {header.consumer_group}")
+        topic = self._topics.find(header.topic)
+        if topic is None:
+            raise TopicNotFound(f"topic[{header.topic}] not exist, apply first please! {FAQ}")
+        if not topic.permission & Permission.READ:
+            raise NoPermission(f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise BrokerError(
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{peer and peer.address}]"
+            )
+
+    def subscription(self, header: PullMessage) -> Filter:
+        """Return what is wanted: from the request itself, or as the group's heartbeats have told."""
+        if header.sys_flag & PullFlag.SUBSCRIPTION:
+            check_length(header.subscription, self._config.limits.subscription_length)
+            return self._filter(header.expression_type, header.subscription)
+        consumers = self._connections.consumers(header.consumer_group)
+        if consumers is None:
+            raise SubscriptionNotFound(f"the consumer's group info not exist{FAQ}")
+        group = self._groups.find(header.consumer_group)
+        if group is not None and not group.broadcast_enabled and consumers.message_model == "BROADCASTING":
+            raise NoPermission(f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
+        subscription = consumers.subscriptions.get(header.topic)
+        if subscription is None:
+            raise SubscriptionNotFound(f"the consumer's subscription not exist{FAQ}")
+        if subscription.version < header.subscription_version:
+            raise SubscriptionNotLatest("the consumer's subscription not latest")
+        return self._filter(subscription.expression_type, subscription.expression)
+
+    def _filter(self, expression_type: str | None, expression: str | None) -> Filter:
+        return filter_of(expression_type, expression, by_properties=self._config.property_filter)
+
+    def _find(self, header: PullMessage, wanted: Filter) -> ReadResult:
+        return self._store.read(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_count,
+            max_bytes=header.max_bytes,
+            wanted=wanted,
+        )
+
+    def _reply(self, header: PullMessage, found: ReadResult) -> FilledReply:
+        values = (found.next_offset, found.min_offset, found.max_offset)
+        if found.status is ReadStatus.FOUND:
+            self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
+            return FilledReply(ANSWERS[ReadStatus.FOUND], values, found.records, found.size)
+        self._statistics.count_get_miss()
+        template = _template(found.status, header.queue_offset)
+        if template.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._moved.tell(header, found.next_offset)
+        return FilledReply(template, values)
+
+    def _park(self, header: PullMessage, wanted: Filter, call: Call) -> Later:
+        suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms
+        poll = LongPoll(
+            header.topic,
+            header.queue_id,
+            wanted,
+            partial(self._read_again, header, wanted, call),
+            Later(),
+            call.peer,
+        )
+        return self._long_polls.park(poll, suspend_ms / 1000)
+
+    def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> FilledReply:
+        """The answer of a pull that has waited; topics, permissions and the account's rights may have changed."""
+        self.check(header, call.peer)
+        needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
+        if (lacking := self._permissions.lacks(call.account, needs)) is not None:
+            raise denied(f"account {call.account} has no SUB on {resource_name(lacking[0])} any more")
+        return self._reply(header, self._find(header, wanted))
+
+
+def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:
+    return (asked_offset and MOVED_ANSWERS.get(status)) or ANSWERS[status]
+
+
+def express_pulls(state: SharedState, pulling: PullProcessor) -> list[Express]:
+    """Return what answers pulls that find messages; nothing where there are no compiled parts."""
+    if not speedups.is_active:
+        return []
+
+    topics, groups, connections, statistics = state.topics, state.groups, state.connections, state.statistics
+    names = [field.attribute for field in wire_layout(PullMessage)]
+
+    def plan_for(values: list[Any]) -> PullPlan | None:
+        header = PullMessage(**dict(zip(names, values, strict=True)))
+        try:
+            pulling.check(header)
+            wanted = pulling.subscription(header)
+        except MQError:
+            return None  # the plain path says why
+        queue = state.store.queue_tail(header.topic, header.queue_id)
+        counter = statistics.gets_of(header.topic, header.consumer_group)
+        if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
+            return None
+        facts = []
+        if not header.sys_flag & PullFlag.SUBSCRIPTION:
+            group = groups.find(header.consumer_group)
+            if group is None or not group.broadcast_enabled:
+                return None
+            facts = connections.facts(header.consumer_group, header.topic)
+        return PullPlan(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            queue,
+            codes=wanted.codes or None,
+            counter=counter,
+            facts=facts,
+        )
+
+    template = ANSWERS[ReadStatus.FOUND]
+    return [
+        Pulls(
+            HeaderReader(int(request.code), header_layout(request)),
+            state.store.log_tail,
+            plan_for=plan_for,
+            version=lambda: (topics.version, groups.version, state.config.permission),
+            commit=state.offsets.commit,
+            is_loaded=state.store.reading.residency.covers,
+            segment_of=state.store.reading.segment_of,
+            total=statistics.get_total,
+            writer=ReplyWriter(template.line, template.binary()),
+            **state.store.reading.limits_in_memory(),
+            judge=express_permits(state, request),
+        )
+        for request in (PullMessage, LitePullMessage)
+    ]

@@ -1,0 +1,135 @@
+"""Answers consumers that could not handle a message: it comes again later, and in the end is a dead letter.
+
+Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future
+
+from pyromq.broker.admission import Admission
+from pyromq.broker.cold_reads import ColdReads
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
+from pyromq.broker.put_message import PutMessage
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import FAQ, Topics
+from pyromq.errors import BrokerError, GroupNotFound, MessageRefused, NoPermission, StoreError
+from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, encode_properties
+from pyromq.names import dead_letter_topic, retry_topic
+from pyromq.record import MAX_PROPERTIES_SIZE
+from pyromq.remoting.bodies import GroupConfig
+from pyromq.remoting.codes import UNIT_SUBSCRIPTION, Permission
+from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import SendMessageBack
+from pyromq.store.message_store import MessageStore
+
+FIRST_LEVEL = 3  # delay level of the first retry, 10 s; each further one waits a level longer
+MAX_REASON = 1_000  # characters kept of what a listener says about its failure
+_NO_SEPARATORS = str.maketrans({NAME_VALUE: " ", PAIRS: " "})
+
+
+class SendBackProcessor:
+    """Stores copies of messages for another try."""
+
+    def __init__(
+        self,
+        put_message: PutMessage,
+        *,
+        admission: Admission,
+        confirmation: Confirmation,
+        store: MessageStore,
+        topics: Topics,
+        groups: ConsumerGroups,
+        statistics: Statistics,
+        cold_reads: ColdReads,
+    ) -> None:
+        self._put_message = put_message
+        self._admission = admission
+        self._confirmation = confirmation
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._statistics = statistics
+        self._cold_reads = cold_reads
+
+    @answers(SendMessageBack)
+    def send_back(self, header: SendMessageBack, call: Call) -> Answered | Future[Answered]:
+        """Store the message again for the group. Without retry queues a group wants no retries: nothing happens.
+
+        Unlike upstream's, the answer waits for the disk as one to a send does: the consumer goes on behind the message.
+        """
+        group = self._group(header, call)
+        if group.retry_queues <= 0:
+            return Reply()
+        self._check_retry_topic(header, group)
+        self._confirmation.refuse_if_overloaded()
+        self._cold_reads.need_record(header.offset)
+        message = self._store.message_at(header.offset, check_crc=False)  # it goes back as it came
+        if message is None:
+            raise BrokerError(f"look message by offset failed, {header.offset}")
+        if message.reconsume_times >= max_tries(group, header, call) or header.delay_level < 0:
+            level = 0
+            topic = self._topics.for_group_retry(dead_letter_topic(group.name), 1).name
+            queue_id = 0
+        else:
+            level = header.delay_level or FIRST_LEVEL + message.reconsume_times
+            topic = retry_topic(group.name)
+            queue_id = random.randrange(group.retry_queues)
+        properties = _properties(header, message, level)
+        self._append(_copy(message, topic, queue_id), properties)
+        self._statistics.count_send_back(properties[Property.RETRY_TOPIC], group.name)
+        return self._confirmation.when_safe(Reply())
+
+    def _group(self, header: SendMessageBack, call: Call) -> GroupConfig:
+        group = self._groups.find(header.group, call.peer)
+        if group is None:
+            raise GroupNotFound(f"subscription group not exist, {header.group} {FAQ}")
+        self._admission.check_writable()
+        return group
+
+    def _check_retry_topic(self, header: SendMessageBack, group: GroupConfig) -> None:
+        sys_flag = UNIT_SUBSCRIPTION if header.unit_mode else 0
+        topic = self._topics.for_group_retry(retry_topic(group.name), group.retry_queues, sys_flag=sys_flag)
+        if not topic.permission & Permission.WRITE:
+            raise NoPermission(f"the topic[{topic.name}] sending message is forbidden")
+
+    def _append(self, message: StoredMessage, properties: dict[str, str]) -> None:
+        """Store the copy, or a delayed one. Whatever goes wrong is told as code 1, as consumers expect."""
+        try:
+            message.property_text = encode_properties(properties)
+            self._put_message.delay(message, properties)
+            self._put_message.put(message)
+        except MessageRefused as error:
+            raise BrokerError(f"MESSAGE_ILLEGAL: {error}") from error
+        except StoreError as error:
+            raise BrokerError(f"SERVICE_NOT_AVAILABLE: {error}") from error
+
+
+def _properties(header: SendMessageBack, message: StoredMessage, level: int) -> dict[str, str]:
+    """Return the copy's properties: the message's own, where it comes from, and how long it waits."""
+    properties = dict(message.properties)
+    properties.setdefault(Property.RETRY_TOPIC, message.topic)
+    properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.offset_message_id)
+    properties[Property.WAIT] = "false"
+    properties[Property.DELAY] = str(level)
+    room = len(message.property_text) < MAX_PROPERTIES_SIZE // 8  # so far from the limit that no reason reaches it
+    if header.reason and room and (reason := header.reason.translate(_NO_SEPARATORS).strip()):
+        properties[Property.RETRY_REASON] = reason[:MAX_REASON]
+    return properties
+
+
+def _copy(message: StoredMessage, topic: str, queue_id: int) -> StoredMessage:
+    return StoredMessage(
+        topic,
+        message.stored_body,
+        "",
+        queue_id,
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        message.born_address,
+        message.reconsume_times + 1,
+    )

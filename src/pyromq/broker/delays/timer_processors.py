@@ -1,0 +1,207 @@
+"""Answers what is asked about messages that wait for their time: cancel one, count, list.
+
+Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimerMetrics; the list is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import Future
+from heapq import nsmallest
+from itertools import chain
+from zlib import crc32
+
+from pyromq.broker.cold_reads import MOST_ROUNDS, ColdReads, Working
+from pyromq.broker.delays.timer_delivery import TimerDelivery
+from pyromq.broker.shared_state import SharedState
+from pyromq.clock import Clock
+from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
+from pyromq.logs import logger_of
+from pyromq.message import Property
+from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.remoting.bodies import TimerCount, TimerCounts, TimerEntry, TimerList, encode_body
+from pyromq.remoting.codes import Permission
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
+from pyromq.remoting.recall_handle import RecallHandle, decode_handle
+from pyromq.store.looking import NotInMemory
+from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
+
+logger = logger_of(__name__)
+
+MOST_LISTED = 1_000  # on one page
+LOOKED_THROUGH = 20_000  # entries for one page, about 10 ms in all; but a bucket is never left in the middle
+TOPICS_AT_ONCE = 1_000  # between two looks at the clock, as the next
+MESSAGES_AT_ONCE = 10
+
+Places = list[tuple[int, int]]  # due times (ms), and numbers in the bucket
+
+
+class RecallProcessor:
+    """Cancels."""
+
+    def __init__(self, state: SharedState) -> None:
+        self._confirmation = state.confirmation
+        self._long_answers = state.slow_replies
+        self._timers = state.timers
+        self._topics = state.topics
+        self._config = state.config
+        self._clock = state.clock
+
+    @answers(RecallMessage)
+    def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
+        """Cancel a message that waits; confirmed as a send would be, it is never delivered."""
+        return self._long_answers.give(self._cancelled(header, call), call)
+
+    def _cancelled(self, header: RecallMessage, call: Call) -> SlowReply:
+        handle = self._handle(header)
+        self._confirmation.refuse_if_overloaded()
+        yield from self._timers.cancel(handle, born_address=call.peer.packed_address)
+        reply = Reply(RecallMessageResponse(message_id=handle.unique_key))
+        safe = self._confirmation.when_safe(reply)
+        if isinstance(safe, Future):
+            yield safe
+        return reply  # its code says by now whether that is known to be on disk
+
+    def _handle(self, header: RecallMessage) -> RecallHandle:
+        """Check a request in upstream's order, and return what its handle says."""
+        config = self._config
+        if not config.recall:
+            raise NoPermission("recall failed, operation is forbidden (broker setting recallMessageEnable)")
+        if config.broker_id:
+            raise ServiceNotAvailable("recall failed, this broker is no master", ResponseCode.SLAVE_NOT_AVAILABLE)
+        if not config.permission & Permission.WRITE:
+            raise ServiceNotAvailable("recall failed, broker service not available: it is not writable")
+        if self._topics.find(header.topic) is None:
+            raise TopicNotFound(f"recall failed, the topic[{header.topic}] not exist")
+        handle = decode_handle(header.recall_handle)
+        if handle.topic != header.topic:
+            raise RecallRefused(f"recall failed, topic not match: the handle is for {handle.topic}")
+        if handle.broker_name != config.name:
+            raise RecallRefused(f"recall failed, this broker is {config.name}: the handle is for {handle.broker_name}")
+        if handle.due_ms - self._clock.now_ms() > config.timer_max_delay_seconds * 1000:
+            raise RecallRefused(f"recall failed, timestamp invalid: {handle.due_ms}")
+        return handle
+
+
+class TimerListProcessor:
+    """Counts and lists, a few milliseconds at a time: messages come and leave meanwhile."""
+
+    def __init__(
+        self,
+        timers: TimerDelivery,
+        slow_replies: SlowReplies,
+        *,
+        cold_reads: ColdReads,
+        broker_name: str,
+        clock: Clock,
+    ) -> None:
+        self._filed = timers.filed
+        self._cold_reads = cold_reads
+        self._long_answers = slow_replies
+        self._broker_name = broker_name
+        self._clock = clock
+
+    @answers(CountTimers)
+    def count(self, header: CountTimers, call: Call) -> Reply | Future[Reply]:
+        """How many messages wait, by topic."""
+        return self._long_answers.give(self._counted(), call)
+
+    def _counted(self) -> SlowReply:
+        yield from self._filed.catch_up()
+        now = self._clock.now_ms()
+        counts = {}
+        for number, (topic, count) in enumerate(self._filed.pending.items()):
+            counts[topic] = TimerCount(count, now)
+            if not number % TOPICS_AT_ONCE:
+                yield None
+        return (yield from in_pieces(TimerCounts(counts)))
+
+    @answers(ListTimers)
+    def list(self, header: ListTimers, call: Call) -> Reply | Future[Reply]:
+        """A page of the messages of a topic that wait, in order of delivery."""
+        return self._long_answers.give(self._listed(header), call)
+
+    def _listed(self, header: ListTimers) -> SlowReply:
+        filed = self._filed
+        yield from filed.catch_up()
+        wanted = min(max(header.count, 1), MOST_LISTED)
+        place = (header.begin_ms, header.after)
+        found: list[TimerEntry] = []
+        looked_through = 0
+        for hour in sorted(each for each in filed.buckets if each >= header.begin_ms // HOUR_MS):
+            bucket = filed.buckets.get(hour)
+            if bucket is None or not bucket.pending:
+                continue
+            if looked_through >= LOOKED_THROUGH:
+                return _page(found, (hour * HOUR_MS, -1))
+            looked_through += bucket.count
+            try:
+                places = yield from self._places(bucket, header.topic, place, most=wanted + 1)
+                for count, (due_ms, number) in enumerate(places, 1):
+                    if len(found) == wanted:
+                        return _page(found, place)
+                    if not filed.holds(bucket):
+                        break
+                    place = (due_ms, number)
+                    entry = yield from self._looked_up(bucket, number, header.topic)
+                    if entry is not None:
+                        found.append(entry)
+                    if not count % MESSAGES_AT_ONCE:
+                        yield None
+            finally:
+                filed.rest(bucket)
+        return _page(found, None)
+
+    def _places(
+        self, bucket: TimerBucket, topic: str, after: tuple[int, int], *, most: int
+    ) -> Generator[None, None, Places]:
+        """Return due times and numbers of the first of a topic behind that place, in order; look through all for it."""
+        first: Places = []
+        for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
+            first = nsmallest(most, chain(first, (each for each in places if each > after)))
+            yield None
+            if not self._filed.holds(bucket):
+                return []
+        return first
+
+    def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> Working[TimerEntry | None]:
+        """Return what is told of a message; None for one of another topic, a damaged one, or one that is gone."""
+        for _ in range(MOST_ROUNDS):
+            try:
+                return self._entry(bucket, number, topic, wait=False)
+            except NotInMemory as lack:
+                unread = lack.unread
+            yield self._cold_reads.when_loaded(unread, Reply)
+            if not self._filed.holds(bucket):
+                return None
+        return self._entry(bucket, number, topic, wait=True)
+
+    def _entry(self, bucket: TimerBucket, number: int, topic: str, *, wait: bool) -> TimerEntry | None:
+        try:
+            message = self._filed.message(bucket, number, wait=wait)
+        except StoreCorrupt as error:
+            logger.warning("timer %d of those due in hour %d is not listed: %s", number, bucket.hour, error)
+            return None
+        properties = message.properties
+        if properties.get(Property.REAL_TOPIC) != topic:
+            return None
+        key, due_ms = properties.get(Property.UNIQUE_KEY), int(properties[Property.TIMER_OUT_MS])
+        return TimerEntry(
+            topic,
+            int(properties.get(Property.REAL_QUEUE_ID, "0")),
+            due_ms,
+            message.store_ms,
+            len(message.stored_body),
+            key,
+            RecallHandle(topic, self._broker_name, due_ms, key).encode() if key else None,
+            properties.get(Property.KEYS),
+            properties.get(Property.TAGS),
+            message.offset_message_id,
+        )
+
+
+def _page(timers: list[TimerEntry], after: tuple[int, int] | None) -> Reply:
+    body = TimerList(timers) if after is None else TimerList(timers, *after)
+    return Reply(body=encode_body(body))

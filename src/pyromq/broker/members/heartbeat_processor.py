@@ -1,0 +1,168 @@
+"""Answers clients' signs of life: heartbeats, leaving, and the check of a subscription before a consumer starts."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.members.connections import Connections, ConsumerGroup, Member, wanted
+from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, LimitReached
+from pyromq.filter.filter import TAG_TYPES, check_length, filter_of
+from pyromq.filter.subscription_differences import differences, in_words
+from pyromq.logs import logger_of
+from pyromq.names import MAX_GROUP_LENGTH, is_system_group, retry_topic
+from pyromq.net.slow_replies import SlowReplies, SlowReply
+from pyromq.remoting.bodies import REQUEST, ClientCheck, ConsumerEntry, HeartbeatBody, decode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import CheckClient, Heartbeat, UnregisterClient
+
+logger = logger_of(__name__)
+
+
+class HeartbeatProcessor:
+    """Keeps the registry of clients true, and tells when members of a group subscribe differently."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        groups: ConsumerGroups,
+        *,
+        topics: Topics,
+        config: BrokerConfig,
+        clock: Clock,
+        slow_replies: SlowReplies,
+    ) -> None:
+        self._connections = connections
+        self._groups = groups
+        self._topics = topics
+        self._config = config
+        self._clock = clock
+        self._long_answers = slow_replies
+
+    @answers(Heartbeat)
+    def note(self, header: Heartbeat, call: Call) -> Reply | Future[Reply]:
+        """Register the client's producers and consumers; creates a group's settings and retry topic when absent.
+
+        Raises `BrokerError` for a consumer that is refused; the client's others are registered all the same.
+        """
+        heartbeat = decode_body(HeartbeatBody, call.body, REQUEST)
+        check_heartbeat(heartbeat, self._config.limits.subscription_length)
+        return self._long_answers.give(self._noted(heartbeat, call), call)
+
+    def _noted(self, heartbeat: HeartbeatBody, call: Call) -> SlowReply:
+        member = Member(
+            heartbeat.client_id,
+            call.peer,
+            call.language,
+            call.version,
+            self._clock.monotonic(),
+            self._clock.now_ms(),
+            call.account,
+        )
+        refused: dict[str, None] = {}
+        for producer in heartbeat.producers:
+            if call.peer.closed:  # who has left in the meantime is not entered any more
+                return Reply()
+            self._connections.register_producer(producer.group, member)
+            yield None
+        reached: LimitReached | None = None
+        for consumer in heartbeat.consumers:
+            if call.peer.closed:
+                return Reply()
+            try:
+                if (refusal := self._note_consumer(consumer, member)) is not None:
+                    refused[refusal] = None
+            except LimitReached as error:
+                reached = error
+            yield None
+        if reached is not None:
+            raise reached
+        if refused:
+            raise BrokerError("; ".join(refused))
+        return Reply()
+
+    def _note_consumer(self, entry: ConsumerEntry, member: Member) -> str | None:
+        """Register a consumer; returns why not when it is refused."""
+        members = self._connections.consumers(entry.group)
+        if members is not None and (refusal := self._refusal(members, entry, member)):
+            return refusal
+        before = members.wanted_by.get(member.exchange) if members is not None else None
+        group = self._groups.find(entry.group, member.exchange)
+        # A group that may not be created is registered all the same; its pulls are refused.
+        if group is not None and group.retry_queues > 0:
+            self._topics.for_group_retry(retry_topic(entry.group), group.retry_queues)
+        self._connections.register_consumer(entry, member, notify=group is None or group.notify_changes)
+        members = self._connections.consumers(entry.group)
+        if members is not None and (members.differing or wanted(entry) != before):
+            self._compare(members)
+        return None
+
+    def _refusal(self, members: ConsumerGroup, entry: ConsumerEntry, member: Member) -> str | None:
+        """Why a newcomer may not join, where that is wanted: it subscribes unlike every member that is there."""
+        if not self._config.refuse_different_subscriptions or is_system_group(entry.group):
+            return None
+        others, own = members.wanted, wanted(entry)
+        if member.client_id in others:
+            return None
+        unlike = [differences({member.client_id: own, name: each}) for name, each in others.items() if each]
+        if not unlike or not all(unlike):
+            return None
+        found = in_words(differences({**others, member.client_id: own}))
+        text = f"group {entry.group}: {member.client_id} is refused, it subscribes unlike the members: {found}"
+        if member.client_id not in members.refused:
+            members.refused.add(member.client_id)
+            logger.warning("%s", text)
+        return text
+
+    def _compare(self, members: ConsumerGroup) -> None:
+        """Tell when members begin or cease to subscribe differently, not each time another one does."""
+        if is_system_group(members.name):
+            return
+        if not members.differing and members.wants_alike():
+            return
+        found = differences(members.wanted)
+        now = {topic: sorted(by_expression) for topic, by_expression in found.items()}
+        if now == members.differing:
+            return
+        members.differing = now
+        if found:
+            logger.warning(
+                "group %s: members subscribe differently and miss messages: %s", members.name, in_words(found)
+            )
+        else:
+            logger.info("group %s: members subscribe alike again", members.name)
+
+    @answers(UnregisterClient)
+    def leave(self, header: UnregisterClient, call: Call) -> Reply:
+        if header.producer_group is not None:
+            self._connections.unregister_producer(header.producer_group, call.peer)
+        if header.consumer_group is not None:
+            group = self._groups.find(header.consumer_group)
+            notify = group is None or group.notify_changes
+            self._connections.unregister_consumer(header.consumer_group, call.peer, notify=notify)
+        return Reply()
+
+    @answers(CheckClient)
+    def check(self, header: CheckClient, call: Call) -> Reply:
+        """Refuse kinds of subscriptions that are not served; tags always pass, as upstream."""
+        subscription = decode_body(ClientCheck, call.body, REQUEST).subscription
+        if subscription is None:
+            return Reply()
+        if subscription.expression_type not in TAG_TYPES:
+            by_properties = self._config.property_filter
+            filter_of(subscription.expression_type, subscription.expression, by_properties=by_properties)
+        return Reply()
+
+
+def check_heartbeat(heartbeat: HeartbeatBody, most_length: int) -> None:
+    """Raise unless names and expressions have a length that may be kept."""
+    groups = [entry.group for entry in heartbeat.producers] + [entry.group for entry in heartbeat.consumers]
+    if long := next((name for name in (heartbeat.client_id, *groups) if len(name) > MAX_GROUP_LENGTH), None):
+        raise BrokerError(f"the name {long[:80]}... is longer than {MAX_GROUP_LENGTH} characters")
+    for consumer in heartbeat.consumers:
+        for subscription in consumer.subscriptions:
+            check_length(subscription.expression, most_length)

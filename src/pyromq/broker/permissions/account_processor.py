@@ -1,0 +1,229 @@
+"""Answers administrators who list and change accounts and white lists.
+
+Changes go into the files, as upstream writes them: an account into the file that has it, a new one into the default
+file, whose other content stays, comments excepted. They are answered when they are on disk and in force.
+Source: RocketMQ 4.9.8, AdminBrokerProcessor, PlainPermissionManager; unlike there secret keys are not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, MQError, ResponseCode, UsageError
+from pyromq.logs import logger_of
+from pyromq.permissions.account import RIGHTS
+from pyromq.permissions.acl_file import ACCOUNTS, DATA_VERSION, WHITE_LIST, Raw, parse_account
+from pyromq.permissions.acl_folder import AclFolder
+from pyromq.permissions.acl_watch import AclWatch
+from pyromq.permissions.address_patterns import parse_pattern
+from pyromq.permissions.permissions import Permissions
+from pyromq.remoting.bodies import AccountEntry, AccountTable, DataVersion, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    Accounts,
+    AccountsVersion,
+    AccountsVersionResponse,
+    DeleteAccount,
+    SaveAccount,
+    SaveWhiteList,
+)
+
+logger = logger_of(__name__)
+
+HIDDEN = "********"  # in the place of a secret key; sent back, it means that the key stays
+
+# Header field -> key in the file, for texts; an absent one leaves the account as it is.
+_TEXTS = {
+    "white_remote_address": "whiteRemoteAddress",
+    "default_topic_perm": "defaultTopicPerm",
+    "default_group_perm": "defaultGroupPerm",
+}
+_LISTS = {"topic_perms": "topicPerms", "group_perms": "groupPerms"}
+
+
+class AccountProcessor:
+    """The accounts of one broker, for its administrators."""
+
+    def __init__(
+        self, permissions: Permissions, watch: AclWatch, folder: AclFolder, *, config: BrokerConfig, clock: Clock
+    ) -> None:
+        self._permissions = permissions
+        self._watch = watch
+        self._folder = folder
+        self._config = config
+        self._clock = clock
+
+    @answers(SaveAccount)
+    def save(self, header: SaveAccount, call: Call) -> Future[Reply]:
+        """Create an account or change one. Without a secret key an existing one keeps its own (ours)."""
+        logger.info("account %s is saved by %s", header.access_key, call.peer.address)
+        return self._changed(partial(self._save, header), ResponseCode.ACL_UPDATE_FAILED)
+
+    @answers(DeleteAccount)
+    def delete(self, header: DeleteAccount, call: Call) -> Future[Reply]:
+        """Delete an account; from then on its requests are refused."""
+        logger.info("account %s is deleted by %s", header.access_key, call.peer.address)
+        return self._changed(partial(self._delete, header.access_key), ResponseCode.ACL_DELETE_FAILED)
+
+    @answers(SaveWhiteList)
+    def save_white_list(self, header: SaveWhiteList, call: Call) -> Future[Reply]:
+        """Replace one file's addresses that need no account."""
+        logger.info("the white list is set to %s by %s", header.addresses, call.peer.address)
+        return self._changed(partial(self._save_white_list, header), ResponseCode.ACL_WHITE_LIST_FAILED)
+
+    @answers(AccountsVersion)
+    def version(self, header: AccountsVersion, call: Call) -> Reply:
+        files = self._permissions.in_force.files
+        versions = {str(path): _version_json(file.version) for path, file in files.items()}
+        default = files.get(self._folder.default_file)
+        return Reply(
+            AccountsVersionResponse(
+                version=_json(_version_json(default.version if default is not None else DataVersion())),
+                broker_name=self._config.name,
+                broker_addr=self._config.advertised_address,
+                cluster_name=self._config.cluster,
+                all_acl_file_version=_json(versions),
+            )
+        )
+
+    @answers(Accounts)
+    def accounts(self, header: Accounts, call: Call) -> Reply:
+        """All accounts as their files spell them, but for the secret keys."""
+        in_force = self._permissions.in_force
+        entries = [
+            _entry(raw)
+            for file in in_force.files.values()
+            for raw in file.raw.get(ACCOUNTS) or []
+            if in_force.file_of(str(raw.get("accessKey"))) is file
+        ]
+        white_list = [pattern.text for pattern in in_force.white_list]
+        return Reply(body=encode_body(AccountTable(white_list=white_list, accounts=entries)))
+
+    def _changed(self, edit: Callable[[], None], code: ResponseCode) -> Future[Reply]:
+        answered: Future[Reply] = Future()
+
+        def done(changed: Future[None]) -> None:
+            error = changed.exception()
+            if error is None:
+                answered.set_result(Reply())
+            elif isinstance(error, MQError):
+                answered.set_exception(BrokerError(str(error), code))
+            else:
+                answered.set_exception(error)
+
+        self._watch.change(edit).add_done_callback(done)
+        return answered
+
+    def _save(self, header: SaveAccount) -> None:
+        path, raw, accounts = self._file_with(header.access_key)
+        known = _found(accounts, header.access_key)
+        account = dict(known or {}) | _given(header)
+        if not account.get("secretKey"):
+            raise UsageError(f"account {header.access_key!r} is new and needs a secret key")
+        doubts: list[str] = []
+        parse_account(account, doubts=doubts)
+        _refuse_unknown_rights(account)
+        if known is not None:
+            accounts.remove(known)
+        raw[ACCOUNTS] = [*accounts, account]
+        self._write(path, raw)
+
+    def _delete(self, access_key: str) -> None:
+        path, raw, accounts = self._file_with(access_key)
+        known = _found(accounts, access_key)
+        if known is None:
+            raise UsageError(f"account {access_key!r} does not exist")
+        raw[ACCOUNTS] = [each for each in accounts if each is not known]
+        self._write(path, raw)
+
+    def _save_white_list(self, header: SaveWhiteList) -> None:
+        patterns = [parse_pattern(text).text for text in header.addresses.split(",") if text.strip()]
+        path = Path(header.file) if header.file else self._folder.default_file
+        if path != self._folder.default_file and not self._folder.holds(path):
+            raise UsageError(f"{header.file!r} is no file of accounts of this broker")
+        raw = self._raw(path)
+        raw[WHITE_LIST] = patterns
+        self._write(path, raw)
+
+    def _file_with(self, access_key: str) -> tuple[Path, Raw, list[Raw]]:
+        """Return the file that has the account, or would get it, what it holds, and its accounts."""
+        reading = self._folder.read()
+        holding = (file.path for file in reading.files if any(a.access_key == access_key for a in file.accounts))
+        path = next(holding, self._folder.default_file)
+        raw = next((file.raw for file in reading.files if file.path == path), {})
+        return path, raw, list(raw.get(ACCOUNTS) or [])
+
+    def _raw(self, path: Path) -> Raw:
+        return next((file.raw for file in self._folder.read().files if file.path == path), {})
+
+    def _write(self, path: Path, raw: Raw) -> None:
+        """Write the file, its version counted up. Source: PlainPermissionManager.updateAclConfigFileVersion."""
+        versions = raw.get(DATA_VERSION) or [{}]
+        counter = int(versions[0].get("counter", 0)) + 1
+        raw[DATA_VERSION] = [{"counter": counter, "timestamp": self._clock.now_ms()}]
+        self._folder.write(path, raw)
+
+
+def _found(accounts: list[Raw], access_key: str) -> Raw | None:
+    return next((each for each in accounts if str(each.get("accessKey")) == access_key), None)
+
+
+def _given(header: SaveAccount) -> Raw:
+    """Return what the request says of an account, as files spell it."""
+    given: Raw = {"accessKey": header.access_key, "admin": header.admin}
+    if header.secret_key and header.secret_key != HIDDEN:
+        given["secretKey"] = header.secret_key
+    for attribute, key in _TEXTS.items():
+        text = getattr(header, attribute)
+        if text is not None:
+            given[key] = text
+    for attribute, key in _LISTS.items():
+        text = getattr(header, attribute)
+        if text is not None:
+            given[key] = [each.strip() for each in text.split(",") if each.strip()]
+    return given
+
+
+def _refuse_unknown_rights(account: Raw) -> None:
+    """Files may have rights that are none, and deny; who writes them by a request has mistyped."""
+    texts = [account.get(key) for key in ("defaultTopicPerm", "defaultGroupPerm")]
+    lists = (account.get(key) or [] for key in _LISTS.values())
+    texts += [str(each).rpartition("=")[2] for rights in lists for each in rights]
+    for text in texts:
+        if text and str(text).strip() not in RIGHTS:
+            raise UsageError(f"{text!r} is no right; write PUB, SUB, PUB|SUB or DENY")
+
+
+def _entry(raw: Raw) -> AccountEntry:
+    def text(key: str) -> str | None:
+        return None if raw.get(key) is None else str(raw[key])
+
+    def texts(key: str) -> list[str] | None:
+        return None if raw.get(key) is None else [str(each) for each in raw[key]]
+
+    return AccountEntry(
+        access_key=str(raw["accessKey"]),
+        secret_key=HIDDEN,
+        white_remote_address=text("whiteRemoteAddress"),
+        admin=str(raw.get("admin")).lower() == "true",
+        default_topic_perm=text("defaultTopicPerm"),
+        default_group_perm=text("defaultGroupPerm"),
+        topic_perms=texts("topicPerms"),
+        group_perms=texts("groupPerms"),
+    )
+
+
+def _version_json(version: DataVersion) -> dict[str, int]:
+    return {"counter": version.counter, "timestamp": version.timestamp}
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

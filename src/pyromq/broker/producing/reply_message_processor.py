@@ -1,0 +1,148 @@
+"""Answers consumers' replies to requests: hands each to the producer that waits for it, and stores it as well.
+
+What is stored is a trace for people, in topic `<cluster>_REPLY_TOPIC`; whether that can be done decides nothing.
+Source: RocketMQ 4.9.8, ReplyMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from pyromq.broker.admission import Admission
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.members.connections import Connections
+from pyromq.broker.put_message import PutMessage
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, MQError
+from pyromq.logs import logger_of
+from pyromq.message import Property, StoredMessage, SysFlag, decode_properties, encode_properties, format_address
+from pyromq.remoting.bodies import TopicConfig
+from pyromq.remoting.command import Answered, Call, Reply, Response
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import PushReplyMessage, SendMessageResponse, SendReplyMessage
+from pyromq.store.message_store import MessageStore
+
+logger = logger_of(__name__)
+
+PUSH_SECONDS = 10.0  # for the requester to say that it has the reply. Source: Broker2Client.callClient
+NOT_STORED = "0"  # the id in the answer then
+
+
+class ReplyMessageProcessor:
+    """Passes replies on."""
+
+    def __init__(
+        self,
+        put_message: PutMessage,
+        *,
+        admission: Admission,
+        confirmation: Confirmation,
+        store: MessageStore,
+        connections: Connections,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self._put_message = put_message
+        self._admission = admission
+        self._confirmation = confirmation
+        self._store = store
+        self._connections = connections
+        self._config = config
+        self._clock = clock
+
+    @answers(SendReplyMessage)
+    def reply(self, header: SendReplyMessage, call: Call) -> Future[Answered]:
+        """Answer 0 once the requester has the reply, and the disk where it is stored; 1 when it cannot be reached."""
+        topic = self._admission.topic_for(header, call)
+        message = self._message(header, call, topic)
+        stored = self._config.store_replies and self._append(message)
+        answer = SendMessageResponse(
+            message_id=message.offset_message_id if stored else NOT_STORED,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset if stored else 0,
+            region=self._config.region,
+            trace_on="true",
+        )
+        answered: Future[Answered] = Future()
+
+        def done(failure: str | None) -> None:
+            if failure is not None:
+                answered.set_result(Reply(answer, code=BrokerError.code, remark=failure))
+            elif stored:
+                self._confirmation.complete(Reply(answer), answered)
+            else:
+                answered.set_result(Reply(answer))
+
+        self._push(header, call, done=done)
+        return answered
+
+    def _message(self, header: SendReplyMessage, call: Call, topic: TopicConfig) -> StoredMessage:
+        """Return what is stored. Unlike upstream's, a compressed body stays marked as such."""
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(topic.write_queues, 1))
+        return StoredMessage(
+            topic.name,
+            call.body,
+            header.properties or "",
+            queue_id,
+            header.flag,
+            header.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
+            header.born_ms,
+            call.peer.packed_address,
+            header.reconsume_times or 0,
+        )
+
+    def _append(self, message: StoredMessage) -> bool:
+        """Store the reply, if that is possible: it is handed over all the same. Go's clients send empty ones."""
+        if not message.stored_body:
+            return False
+        try:
+            self._confirmation.refuse_if_overloaded()
+            self._put_message.put(message)
+        except MQError as error:
+            logger.warning("a reply to topic %s is not stored: %s", message.topic, error)
+            return False
+        return True
+
+    def _push(self, header: SendReplyMessage, call: Call, *, done: Callable[[str | None], None]) -> None:
+        """Hand the reply over; `done` is told why that failed, or None. Texts are upstream's."""
+        properties = decode_properties(header.properties or "")
+        client_id = properties.get(Property.REPLY_TO_CLIENT)
+        if client_id is None:
+            done(f"reply message properties[{Property.REPLY_TO_CLIENT}] is null")
+            return
+        requester = self._connections.producer_at(client_id)
+        if requester is None:
+            done(f"push reply message fail, channel of <{client_id}> not found.")
+            return
+        now = self._clock.now_ms()
+        properties[Property.PUSH_REPLY_TIME] = str(now)
+        pushed = PushReplyMessage(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_count=header.default_topic_queue_count,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_ms,
+            flag=header.flag,
+            born_host=call.peer.address,
+            store_host=format_address(self._store.store_address),
+            store_ms=now,
+            properties=encode_properties(properties),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+        )
+
+        def answered(result: Response | MQError) -> None:
+            if isinstance(result, Response) and not result.code:
+                done(None)
+            else:
+                logger.info("the reply for %s was not taken: %s", client_id, result)
+                done(f"push reply message to {client_id}fail.")
+
+        requester.exchange.call(pushed, call.body, timeout=PUSH_SECONDS, answered=answered)

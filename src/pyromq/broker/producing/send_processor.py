@@ -1,0 +1,410 @@
+"""Answers sends: each becomes a message to put; the answer comes now, or when the message is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, cast
+
+from pyromq import speedups
+from pyromq.broker.admission import Admission
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.delays.timer_records import ScheduledMessage
+from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
+from pyromq.broker.permissions.express_permits import express_permits
+from pyromq.broker.put_message import (
+    DELAY,
+    TIMER,
+    TRANSACTION,
+    PutMessage,
+    asks_to_wait,
+    is_half,
+    is_too_long,
+    too_large,
+)
+from pyromq.broker.topics import FAQ, Topics
+from pyromq.errors import GroupNotFound, MessageRefused, MQError
+from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
+from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic
+from pyromq.record import decode_batch
+from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
+from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
+from pyromq.remoting.dispatch import answers, answers_runs, refusal
+from pyromq.remoting.header import header_layout
+from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
+from pyromq.remoting.headers.sending import SendMessageV2
+from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.store.batch_appends import Shape, members_of
+from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.codec import HeaderReader, ReplyWriter
+    from pyromq.speedups.express import Express
+    from pyromq.speedups.records import Counter
+    from pyromq.speedups.sends import SendPlan, Sends
+    from pyromq.speedups.timed import TimedSends
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
+    from pyromq.store.queue.consume_queue import ConsumeQueue
+
+
+_WAIT = Property.WAIT + "\x01"
+
+# A message to store, whether its sender waits for the disk, the queue it is told, its ticket if it waits for a time.
+_Prepared = tuple[StoredMessage, bool, int, ScheduledMessage | None]
+
+# The ids of the members of a batch, the queue offset and the properties of the first.
+_StoredBatch = tuple[str, int, str]
+
+
+class SendProcessor:
+    """Stores what producers send."""
+
+    def __init__(
+        self,
+        put_message: PutMessage,
+        *,
+        admission: Admission,
+        confirmation: Confirmation,
+        store: MessageStore,
+        topics: Topics,
+        groups: ConsumerGroups,
+        config: BrokerConfig,
+        refusals: RejectionLog,
+    ) -> None:
+        self._put_message = put_message
+        self._refusals = refusals
+        self._admission = admission
+        self._confirmation = confirmation
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._config = config
+        # Bound once: used for every message.
+        self._put = put_message.put
+        self._topic_for = admission.topic_for
+        self._unsaved_topics = admission.unsaved
+        self._answers_wait = confirmation.is_needed
+        self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
+        self._joined_cluster_pair = PAIRS + self._cluster_pair
+        self._templates: tuple[ReplyTemplate, ReplyTemplate] | None = None
+
+    @answers(SendMessage)
+    def send(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
+        if header.batch:
+            return self.send_batch(header, call)
+        try:
+            message, wait, queue_id, ticket = self._message(header, call)
+            self._put(message)
+        except MQError as error:
+            return self._refused(error, call)
+        reply = self._stored(message, wait, queue_id, ticket)
+        return self._admission.when_saved(header.topic, reply) if self._unsaved_topics else reply
+
+    @answers_runs(SendMessage)
+    def send_run(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
+        """Store the messages of a burst by one write; each call gets its own answer, as from `send`."""
+        headers = [cast(SendMessage, call.header) for call in calls]
+        if any(header.batch for header in headers):
+            return [self.send(header, call) for header, call in zip(headers, calls, strict=True)]
+        outcomes: list[_Prepared | Reply] = []
+        for header, call in zip(headers, calls, strict=True):
+            try:
+                outcomes.append(self._message(header, call))
+            except MQError as error:
+                outcomes.append(self._refused(error, call))
+        errors = self._put_message.put_each([outcome[0] for outcome in outcomes if type(outcome) is tuple])
+        if any(errors):
+            outcomes = self._with_refusals(calls, outcomes, errors)
+        replies = [outcome if isinstance(outcome, Reply) else self._stored(*outcome) for outcome in outcomes]
+        if self._unsaved_topics:
+            when_saved = self._admission.when_saved
+            return [when_saved(header.topic, each) for header, each in zip(headers, replies, strict=True)]
+        return replies
+
+    def _with_refusals(
+        self, calls: list[Call], outcomes: list[_Prepared | Reply], errors: Sequence[MQError | None]
+    ) -> list[_Prepared | Reply]:
+        """Put refusals in the place of messages that are not stored."""
+        of_messages = iter(errors)
+        return [
+            outcome
+            if isinstance(outcome, Reply) or (error := next(of_messages)) is None
+            else self._refused(error, call)
+            for call, outcome in zip(calls, outcomes, strict=True)
+        ]
+
+    def _refused(self, error: MQError, call: Call) -> Reply:
+        """Say no; as upstream, with the fields that clients look for in every answer to a send."""
+        self._refusals.note_limit(error, call.code, call.peer.address)
+        reply = refusal(error)
+        reply.header = SendRefusal(region=self._config.region, trace_on="true")
+        return reply
+
+    def _message(self, header: SendMessage, call: Call) -> _Prepared:
+        """Return the message to store and what its answer depends on. Raises what refuses it."""
+        if self._answers_wait:
+            self._confirmation.refuse_if_overloaded()
+        name = header.topic
+        topic = self._topic_for(header, call)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._admission.any_queue(topic)
+        if name.startswith(RETRY_PREFIX):
+            topic, queue_id = self._after_last_retry(header, call, topic=topic, queue_id=queue_id)
+            name = topic.name
+        body = call.body
+        if not body or len(body) > self._config.max_message_bytes:
+            raise MessageRefused(self._illegal if body else self._empty)
+        text, wait = self._stored_properties(header.properties or "")
+        message = StoredMessage(
+            name,
+            body,
+            text,
+            queue_id,
+            header.flag,
+            header.sys_flag if topic.filter_type == SINGLE_TAG else header.sys_flag | SysFlag.MULTI_TAGS,
+            header.born_ms,
+            call.peer.packed_address,
+            header.reconsume_times or 0,
+        )
+        ticket = None
+        if DELAY in text or TRANSACTION in text:
+            ticket = self._put_message.divert(message, self._waiting_properties(header, name))
+        elif TIMER in text:
+            ticket = self._put_message.divert(message)
+        return message, wait, queue_id, ticket
+
+    def _waiting_properties(self, header: SendMessage, topic: str) -> dict[str, str]:
+        """Return the properties of a message that may have to wait. As upstream, WAIT stays in these."""
+        properties = decode_properties(header.properties or "")
+        properties[Property.CLUSTER] = self._config.cluster
+        if is_half(properties, topic):
+            self._admission.check_transactions()
+            properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)  # without it nobody could decide
+        return properties
+
+    def _stored(
+        self, message: StoredMessage, wait: bool, queue_id: int, ticket: ScheduledMessage | None
+    ) -> Answered | Future[Answered]:
+        """The answer to a send whose message is in the log."""
+        template, with_handle = self._templates or self.templates
+        values: tuple[int | bytes, ...] = (message.log_offset, queue_id, message.queue_offset)
+        if ticket is not None:
+            self._put_message.parked(message, ticket)
+            if ticket[0]:
+                template, values = with_handle, (*values, ticket[0])
+        reply = FilledReply(template, values)
+        return self._confirmation.when_safe(reply) if wait and self._answers_wait else reply
+
+    @answers(SendBatchMessage)
+    def send_batch(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
+        """Store the members in one append: consecutive queue offsets, one answer with all ids."""
+        try:
+            shape = self._shape(header, call)
+            stored = self._put_members(shape, call.body) or self._put_messages(shape, call.body)
+        except MQError as error:
+            return self._refused(error, call)
+        ids, queue_offset, first_text = stored
+        reply = Reply(
+            SendMessageResponse(
+                message_id=ids,
+                queue_id=shape.queue_id,
+                queue_offset=queue_offset,
+                region=self._config.region,
+                trace_on="true",
+            )
+        )
+        wait = decode_properties(first_text).get(Property.WAIT, "true").lower() == "true"
+        answered = self._confirmation.when_safe(reply) if wait else reply
+        return self._admission.when_saved(header.topic, answered)
+
+    def _after_last_retry(
+        self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
+    ) -> tuple[TopicConfig, int]:
+        """A message sent to a retry topic too often goes to the group's dead letters."""
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name, call.peer)
+        if group is None:
+            raise GroupNotFound(f"subscription group not exist, {name} {FAQ}")
+        if (header.reconsume_times or 0) < max_tries(group, header, call):
+            return topic, queue_id
+        return self._topics.for_group_retry(dead_letter_topic(name), 1), 0
+
+    def _stored_properties(self, text: str) -> tuple[str, bool]:
+        """Return the text to store and whether the sender waits for the disk.
+
+        As upstream, WAIT goes and CLUSTER comes. The text is cut, not parsed: what upstream's parser would drop
+        (broken and doubled pairs) every reader of the stored text drops as well.
+        """
+        wait = True
+        if _WAIT in text:
+            before, _, rest = text.partition(_WAIT)
+            if before and before[-1] != PAIRS:
+                return self._rewritten(text)
+            value, _, rest = rest.partition(PAIRS)
+            text = before + rest
+            if _WAIT in text:
+                return self._rewritten(before + _WAIT + value + PAIRS + rest)
+            wait = not value or value.lower() == "true"
+        text += self._cluster_pair if not text or text[-1] == PAIRS else self._joined_cluster_pair
+        if is_too_long(text):
+            raise MessageRefused(self._illegal)
+        return text, wait
+
+    def _rewritten(self, text: str) -> tuple[str, bool]:
+        """Return, by parsing, the text to store and whether the sender waits for the disk."""
+        properties = decode_properties(text)
+        wait = properties.pop(Property.WAIT, "true").lower() == "true"
+        properties[Property.CLUSTER] = self._config.cluster
+        text = encode_properties(properties)
+        if is_too_long(text):
+            raise MessageRefused(self._illegal)
+        return text, wait
+
+    def _shape(self, header: SendMessage, call: Call) -> Shape:
+        """Return what the members of a batch have in common. Raises what refuses all of them."""
+        self._confirmation.refuse_if_overloaded()
+        topic = self._topic_for(header, call)
+        if header.topic.startswith(RETRY_PREFIX):
+            raise MessageRefused(f"batch request does not support retry group {header.topic}")
+        queue_id = header.queue_id if header.queue_id >= 0 else self._admission.any_queue(topic)
+        if len(call.body) > self._config.max_message_bytes:
+            raise MessageRefused(self._illegal)
+        own = header.properties or ""
+        return Shape(
+            topic.name,
+            queue_id,
+            header.sys_flag if topic.filter_type == SINGLE_TAG else header.sys_flag | SysFlag.MULTI_TAGS,
+            header.born_ms,
+            call.peer.packed_address,
+            own + PAIRS + self._cluster_pair if own and not own.endswith(PAIRS) else own + self._cluster_pair,
+            header.reconsume_times or 0,
+        )
+
+    def _put_members(self, shape: Shape, body: bytes) -> _StoredBatch | None:
+        """Store a batch as it came; None, nothing stored, where messages have to be made of it."""
+        if (members := members_of(body, shape.more)) is None:
+            return None
+        if (stored := self._put_message.put_members(members, shape, count=members.count)) is None:
+            return None
+        ids = members.ids(len(shape.topic.encode()), self._store.store_address, stored.log_offset)
+        return ids, stored.queue_offset, shape.text(members.first_text)
+
+    def _put_messages(self, shape: Shape, body: bytes) -> _StoredBatch:
+        """Store the messages of a batch. Raises what refuses them."""
+        messages = []
+        for message in shape.messages(decode_batch(body)):
+            if not message.stored_body or is_too_long(message.property_text):
+                raise MessageRefused(self._illegal if message.stored_body else self._empty)
+            # Searched before it is parsed: this runs for every member.
+            text = message.property_text
+            if (DELAY in text or TRANSACTION in text or TIMER in text) and asks_to_wait(message.properties):
+                raise MessageRefused(f"{self._illegal} A batch cannot be delayed, nor be part of a transaction.")
+            messages.append(message)
+        if not messages:
+            raise MessageRefused("the batch has no messages")
+        self._put_message.put_batch(messages)
+        ids = ",".join(message.offset_message_id for message in messages)
+        return ids, messages[0].queue_offset, messages[0].property_text
+
+    @property
+    def templates(self) -> tuple[ReplyTemplate, ReplyTemplate]:
+        """What a send is answered with: log offset, queue id, queue offset; and the same with a handle behind them.
+
+        Known once the broker listens.
+        """
+        if self._templates is not None:
+            return self._templates
+        id_format = self._store.store_address.hex().upper() + "%016X"
+        names = ("message_id", "queue_id", "queue_offset")
+        answer = ReplyTemplate(
+            SendMessageResponse, names, formats={"message_id": id_format}, region=self._config.region, trace_on="true"
+        )
+        with_handle = ReplyTemplate(
+            SendMessageResponse,
+            (*names, "recall_handle"),
+            formats={"message_id": id_format, "recall_handle": "%b"},
+            region=self._config.region,
+            trace_on="true",
+        )
+        self._templates = answer, with_handle
+        return self._templates
+
+    @property
+    def _illegal(self) -> str:
+        return too_large(self._config)
+
+    @property
+    def _empty(self) -> str:
+        return f"{self._illegal} The body is empty."
+
+
+def express_sends(state: SharedState, sending: SendProcessor) -> list[Express]:
+    """Return what stores plain sends; nothing where answers wait for the disk, or where there are no compiled parts."""
+    if not speedups.is_active or state.confirmation.is_needed:
+        return []
+    topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
+
+    def plan_for(name: str) -> SendPlan | None:
+        """How plain sends to a topic are stored; None where every one has to be looked at."""
+        topic = topics.find(name)
+        if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
+            return None
+        queues, counter = state.store.queues_of(name), statistics.puts_of(name)
+        if queues is None or counter is None:  # nothing is stored there yet
+            queues = counter = None
+        more_flags = 0 if topic.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
+        queue_count = max(topic.write_queues, topic.read_queues)
+        return SendPlan(
+            *(name, queues, queue_count),
+            more_flags=more_flags,
+            counter=counter,
+            takes_times=not name.startswith(DEAD_LETTER_PREFIX),
+        )
+
+    timed = _timed_sends(state, sending)
+    return [
+        Sends(
+            HeaderReader(int(request.code), header_layout(request)),
+            state.store.log_tail,
+            plan_for=plan_for,
+            version=lambda: topics.version,
+            busy=topics.unsaved,
+            parked=long_polls.parked,
+            arrived=long_polls.came,
+            now_ms=state.clock.now_ms,
+            store=state.store,
+            writer_for=lambda: _writer_of(sending.templates[0]),
+            timed=timed,
+            cluster_pair=f"{Property.CLUSTER}\x01{state.config.cluster}",
+            max_message_bytes=state.config.max_message_bytes,
+            judge=express_permits(state, request),
+        )
+        for request in (SendMessage, SendMessageV2)
+    ]
+
+
+def _timed_sends(state: SharedState, sending: SendProcessor) -> TimedSends:
+    """Return what parks messages that ask for a time."""
+    timers, config = state.timers, state.config
+
+    def find() -> tuple[ConsumeQueue, Counter] | None:
+        queues, counter = state.store.queues_of(TIMER_TOPIC), state.statistics.puts_of(TIMER_TOPIC)
+        return None if queues is None or counter is None or 0 not in queues else (queues[0], counter)
+
+    return TimedSends(
+        timers.intake,
+        TIMER_TOPIC,
+        find=find,
+        limit_ms=lambda: config.timer_max_delay_seconds * 1000,
+        hurry=timers.hurry,
+        file=timers.filed.file_recent,
+        writer_for=lambda: _writer_of(sending.templates[1]),
+        broker_name=config.name,
+    )
+
+
+def _writer_of(template: ReplyTemplate) -> ReplyWriter:
+    return ReplyWriter(template.line, template.binary())

@@ -1,0 +1,206 @@
+"""Answers producers' decisions on their half messages, and administrators who list them or have one checked again.
+
+Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage; unlike there a
+decision takes effect once, and the list is ours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from concurrent.futures import Future
+
+from pyromq.broker.cold_reads import ColdReads
+from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.put_message import PutMessage
+from pyromq.broker.transactions.half_messages import (
+    TRANSACTION_BITS,
+    Half,
+    HalfMessages,
+    Origin,
+    half_copy,
+    names_real_queue,
+    origin_of,
+    real_queue,
+)
+from pyromq.errors import BrokerError
+from pyromq.logs import logger_of
+from pyromq.message import Property, StoredMessage, SysFlag
+from pyromq.message_id import parse_offset_id
+from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
+from pyromq.net.slow_replies import SlowReplies, SlowReply
+from pyromq.permissions.account import ANY
+from pyromq.permissions.permissions import Permissions
+from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, encode_body
+from pyromq.remoting.codes import ONE_WAY
+from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
+from pyromq.store.message_store import MessageStore
+
+logger = logger_of(__name__)
+
+REMEMBERED = 10_000  # latest decisions, so that a repeated one gets the answer of the first
+MOST_LISTED = 200  # on one page
+
+
+class EndTransactionProcessor:
+    """Commits and rolls back."""
+
+    def __init__(
+        self,
+        put_message: PutMessage,
+        half_messages: HalfMessages,
+        *,
+        confirmation: Confirmation,
+        store: MessageStore,
+        cold_reads: ColdReads,
+        slow_replies: SlowReplies,
+        permissions: Permissions,
+    ) -> None:
+        self._put_message = put_message
+        self._half_messages = half_messages
+        self._confirmation = confirmation
+        self._store = store
+        self._cold_reads = cold_reads
+        self._long_answers = slow_replies
+        self._permissions = permissions
+        self._decided: dict[Origin | int, int] = {}  # which half message -> decision
+
+    @answers(EndTransaction)
+    def end(self, header: EndTransaction, call: Call) -> Answered | Future[Answered]:
+        """Make the message visible, or never; other decisions leave it open, and its producer is asked later."""
+        if header.decision not in (SysFlag.COMMIT, SysFlag.ROLLBACK):
+            return Reply()
+        if not call.flag & ONE_WAY:
+            self._confirmation.refuse_if_overloaded()
+        self._cold_reads.need_record(header.log_offset)
+        record = self._prepared(header)
+        half = self._half_messages.find(record)
+        if half is None:
+            self._check_repeated(header, record)
+        else:
+            self._decide(header, record, half)
+        # A repeated decision is no safer than the first one, which may still be on its way to the disk.
+        return Reply() if call.flag & ONE_WAY else self._confirmation.when_safe(Reply())
+
+    def _decide(self, header: EndTransaction, record: StoredMessage, half: Half) -> None:
+        if header.decision == SysFlag.COMMIT:
+            self._commit(half, record)
+        else:
+            self._half_messages.settle(half)
+        self._decided[_key(record)] = header.decision
+        if len(self._decided) > REMEMBERED:
+            del self._decided[next(iter(self._decided))]
+
+    def _prepared(self, header: EndTransaction) -> StoredMessage:
+        """Return the half message that the header names in several ways, which must agree."""
+        record = self._store.message_at(header.log_offset)
+        if record is None:
+            raise BrokerError("Find prepared transaction message failed")
+        if record.topic != HALF_TOPIC:
+            raise BrokerError(f"the message at {header.log_offset} is no half message; its topic is {record.topic}")
+        if record.properties.get(Property.PRODUCER_GROUP) != header.producer_group:
+            raise BrokerError("The producer group wrong")
+        if record.queue_offset != header.half_queue_offset:
+            raise BrokerError("The transaction state table offset wrong")
+        meant = record.properties.get(Property.REAL_TOPIC, "")
+        if header.topic and header.topic != meant and not meant.endswith(f"%{header.topic}"):
+            raise BrokerError(f"the half message at {header.log_offset} is for topic {meant}, not {header.topic}")
+        return record
+
+    def _check_repeated(self, header: EndTransaction, record: StoredMessage) -> None:
+        """Raise `BrokerError` unless it was decided like this: the first decision counts."""
+        if self._decided.get(_key(record)) != header.decision:
+            raise BrokerError(f"the half message at {header.log_offset} is decided already, was given up, or is lost")
+
+    def _commit(self, half: Half, record: StoredMessage) -> None:
+        topic, queue_id = real_queue(record)
+        message = StoredMessage(
+            topic,
+            record.stored_body,
+            record.property_text,
+            queue_id,
+            record.flag,
+            record.sys_flag & ~TRANSACTION_BITS | SysFlag.COMMIT,
+            record.born_ms,
+            record.born_address,
+            record.reconsume_times,
+            half.log_offset,
+        )
+        self._put_message.delay(message, record.properties)  # a delay begins with the commit
+        self._half_messages.settle(half, message)
+
+    @answers(ResumeHalfMessage)
+    def resume(self, header: ResumeHalfMessage, call: Call) -> Answered | Future[Answered]:
+        """Let a half message that was given up be checked again, as often as a new one."""
+        self._confirmation.refuse_if_overloaded()
+        log_offset = parse_offset_id(header.message_id or "").log_offset
+        self._cold_reads.need_record(log_offset)
+        record = self._store.message_at(log_offset)
+        if record is None:
+            raise BrokerError(f"can not find message {header.message_id}")
+        half = self._half_messages.find(record) if record.topic == HALF_TOPIC else None
+        copy = half_copy(record, checks=0)
+        if half is not None:
+            self._half_messages.settle(half, copy)
+        elif record.topic == TRANSACTION_GIVE_UP_TOPIC:
+            self._put_message.put(copy)
+        else:
+            raise BrokerError(f"message {header.message_id} is no half message that waits or was given up")
+        logger.info("half message %s is checked again for %s", header.message_id, call.peer.address)
+        return self._confirmation.when_safe(Reply())
+
+    @answers(ListHalfMessages)
+    def list(self, header: ListHalfMessages, call: Call) -> Reply | Future[Reply]:
+        """A page of undecided half messages, oldest first; one that is checked meanwhile comes again, at the end.
+
+        Those for topics on which the asking account has no right are left out.
+        """
+        return self._long_answers.give(self._listed(header, call.account), call)
+
+    def _listed(self, header: ListHalfMessages, asker: str | None) -> SlowReply:
+        wanted = min(max(header.count, 1), MOST_LISTED)
+        found: list[HalfMessageEntry] = []
+        after = header.after
+        undecided = self._half_messages.undecided()
+        for queue_offset in undecided[bisect_right(undecided, after) :]:
+            yield None
+            half = self._half_messages.at(queue_offset)
+            if half is None or header.producer_group not in (None, half.group):
+                continue
+            if len(found) == wanted:
+                return Reply(body=encode_body(HalfMessageList(found, after)))
+            after = queue_offset
+            yield from self._cold_reads.loaded(self._store.residency.approach(half.log_offset))
+            record = self._store.message_at(half.log_offset)
+            if record is not None and self._permissions.lacks(asker, [(_real_topic(record), ANY)]) is None:
+                found.append(_entry(half, record))
+        return Reply(body=encode_body(HalfMessageList(found)))
+
+
+def _real_topic(record: StoredMessage) -> str:
+    return record.properties.get(Property.REAL_TOPIC, record.topic)
+
+
+def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:
+    properties = record.properties
+    topic, queue_id = real_queue(record) if names_real_queue(record) else (None, None)
+    return HalfMessageEntry(
+        half.queue_offset,
+        half.log_offset,
+        record.offset_message_id,
+        half.group,
+        half.born_ms,
+        half.checks,
+        len(record.stored_body),
+        topic,
+        queue_id,
+        properties.get(Property.UNIQUE_KEY),
+        properties.get(Property.KEYS),
+        properties.get(Property.TAGS),
+    )
+
+
+def _key(record: StoredMessage) -> Origin | int:
+    """By what decisions are remembered: one key for all copies of a half message, if they can be told."""
+    return origin_of(record) or record.log_offset

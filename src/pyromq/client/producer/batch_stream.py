@@ -1,0 +1,245 @@
+"""Encoded batches of messages, runs, on their way to queues: for programs that send very many.
+
+A queue's runs go one after the other, so that a retry cannot change their order; different queues' side by side. Each
+is repeated at its broker until it is acknowledged or its time is up. What a run means is said by the header it goes
+with: messages to be seen at once (here), or half messages of a batch transaction (`batch_transactions`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyromq.client.arguments import checked
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.namespace import namespace_of
+from pyromq.client.config import ProducerConfig
+from pyromq.client.lifespan import AsyncLifespan
+from pyromq.client.producer.pending_send import STATUSES, check_topic_for_sending
+from pyromq.client.retry import Retry
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response
+from pyromq.message import MessageQueue, SendStatus
+from pyromq.message_id import UniqueIds
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
+
+LONGEST_ANSWER = 15.0  # seconds without an answer after which a run is sent again
+
+MakeHeader = Callable[[MessageQueue, int], Header]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What a stream has brought to one queue; offsets of half messages are not known yet (None)."""
+
+    messages: int
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+    def joined(self, later: Acknowledged) -> Acknowledged:
+        first = later.first_offset if self.first_offset is None else self.first_offset
+        return Acknowledged(self.messages + later.messages, first, later.last_offset)
+
+
+class BatchStream:
+    """Takes runs one by one. After a failure every call raises it: what was sent before may be stored or not."""
+
+    def __init__(
+        self, cluster: ClusterClient, clock: Clock, *, make_header: MakeHeader, in_flight: int, timeout: float
+    ) -> None:
+        self.acknowledged: dict[MessageQueue, Acknowledged] = {}
+        self._cluster = cluster
+        self._clock = clock
+        self._make_header = make_header
+        self._timeout = timeout
+        self._room = asyncio.Semaphore(in_flight)
+        self._lanes: dict[MessageQueue, asyncio.Lock] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._failure: MQError | None = None
+        self.count = 0  # of runs
+        self._messages = 0
+
+    async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
+        """Begin to send a run; waits while too many are under way. `header` replaces the stream's own kind."""
+        self._cluster.check_running()
+        await self._room.acquire()
+        if self._failure is not None:
+            self._room.release()
+            raise self._failure
+        header = header or self._make_header(queue, self.count)
+        self.count += 1
+        self._messages += messages
+        work = self._deliver(queue, body, messages, header)
+        task = self._cluster.tasks.start(work, name=f"run {self.count} to {queue}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def finish(self) -> dict[MessageQueue, Acknowledged]:
+        """Wait until every run is acknowledged; return what each queue got. Raises the first failure."""
+        while self._running:
+            await asyncio.wait(self._running)
+        if self._failure is not None:
+            raise self._failure
+        done = sum(each.messages for each in self.acknowledged.values())
+        if done != self._messages:  # the client was closed meanwhile, or a task of ours died
+            raise Unavailable(f"{self._messages - done} of {self._messages} messages were not acknowledged")
+        return self.acknowledged
+
+    async def abandon(self) -> None:
+        """Stop sending; what was not acknowledged may be stored or not."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _deliver(self, queue: MessageQueue, body: bytes, messages: int, header: Header) -> None:
+        try:
+            async with self._lanes.setdefault(queue, asyncio.Lock()):
+                if self._failure is None:
+                    self._note(queue, messages, await self._ask(queue, header, body))
+        except MQError as error:
+            self._failure = self._failure or error
+        finally:
+            self._room.release()
+
+    def _note(self, queue: MessageQueue, messages: int, response: Response) -> None:
+        first = None
+        if "queueOffset" in response.fields:
+            first = response.header(SendMessageResponse).queue_offset
+        now = Acknowledged(messages, first, None if first is None else first + messages - 1)
+        before = self.acknowledged.get(queue)
+        self.acknowledged[queue] = now if before is None else before.joined(now)
+
+    async def _ask(self, queue: MessageQueue, header: Header, body: bytes) -> Response:
+        """Ask until it is stored as safely as wanted. Raises what refuses it, `Unavailable` when the time is up."""
+        retry = Retry(self._clock, self._timeout)
+        while True:
+            try:
+                response = await self._ask_once(queue, header, body, min(retry.left, LONGEST_ANSWER))
+                status = STATUSES.get(response.code)
+                if status is SendStatus.OK:
+                    return response
+                if status is None:
+                    raise from_response(response.code, response.remark)
+                raise Unavailable(f"stored, but {status.value}")
+            except MQError as error:
+                if not error.retriable:
+                    raise
+                if not await retry.pause():
+                    raise Unavailable(f"{queue} took nothing for {self._timeout:g} s: {error}") from error
+            await self._cluster.refresh(queue.topic)
+
+    async def _ask_once(self, queue: MessageQueue, header: Header, body: bytes, seconds: float) -> Response:
+        route = await self._cluster.route(queue.topic)
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
+        return await self._cluster.ask(self._cluster.sending_address(address), header, body, timeout=seconds)
+
+
+class AsyncRunProducer(AsyncLifespan):
+    """Sends runs, for programs with an event loop; `BatchTransactions.stream` does it without one.
+
+    `timeout` (seconds) is what one run may take with all repetitions, `in_flight` how many are under way at once.
+    Entering raises `NoNameServer` at once when no name server can be reached.
+    """
+
+    @checked
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 60.0,
+        in_flight: int = 8,
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.group = group
+        self.config = config or ProducerConfig()
+        self.names = namespace_of(self.config.namespace, namesrv)
+        self.wire_group = self.names.checked_group(group)
+        self.timeout = timeout
+        self._in_flight = in_flight
+        self._clock = clock or SystemClock()
+        # No heartbeats: nobody asks those who send runs anything.
+        self.cluster = ClusterClient(
+            namesrv,
+            self._clock,
+            names=self.names,
+            connections=self.config.connections,
+            vip_channel=self.config.vip_channel,
+        )
+        self.ids: UniqueIds
+
+    async def start(self) -> None:
+        await self.cluster.start()
+        self.ids = UniqueIds(self.cluster.ip, self._clock)
+
+    async def close(self) -> None:
+        """Close the connections; runs under way may be stored or not. Idempotent."""
+        if self.cluster.running:
+            await self.cluster.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that can be written now, in order of broker name and queue id.
+
+        Raises `TopicNotFound`, `NoPermission` where no queue may be written, `Unavailable` where no master is there.
+        """
+        check_topic_for_sending(topic)
+        config = self.config
+        route = await self.cluster.route_for_sending(topic, config.template_topic, config.new_topic_queues)
+        if not route.writable:
+            if any(route.master(name) for name in route.addresses):
+                raise NoPermission(f"topic {topic!r} has no queue that may be written: its permission forbids that")
+            raise Unavailable(f"topic {topic!r} has no queue that can be written: no master is there")
+        return list(route.writable)
+
+    def stream(self, make_header: MakeHeader | None = None) -> BatchStream:
+        """Return a stream of runs: by default of messages that can be seen as soon as they are stored."""
+        return BatchStream(
+            self.cluster,
+            self._clock,
+            make_header=make_header or self._batch_header,
+            in_flight=self._in_flight,
+            timeout=self.timeout,
+        )
+
+    def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
+        """Return the header of a run that is one message by itself, its body alone: batches cannot be delayed."""
+        return self._header(SendMessageV2, queue, flag, properties)
+
+    def _batch_header(self, queue: MessageQueue, _: int) -> Header:
+        return self._header(SendBatchMessage, queue, 0, "")
+
+    def _header(self, kind: type[SendMessage], queue: MessageQueue, flag: int, properties: str) -> Header:
+        header: Header = kind(
+            producer_group=self.wire_group,
+            topic=self.names.wrap(queue.topic),
+            default_topic=self.config.template_topic,
+            default_topic_queue_count=self.config.new_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_ms=self._clock.now_ms(),
+            flag=flag,
+            properties=properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=kind is SendBatchMessage,
+            broker_name=queue.broker_name,
+        )
+        return header
+
+
+def check_ledger(name: str | None, masters: dict[str, str]) -> str:
+    """Return the broker that decides on batch transactions: the one named, else the first in order of names.
+
+    Raises `UsageError` where there is no such broker.
+    """
+    if not masters:
+        raise Unavailable("the name server knows no broker")
+    if name is not None and name not in masters:
+        raise UsageError(f"no broker {name!r} is registered to keep the ledger; there are {', '.join(masters)}")
+    return name or next(iter(masters))

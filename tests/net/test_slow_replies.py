@@ -1,0 +1,180 @@
+"""Answers in slices: who gets a turn when, and what becomes of errors."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from pyromq.errors import BrokerError
+from pyromq.net import slow_replies as slow_replies
+from pyromq.net.slow_replies import SLICE_SECONDS, UNREAD_BYTES, UNREAD_SECONDS, SlowReplies, in_pieces
+from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.testing import FakeClock
+
+
+class Ticking(FakeClock):
+    """A clock on which every look takes half a slice."""
+
+    def monotonic(self):
+        self._move_to(self._seconds + SLICE_SECONDS / 2)
+        return super().monotonic()
+
+
+def counting(turns, name, steps, outcome=None):
+    """An answer that notes each of its steps."""
+    for _ in range(steps):
+        turns.append(name)
+        yield
+    if isinstance(outcome, Exception):
+        raise outcome
+    return Reply(remark=name)
+
+
+def a_call():
+    """A request over a connection of its own."""
+    peer = RemotingSession(
+        Dispatcher(), FakeClock(), address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda *_: None
+    )
+    return Call(code=1, peer=peer)
+
+
+def give(answers, work, call=None):
+    return answers.give(work, call or a_call())
+
+
+def work_off(answers):
+    while answers.step() is not None:
+        pass
+
+
+@pytest.fixture
+def answers():
+    return SlowReplies(Ticking())
+
+
+def test_what_a_slice_suffices_for_is_answered_at_once(answers):
+    assert give(answers, counting([], "short", 1)).remark == "short"
+    assert answers.step() is None
+
+
+def test_a_slice_ends_the_work_for_now(answers):
+    turns = []
+    answered = give(answers, counting(turns, "long", 5))
+    assert turns == ["long"] * 2
+    assert answers.step() == 0
+    assert turns == ["long"] * 4
+    assert not answered.done()
+    assert answers.step() is None
+    assert answered.result().remark == "long"
+
+
+def test_answers_are_worked_out_in_turns_and_none_begins_before_its_own(answers):
+    turns = []
+    first, second = (give(answers, counting(turns, name, 4)) for name in ("first", "second"))
+    assert turns == ["first"] * 2
+    work_off(answers)
+    assert turns == ["first"] * 4 + ["second"] * 4
+    assert first.result().remark == "first"
+    assert second.result().remark == "second"
+
+
+def test_a_short_one_overtakes_a_long_one(answers):
+    turns = []
+    long, short = give(answers, counting(turns, "long", 100)), give(answers, counting(turns, "short", 1))
+    while not short.done():
+        answers.step()
+    assert not long.done()
+
+
+def test_errors_are_answers(answers):
+    with pytest.raises(BrokerError):
+        give(answers, counting([], "short", 0, BrokerError("no")))
+    refused = give(answers, counting([], "long", 5, BrokerError("no")))
+    other = give(answers, counting([], "other", 5))
+    work_off(answers)
+    assert str(refused.exception()) == "no"
+    assert other.result().remark == "other"
+
+
+def test_what_waits_for_a_future_takes_no_turns_and_goes_on_behind_it(answers):
+    awaited = Future()
+
+    def waiting():
+        yield awaited
+        return Reply(remark=awaited.result())
+
+    answered = give(answers, waiting())
+    turns = []
+    other = give(answers, counting(turns, "other", 5))
+    work_off(answers)
+    assert other.result().remark == "other"
+    assert not answered.done()
+    awaited.set_result("awaited")
+    assert answers.alarm.seconds_left <= 0
+    assert answers.step() is None
+    assert answered.result().remark == "awaited"
+
+
+def test_a_body_in_pieces_is_the_body(answers):
+    table = TopicConfigTable(topics={name: TopicConfig(name=name) for name in ("one", "two", "three")})
+    answered = give(answers, in_pieces(table))
+    work_off(answers)
+    assert answered.result().body == encode_body(table)
+
+
+def test_many_short_ones_that_come_at_once_are_not_all_answered_at_once(answers):
+    outcomes = [give(answers, counting([], str(number), 1)) for number in range(10)]
+    assert isinstance(outcomes[0], Reply)
+    assert isinstance(outcomes[9], Future)
+    work_off(answers)
+    assert outcomes[9].result().remark == "9"
+
+
+def test_connections_take_turns_however_much_one_of_them_asks(answers):
+    turns, greedy = [], a_call()
+    for number in range(5):
+        give(answers, counting(turns, f"greedy {number}", 4), greedy)
+    modest = give(answers, counting(turns, "modest", 4))
+    while not modest.done():
+        answers.step()
+    assert "greedy 1" not in turns[:6]
+    assert "greedy 2" not in turns
+    work_off(answers)
+
+
+def test_who_leaves_answers_unread_gets_no_further_one(answers):
+    class Unread:
+        def get_write_buffer_size(self):
+            return unread[0]
+
+    call, unread = a_call(), [0]
+    call.peer.writer = Unread()
+    first, second = (give(answers, counting([], name, 4), call) for name in ("first", "second"))
+    while not first.done():
+        answers.step()
+    unread[0] = UNREAD_BYTES + 1
+    other = give(answers, counting([], "other", 4))
+    while not other.done():
+        answers.step()
+    assert answers.step() == UNREAD_SECONDS
+    assert not second.done()
+    unread[0] = 0
+    work_off(answers)
+    assert second.done()
+
+
+def test_a_fault_is_an_answer(answers):
+    give(answers, counting([], "long", 5))
+    answered = give(answers, counting([], "faulty", 5, ValueError("ours")))
+    work_off(answers)
+    assert isinstance(answered.exception(), ValueError)
+
+
+def test_an_answer_longer_than_a_frame_is_refused(answers, monkeypatch):
+    monkeypatch.setattr(slow_replies, "MOST_BYTES", 100)
+    table = TopicConfigTable(topics={name: TopicConfig(name=name) for name in ("one", "two", "three")})
+    answered = give(answers, in_pieces(table))
+    work_off(answers)
+    assert "ask for less" in str(answered.exception())

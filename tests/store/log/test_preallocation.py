@@ -1,0 +1,153 @@
+"""What a log keeps in memory of what was written: little, and nothing is lost by that."""
+
+import mmap
+import re
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, opened
+
+from pyromq import speedups
+from pyromq.message import StoredMessage
+from pyromq.store.config import StoreConfig
+from pyromq.store.disk import LOCAL_DISK, LocalDisk
+from pyromq.store.log import preallocation as room_ahead
+from pyromq.store.log.segment import Segment
+from pyromq.store.message_store import MessageStore
+from pyromq.testing import SimulatedDisk
+
+PAGE = mmap.PAGESIZE
+
+
+def resident(path: Path) -> int:
+    """KiB of a mapped file that this process has in memory."""
+    found = re.findall(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text())
+    return sum(map(int, found))
+
+
+def test_forgotten_pages_come_back_as_they_were(tmp_path: Path) -> None:
+    segment = Segment(tmp_path / "0", 64 * PAGE, disk=LOCAL_DISK)
+    segment.create()
+    content = bytes(range(256)) * (64 * PAGE // 256)
+    segment.memory[:] = content
+    assert resident(segment.path) == 64 * PAGE // 1024
+
+    segment.forget(PAGE // 2, 40 * PAGE + 1)  # whole pages only
+
+    assert resident(segment.path) == (64 - 39) * PAGE // 1024
+    assert segment.memory == content
+    segment.forget(0, -5)
+    segment.forget(0, 1 << 40)
+    assert resident(segment.path) == 0
+    assert segment.memory == content
+
+
+def test_a_log_keeps_only_its_end_in_memory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(room_ahead, "KEPT_BEHIND", 4 * PAGE)
+    monkeypatch.setattr(room_ahead, "FIRST_STRETCH", PAGE)
+    monkeypatch.setattr(room_ahead, "LAST_STRETCH", PAGE)
+    with opened(tmp_path, segment_bytes=1 << 18) as store:
+        fill(store, 1_000)
+        first = tmp_path / "commitlog" / f"{0:020}"
+        assert store.max_log_offset < 1 << 18
+        assert resident(first) < 100
+        fill(store, 1_000, first=1_000)
+        assert store.max_log_offset > 1 << 18
+        assert resident(first) == 0
+        assert bodies(store) == [b"body %d" % number for number in range(0, 2_000, 2)]
+
+
+def test_pages_read_again_are_let_go_again(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_bytes=1 << 18) as store:
+        fill(store, 2_000)
+        bodies(store)
+        store._log.files.forget_before(store.max_log_offset)
+        assert resident(tmp_path / "commitlog" / f"{0:020}") == 0
+        assert len(bodies(store)) == 1_000
+
+
+# -- the next file
+
+
+class HangingDisk(LocalDisk):
+    """A disk on which flushing the log's folder takes until `goes_on` is set."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def sync_folder(self, folder: Path) -> None:
+        if folder.name == "commitlog":
+            self.goes_on.wait()
+        super().sync_folder(folder)
+
+
+def test_the_next_file_is_made_from_the_middle_on_and_nobody_waits_for_its_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(room_ahead, "FIRST_STRETCH", 64 << 10)
+    monkeypatch.setattr(room_ahead, "LAST_STRETCH", 64 << 10)
+    disk = HangingDisk()
+    config = StoreConfig(tmp_path, **{**SMALL, "segment_bytes": 1 << 20})  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    try:
+        store.append(StoredMessage("orders", bytes(8_000), born_address=ADDRESS))
+        disk.goes_on.clear()
+        while store.max_log_offset < 900 << 10:  # stands still where somebody waits
+            store.append(StoredMessage("orders", bytes(8_000), born_address=ADDRESS))
+        is_made = (tmp_path / "commitlog" / f"{1 << 20:020}").exists()
+    finally:
+        disk.goes_on.set()
+        store.close()
+    assert is_made
+
+
+def test_a_roll_flushes_the_folder_of_the_log_and_none_above() -> None:
+    disk = SimulatedDisk()
+    root = Path("/srv/deep/down/store")
+    config = StoreConfig(root, **{**SMALL, "segment_bytes": 16 << 10})  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    fill(store, 1)
+    flushed: list[Path] = []
+    disk.refuse = lambda kind, path: flushed.append(path) if kind.startswith("sync") else None
+    while store.max_log_offset < 20 << 10:
+        store.append(StoredMessage("orders", bytes(1_000), born_address=ADDRESS))
+    log = root / "commitlog"
+    assert [path for path in flushed if path in (log, *log.parents)] == [log]
+
+
+def test_an_unwritten_stretch_is_zeros_in_memory_and_what_is_beside_it_stays(tmp_path: Path) -> None:
+    segment = Segment(tmp_path / "0", 64 << 10)
+    segment.create()
+    segment.memory[:] = b"x" * segment.size
+    segment.prepare_unwritten(5_000, 20_000)
+    assert bytes(segment.memory) == b"x" * 5_000 + bytes(15_000) + b"x" * (segment.size - 20_000)
+    segment.prepare_unwritten(segment.size - 10, segment.size + 4096)
+    assert bytes(segment.memory[-11:]) == b"x" + bytes(10)
+    assert segment.path.stat().st_size == segment.size
+
+
+def test_what_a_disk_refuses_to_make_ready_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "0"
+    path.write_bytes(bytes(4 * PAGE))
+    writing, reading = LOCAL_DISK.open(path), LOCAL_DISK.open(path, write=False)
+    memory = LOCAL_DISK.map(writing, 4 * PAGE, scattered=False)
+    LOCAL_DISK.make_ready(writing, memory, 0, 4 * PAGE)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        LOCAL_DISK.make_ready(reading, memory, 0, PAGE)
+    LOCAL_DISK.write_out(writing, 0, 4 * PAGE)
+    LOCAL_DISK.close(writing)
+    LOCAL_DISK.close(reading)
+
+
+@pytest.mark.skipif(not speedups.is_active, reason="only compiled parts pause without the interpreter's lock")
+def test_a_helper_leaves_the_processor_to_others_again_and_again(tmp_path: Path) -> None:
+    segment = Segment(tmp_path / "0", 8 << 20)
+    segment.create()
+    assert segment.memory is not None
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    segment.prepare_unwritten(0, 8 << 20)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before >= 4
+    assert resident(segment.path) == 8 << 10

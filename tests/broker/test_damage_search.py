@@ -13,7 +13,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from tests.broker.batches.test_batch_answers import Batches
+from tests.broker.batches.test_batch_transaction_processor import Batches
 
 from pyromq.broker.broker import Broker
 from pyromq.cli.commands.store import _of_tables

@@ -4,7 +4,7 @@ What is lost is told with its file and byte, and costs nothing else.
 """
 
 import pytest
-from tests.broker.batches.test_batch_answers import Batches
+from tests.broker.batches.test_batch_transaction_processor import Batches
 from tests.broker.transactions.transactions import COMMIT
 
 from pyromq.broker.broker import Broker

@@ -2,7 +2,7 @@
 
 from concurrent.futures import Future
 
-from tests.remoting.test_exchange import Offsets, Pair, maximum, minimum
+from tests.remoting.test_remoting_session import Offsets, Pair, maximum, minimum
 
 from pyromq.errors import BrokerError, ResponseCode
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request

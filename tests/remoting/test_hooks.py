@@ -10,7 +10,7 @@ from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import MaxOffset
 from pyromq.remoting.hooks import RemotingOutcome
 
-from .test_exchange import Offsets, Pair, Runs, maximum, minimum
+from .test_remoting_session import Offsets, Pair, Runs, maximum, minimum
 
 
 class Watching:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from tests.broker.admin.test_member_calls import Consumer
+from tests.broker.admin.test_member_call_processor import Consumer
 from tests.broker.consuming.cold import forget_log, waits_of_this_thread
 
 from pyromq.broker.broker import Broker

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.broker.batches.test_batch_answers import Batches
+from tests.broker.batches.test_batch_transaction_processor import Batches
 from tests.broker.timers import timed
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ class LogTail:
 class QueueTail:
     min_offset: int
     max_offset: int
-    doubted_to: int
+    unverified_end: int
     reserved: int
     base: int
     end: int

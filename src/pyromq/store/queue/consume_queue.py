@@ -38,7 +38,7 @@ else:
         The file that is written begins at entry `base`, has room before `end`, and is mapped as `memory`.
         """
 
-        __slots__ = ("base", "doubted_to", "end", "max_offset", "memory", "min_offset", "reserved")
+        __slots__ = ("base", "end", "max_offset", "memory", "min_offset", "reserved", "unverified_end")
 
         base: int
         unverified_end: int

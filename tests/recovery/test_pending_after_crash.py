@@ -24,6 +24,7 @@ from pyromq.errors import BrokerError
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.net.slow_replies import SlowReplies
+from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import EndTransaction
 from pyromq.store.config import StoreConfig
@@ -84,6 +85,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
             store=store,
             cold_reads=cold_reads,
             slow_replies=SlowReplies(clock),
+            permissions=Permissions(),
         )
         yield Parts(store, offsets, levels, halves, transacting)
     finally:

@@ -187,10 +187,10 @@ async def test_what_came_before_the_garbage_is_answered(server, bystander, lines
 
 async def test_many_bad_connections_at_once_leave_nothing_behind(cluster, server, bystander):
     generator = random.Random(7)
-    before = len(server._server.exchanges)
+    before = len(server._server.sessions)
     await asyncio.gather(*[talk(server, generator.randbytes(200), end=False) for _ in range(100)])
     await bystander.is_served()
-    assert len(server._server.exchanges) == before
+    assert len(server._server.sessions) == before
 
 
 # -- recorded requests with changed bytes

@@ -45,7 +45,7 @@ async def test_requests_ahead_of_a_broken_frame_are_answered(server, offsets, un
     assert await frames(reader) == 3
     assert offsets.asked == 2
     writer.close()
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
 
 
 async def test_answers_reach_a_peer_that_is_still_sending(server):
@@ -62,5 +62,5 @@ async def test_a_broken_connection_ends_although_an_answer_never_comes(server, o
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(asked(MinOffset(topic="t", queue_id=1), 1) + b"this is no frame")
     assert await frames(reader) == 0
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
     writer.close()

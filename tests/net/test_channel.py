@@ -100,10 +100,10 @@ async def test_an_address_that_is_none_is_named(address):
 
 async def test_a_channel_knows_both_its_ends(server, channel):
     await channel.call(maximum(1), timeout=30)
-    (exchange,) = server.exchanges
+    (session,) = server.sessions
     assert channel.address == f"127.0.0.1:{server.port}"
     host, port = channel.local_address
-    assert exchange.address == f"{host}:{port}"
+    assert session.address == f"{host}:{port}"
 
 
 # -- asking
@@ -207,9 +207,9 @@ async def test_the_servers_requests_are_answered(server, dial):
 
     channel = await dial(server, Changes())
     await channel.call(maximum(1), timeout=30)
-    (exchange,) = server.exchanges
+    (session,) = server.sessions
     answer = asyncio.get_running_loop().create_future()
-    exchange.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
+    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
     assert (await answer).remark == "g"
 
 
@@ -224,9 +224,9 @@ async def test_an_answer_for_the_server_may_come_from_a_thread(server, dial, unt
 
     channel = await dial(server, Changes())
     await channel.call(maximum(1), timeout=30)
-    (exchange,) = server.exchanges
+    (session,) = server.sessions
     answer = asyncio.get_running_loop().create_future()
-    exchange.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
+    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
     await until(lambda: futures)
     thread = threading.Thread(target=futures[0].set_result, args=(Reply(remark="late"),))
     thread.start()
@@ -248,10 +248,10 @@ def test_an_answer_after_the_loops_end_is_lost_quietly(caplog):
         server = Server(Dispatcher(), SystemClock())
         await server.start()
         channel = await connect(f"127.0.0.1:{server.port}", Dispatcher(Changes()), SystemClock())
-        while not server.exchanges:
+        while not server.sessions:
             await asyncio.sleep(0.001)
-        (exchange,) = server.exchanges
-        exchange.notify(ConsumerIdsChanged(consumer_group="g"))
+        (session,) = server.sessions
+        session.notify(ConsumerIdsChanged(consumer_group="g"))
         while not futures:
             await asyncio.sleep(0.001)
         await channel.close()

@@ -200,7 +200,7 @@ async def test_a_request_that_is_too_large_is_refused_before_it_has_come_and_the
     for _ in range(32):
         peer.writer.write(bytes(65_536))
         await peer.writer.drain()
-        assert all(exchange.splitter.unfinished == 0 for exchange in server.exchanges)
+        assert all(session.splitter.unfinished == 0 for session in server.sessions)
     assert await peer.is_served()
     assert answering.bodies == []
     assert refusals.counts == {"maxRequestBytes": 1}
@@ -303,7 +303,7 @@ async def test_all_together_leave_only_so_much_unread(serve, connect, answering,
         peer.ask(*map(large, range(100)))
         await until(
             lambda count=count: (
-                refusals.counts["maxAllUnreadBytes"] or sum(each.is_unread for each in server.exchanges) == count
+                refusals.counts["maxAllUnreadBytes"] or sum(each.is_unread for each in server.sessions) == count
             )
         )
         if refusals.counts["maxAllUnreadBytes"]:
@@ -325,8 +325,8 @@ async def test_begun_requests_of_all_together_take_only_so_much(serve, connect, 
         peer.writer.write(begun(Heartbeat(), 4 * MIB) + bytes(300_000))
         await peer.writer.drain()
     await until(lambda: refusals.counts["maxReceivedBytes"] >= 5)
-    assert sum(exchange.splitter.unfinished for exchange in server.exchanges) <= MIB + 300_000
-    assert len(server.exchanges) == 10 - refusals.counts["maxReceivedBytes"]
+    assert sum(session.splitter.unfinished for session in server.sessions) <= MIB + 300_000
+    assert len(server.sessions) == 10 - refusals.counts["maxReceivedBytes"]
     honest = await connect(server)
     honest.ask(Heartbeat(), body=bytes(700_000))
     assert [answer.code for answer in await honest.answers(1)] == [0]
@@ -377,7 +377,7 @@ async def test_requests_in_flight_of_a_connection_that_is_gone_do_not_count(serv
         assert len(answering.waiting) - count == 100
         assert server._shared.budget.in_flight == 100
         peer.writer.transport.abort()
-        await until(lambda: not server.exchanges)
+        await until(lambda: not server.sessions)
         assert server._shared.budget.in_flight == 0
     for future in answering.waiting:
         future.set_result(Reply())
@@ -394,7 +394,7 @@ async def test_so_many_connections_are_taken(serve, connect, refusals, setting, 
     assert await (await connect(server)).is_closed()
     assert refusals.counts.total() == 1
     peers[0].writer.transport.abort()
-    await until(lambda: len(server.exchanges) == 2)
+    await until(lambda: len(server.sessions) == 2)
     assert await (await connect(server)).is_served()
 
 

@@ -11,8 +11,8 @@ from pyromq.testing import FakeClock
 class Working:
     """Has so many pieces of work left, each of which takes a while."""
 
-    def __init__(self, name, pieces, backlog, *, clock, order, seconds=0.0):
-        self.name, self.pieces, self.backlog, self.clock = name, pieces, backlog, clock
+    def __init__(self, name, pieces, scheduler, *, clock, order, seconds=0.0):
+        self.name, self.pieces, self.scheduler, self.clock = name, pieces, scheduler, clock
         self.order, self.seconds = order, seconds
         self.turns = 0
 
@@ -25,7 +25,7 @@ class Working:
             if not self.seconds:
                 break
         if self.pieces:
-            self.backlog.add(self)
+            self.scheduler.add(self)
 
 
 @pytest.fixture
@@ -40,32 +40,32 @@ def order():
 
 @pytest.fixture
 async def add(clock, order):
-    """Put somebody with work into a backlog: `add("a", 3)`."""
-    backlog = FairScheduler(clock)
+    """Put somebody with work into a scheduler: `add("a", 3)`."""
+    scheduler = FairScheduler(clock)
 
     def put(name, pieces, seconds=0.0):
-        backlog.add(Working(name, pieces, backlog, clock=clock, order=order, seconds=seconds))
-        return backlog
+        scheduler.add(Working(name, pieces, scheduler, clock=clock, order=order, seconds=seconds))
+        return scheduler
 
     return put
 
 
 async def test_each_goes_on_in_turn_until_all_is_done(add, order):
     add("a", 3)
-    backlog = add("b", 2)
-    assert not backlog.is_empty and order == []
+    scheduler = add("b", 2)
+    assert not scheduler.is_empty and order == []
     await asyncio.sleep(0)
-    assert backlog.is_empty
+    assert scheduler.is_empty
     assert sorted(order) == ["a", "a", "a", "b", "b"]
     assert order[:2] in (["a", "b"], ["a", "a"])
 
 
 async def test_the_loop_has_its_turn_when_a_turn_is_over(add, order, clock):
-    backlog = add("a", 100, TURN_SECONDS)
+    scheduler = add("a", 100, TURN_SECONDS)
     for done in range(1, 6):
         await asyncio.sleep(0)
         assert len(order) == done
-    assert not backlog.is_empty
+    assert not scheduler.is_empty
 
 
 async def test_newcomers_have_every_other_slice(add, order):

@@ -43,7 +43,7 @@ async def test_those_who_ask_together_share_one(pool, server, address, until):
     channels = await asyncio.gather(*(pool.channel(address) for _ in range(10)))
     assert len(set(channels)) == 1
     await channels[0].call(question(), timeout=30)
-    assert len(server.exchanges) == 1
+    assert len(server.sessions) == 1
 
 
 async def test_each_address_has_its_own(pool, serve, offsets, address):
@@ -108,7 +108,7 @@ async def test_connections_on_their_way_when_the_pool_closes_are_given_up(pool, 
     await pool.close()
     results = await asyncio.gather(*opening, return_exceptions=True)
     assert [type(result) for result in results] == [NotRunning] * 3
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
     assert pool.channels() == {}
 
 

@@ -79,7 +79,7 @@ async def test_the_port_beside_is_served_alike(serve, offsets, until):
     responses = [await channel.call(maximum(3), timeout=30) for channel in channels]
 
     assert [response.header(OffsetResponse).offset for response in responses] == [3, 3]
-    assert len(server.exchanges) == 2
+    assert len(server.sessions) == 2
     await server.close()
     await until(lambda: all(channel.closed for channel in channels))
     with pytest.raises(Unavailable, match=f"127.0.0.1:{server.port - 2} refuses"):
@@ -123,7 +123,7 @@ async def test_many_connections_are_served_side_by_side(server, dial):
     calls = [channel.call(maximum(number), timeout=30) for number, channel in enumerate(channels)]
     responses = await asyncio.gather(*calls)
     assert [response.header(OffsetResponse).offset for response in responses] == list(range(10))
-    assert len(server.exchanges) == 10
+    assert len(server.sessions) == 10
 
 
 async def test_an_answer_completed_by_a_thread_comes_back(channel, offsets, until):
@@ -141,20 +141,20 @@ async def test_the_server_asks_its_client(server, dial):
 
     channel = await dial(server, Changes())
     await channel.call(maximum(1), timeout=30)
-    (exchange,) = server.exchanges
+    (session,) = server.sessions
     answered = asyncio.get_running_loop().create_future()
-    exchange.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answered.set_result)
+    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answered.set_result)
     assert (await answered).remark == "g"
 
 
 async def test_a_servers_question_fails_at_its_deadline(server, channel, clock):
     await channel.call(maximum(1), timeout=30)
-    (exchange,) = server.exchanges
+    (session,) = server.sessions
     results = []
     channel._connection._transport.pause_reading()  # the client is asleep
-    exchange.call(ConsumerIdsChanged(consumer_group="g"), timeout=1, answered=results.append)
+    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=1, answered=results.append)
     await clock.advance(2)
-    assert [str(error) for error in results] == [f"{exchange.address} did not answer request 40 within 1 s"]
+    assert [str(error) for error in results] == [f"{session.address} did not answer request 40 within 1 s"]
 
 
 async def test_bytes_that_are_no_frame_close_their_connection_only(server, channel, caplog):
@@ -199,14 +199,14 @@ async def test_closing_does_not_wait_for_who_does_not_read(server, until, deaf, 
     await until(lambda: unread(server))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await server.close(drain_seconds=0)
-    assert not server.exchanges
+    assert not server.sessions
 
 
 async def test_who_does_not_read_is_closed_when_idle(server, clock, until, deaf):
     await deaf(server.port)
     await until(lambda: unread(server))
     await clock.advance(IDLE_SECONDS + 20)
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
 
 
 # -- idle connections
@@ -218,23 +218,23 @@ async def test_a_connection_without_traffic_is_closed(server, channel, clock, un
     assert not channel.closed
     await clock.advance(20)
     await until(lambda: channel.closed)
-    assert not server.exchanges
+    assert not server.sessions
 
 
 async def test_traffic_keeps_a_connection(server, channel, clock):
     for _ in range(4):
         await channel.call(maximum(1), timeout=30)
         await clock.advance(IDLE_SECONDS - 20)
-    assert len(server.exchanges) == 1
+    assert len(server.sessions) == 1
 
 
 async def test_what_the_server_sends_is_traffic_too(server, channel, clock):
     await channel.call(maximum(1), timeout=30)
-    (exchange,) = server.exchanges
+    (session,) = server.sessions
     for _ in range(4):
-        exchange.notify(ConsumerIdsChanged(consumer_group="g"))
+        session.notify(ConsumerIdsChanged(consumer_group="g"))
         await clock.advance(IDLE_SECONDS - 20)
-    assert len(server.exchanges) == 1
+    assert len(server.sessions) == 1
 
 
 # -- the end
@@ -270,7 +270,7 @@ async def test_who_stops_accepting_still_serves_those_who_are_there(server, chan
 async def test_cutting_breaks_every_connection(server, dial, until):
     channels = [await dial(server) for _ in range(3)]
     calls = [channel.call_soon(MinOffset(topic="t", queue_id=0), timeout=30) for channel in channels]
-    await until(lambda: len(server.exchanges) == 3)
+    await until(lambda: len(server.sessions) == 3)
     server.cut()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(result) for result in results] == [ConnectionLost] * 3
@@ -295,7 +295,7 @@ async def test_a_connection_made_just_before_the_end_is_ended(serve, turns):
                 assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
             except ConnectionResetError:
                 pass
-    assert not server.exchanges
+    assert not server.sessions
 
 
 async def test_an_answer_after_the_end_of_everything_is_lost_quietly(server, channel, offsets, until, caplog):
@@ -313,7 +313,7 @@ async def test_what_comes_after_the_end_is_not_asked_again(serve, dial, until):
     channel.notify(maximum(5))
     await until(lambda: cold.asked)
     await channel.close()
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
     await server.close()
     cold.ready.set_result(ASK_AGAIN)
     await asyncio.sleep(0)  # the loop's turn in which it would be
@@ -323,8 +323,8 @@ async def test_what_comes_after_the_end_is_not_asked_again(serve, dial, until):
 async def test_a_connection_closed_within_a_frame_is_noted(server, until, caplog):
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(encode_request(maximum(1), b"", opaque=1, flag=0)[:20])
-    await until(lambda: any(exchange.splitter.unfinished for exchange in server.exchanges))
+    await until(lambda: any(session.splitter.unfinished for session in server.sessions))
     writer.close()
     await writer.wait_closed()
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
     assert "ended within a frame, after 20 bytes" in caplog.text

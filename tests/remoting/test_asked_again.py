@@ -42,7 +42,7 @@ def test_a_call_is_answered_from_the_start_each_time_something_it_lacked_has_com
         pair.server.run_soon()
         pair.carry()
     assert (unready.asked, pair.offsets) == ([5, 5, 5], [5])
-    assert pair.server.exchange.parked == 0
+    assert pair.server.session.parked == 0
 
 
 def test_an_answer_that_comes_later_may_follow():
@@ -70,15 +70,15 @@ def test_an_answer_that_comes_later_may_follow():
 def test_a_one_way_request_of_a_peer_that_is_gone_is_done_all_the_same():
     unready = Unready(2)
     pair = Pair(unready)
-    pair.client.exchange.notify(maximum(5))
+    pair.client.session.notify(maximum(5))
     pair.carry()
-    pair.server.exchange.close("closed by peer")
+    pair.server.session.close("closed by peer")
     for _ in range(2):
         unready.come()
         pair.server.run_soon()
     assert unready.asked == [5, 5, 5]
     assert pair.server.output() == b""
-    assert pair.server.exchange.parked == 0
+    assert pair.server.session.parked == 0
 
 
 def test_a_call_that_always_lacks_something_is_refused(caplog):

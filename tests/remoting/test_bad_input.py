@@ -31,11 +31,11 @@ class Answers:
 
 
 @pytest.fixture
-def exchange():
-    return new_exchange()
+def session():
+    return new_session()
 
 
-def new_exchange():
+def new_session():
     return RemotingSession(
         Dispatcher(Answers()), FakeClock(), address=("127.0.0.1", 7), wake=lambda: None, run_soon=lambda f, *a: f(*a)
     )
@@ -59,9 +59,9 @@ def binary_header(code=30, *, language=0, opaque=1, fields=(("topic", "t"), ("qu
     return struct.pack(">hBhiiii", code, language, 409, opaque, 0, 0, len(ext)) + ext
 
 
-def answered(exchange):
-    """Return opaque, code, remark and fields of what the exchange answered, in order."""
-    output = b"".join(map(bytes, exchange.take_output()))
+def answered(session):
+    """Return opaque, code, remark and fields of what the session answered, in order."""
+    output = b"".join(map(bytes, session.take_output()))
     responses = [decode_response(*frame) for frame in FrameSplitter().split(output)]
     return [(each.opaque, each.code, each.remark, each.fields) for each in responses]
 
@@ -102,46 +102,46 @@ each_no_frame = pytest.mark.parametrize("raw", NO_FRAMES.values(), ids=NO_FRAMES
 
 
 @each_no_frame
-def test_what_is_no_frame_is_an_error_and_answered_by_nothing(exchange, raw):
+def test_what_is_no_frame_is_an_error_and_answered_by_nothing(session, raw):
     with pytest.raises(ProtocolError) as raised:
-        exchange.receive(raw)
+        session.receive(raw)
     assert str(raised.value)
-    assert exchange.take_output() == []
+    assert session.take_output() == []
 
 
 @each_no_frame
-def test_what_came_before_it_in_the_same_packet_is_answered(exchange, raw):
+def test_what_came_before_it_in_the_same_packet_is_answered(session, raw):
     with pytest.raises(ProtocolError):
-        exchange.receive(GOOD + GOOD + raw + bytes(8))
-    assert answered(exchange) == [GOOD_ANSWER, GOOD_ANSWER]
+        session.receive(GOOD + GOOD + raw + bytes(8))
+    assert answered(session) == [GOOD_ANSWER, GOOD_ANSWER]
 
 
 @each_no_frame
-def test_it_is_seen_in_whatever_pieces_it_comes(exchange, raw):
+def test_it_is_seen_in_whatever_pieces_it_comes(session, raw):
     step = max(1, len(raw) // 100)
     with pytest.raises(ProtocolError):
         for start in range(0, len(raw), step):
-            exchange.receive(raw[start : start + step])
-        exchange.receive(bytes(8))
+            session.receive(raw[start : start + step])
+        session.receive(bytes(8))
 
 
-def test_a_frame_of_the_greatest_size_is_taken(exchange):
+def test_a_frame_of_the_greatest_size_is_taken(session):
     header = json_header(opaque=77)
     raw = framed(header, bytes(MAX_FRAME_BYTES - 8 - len(header)))
-    exchange.receive(raw[:1000])
-    exchange.receive(raw[1000:])
-    assert answered(exchange) == [GOOD_ANSWER]
+    session.receive(raw[:1000])
+    session.receive(raw[1000:])
+    assert answered(session) == [GOOD_ANSWER]
     with pytest.raises(FrameTooLarge, match="frame of 16777213 bytes; the limit is 16777212"):
-        exchange.receive(framed(header, bytes(MAX_FRAME_BYTES - 7 - len(header)))[:4])
+        session.receive(framed(header, bytes(MAX_FRAME_BYTES - 7 - len(header)))[:4])
 
 
-def test_a_frame_that_is_cut_waits_for_the_rest(exchange):
+def test_a_frame_that_is_cut_waits_for_the_rest(session):
     for end in (1, 7, 8, len(GOOD) - 1):
-        exchange.receive(GOOD[:end])
-        assert exchange.splitter.unfinished == end
-        exchange.receive(GOOD[end:])
-        assert answered(exchange) == [GOOD_ANSWER]
-        assert exchange.splitter.unfinished == 0
+        session.receive(GOOD[:end])
+        assert session.splitter.unfinished == end
+        session.receive(GOOD[end:])
+        assert answered(session) == [GOOD_ANSWER]
+        assert session.splitter.unfinished == 0
 
 
 # -- requests that are answered with what is wrong
@@ -152,9 +152,9 @@ def test_a_frame_that_is_cut_waits_for_the_rest(exchange):
     [framed(json_header(code=9_999)), framed(binary_header(code=9_999), serialization=BINARY)],
     ids=["JSON", "binary"],
 )
-def test_an_unknown_code_is_answered_so(exchange, raw):
-    exchange.receive(raw)
-    assert answered(exchange) == [(1, 3, " request type 9999 not supported", {})]
+def test_an_unknown_code_is_answered_so(session, raw):
+    session.receive(raw)
+    assert answered(session) == [(1, 3, " request type 9999 not supported", {})]
 
 
 @pytest.mark.parametrize(
@@ -168,32 +168,32 @@ def test_an_unknown_code_is_answered_so(exchange, raw):
     ],
     ids=["unknown name", "number", "null", "list", "binary"],
 )
-def test_an_unknown_language_is_no_reason_to_refuse(exchange, raw):
-    exchange.receive(raw)
-    assert answered(exchange) == [GOOD_ANSWER]
+def test_an_unknown_language_is_no_reason_to_refuse(session, raw):
+    session.receive(raw)
+    assert answered(session) == [GOOD_ANSWER]
 
 
 @pytest.mark.parametrize("value", ["x", "", "1.0", " 5", "1_0", "0x1", "٣", "9" * 30, 1.5, True, [1], {"a": 1}])
-def test_a_value_that_is_no_number_is_named(exchange, value):
-    exchange.receive(framed(json_header(extFields={"topic": "t", "queueId": value})) + GOOD)
-    (_, code, remark, _), following = answered(exchange)
+def test_a_value_that_is_no_number_is_named(session, value):
+    session.receive(framed(json_header(extFields={"topic": "t", "queueId": value})) + GOOD)
+    (_, code, remark, _), following = answered(session)
     assert code == 1
     assert remark.startswith("header field queueId: For input string: ")
     assert following == GOOD_ANSWER
 
 
 @pytest.mark.parametrize("fields", [None, {}, {"topic": "t"}, {"topic": "t", "queueId": None}])
-def test_a_missing_field_is_named_as_java_does(exchange, fields):
-    exchange.receive(framed(json_header(extFields=fields)) + GOOD)
-    (_, code, remark, _), following = answered(exchange)
+def test_a_missing_field_is_named_as_java_does(session, fields):
+    session.receive(framed(json_header(extFields=fields)) + GOOD)
+    (_, code, remark, _), following = answered(session)
     assert code == 1
     assert remark == f"the custom field <{'queueId' if fields and 'topic' in fields else 'topic'}> is null"
     assert following == GOOD_ANSWER
 
 
-def test_a_bug_of_ours_is_answered_and_the_next_request_too(exchange, caplog):
-    exchange.receive(framed(json_header(code=31)) + GOOD)
-    assert answered(exchange) == [(1, 1, "ZeroDivisionError: a bug", {}), GOOD_ANSWER]
+def test_a_bug_of_ours_is_answered_and_the_next_request_too(session, caplog):
+    session.receive(framed(json_header(code=31)) + GOOD)
+    assert answered(session) == [(1, 1, "ZeroDivisionError: a bug", {}), GOOD_ANSWER]
     assert [record.getMessage() for record in caplog.records] == ["request 31 from 127.0.0.1:7 failed"]
 
 
@@ -204,23 +204,23 @@ def test_a_bug_of_ours_is_answered_and_the_next_request_too(exchange, caplog):
         (json_header(extFields={}), "request 30 of 127.0.0.1:7 cannot be read: the custom field <topic> is null"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line_in_the_log(exchange, caplog, header, line):
+def test_what_cannot_be_answered_is_one_line_in_the_log(session, caplog, header, line):
     caplog.set_level(logging.INFO)
-    exchange.receive(framed(header))
+    session.receive(framed(header))
     assert [record.getMessage() for record in caplog.records] == [line]
 
 
 @pytest.mark.parametrize("opaque", [0, -1, 2_147_483_647, -2_147_483_648, 1 << 62])
-def test_any_opaque_comes_back(exchange, opaque):
-    exchange.receive(framed(json_header(opaque=opaque)))
+def test_any_opaque_comes_back(session, opaque):
+    session.receive(framed(json_header(opaque=opaque)))
     if abs(opaque) <= 1 << 31:
-        exchange.receive(framed(binary_header(opaque=opaque), serialization=BINARY))
-    assert {each[0] for each in answered(exchange)} == {opaque}
+        session.receive(framed(binary_header(opaque=opaque), serialization=BINARY))
+    assert {each[0] for each in answered(session)} == {opaque}
 
 
-def test_answers_nobody_waits_for_change_nothing(exchange):
-    exchange.receive(framed(json_header(code=0, flag=1, opaque=5, extFields={"a": [1]})) + GOOD)
-    assert answered(exchange) == [GOOD_ANSWER]
+def test_answers_nobody_waits_for_change_nothing(session):
+    session.receive(framed(json_header(code=0, flag=1, opaque=5, extFields={"a": [1]})) + GOOD)
+    assert answered(session) == [GOOD_ANSWER]
 
 
 STRANGE = [None, True, 1.5, -0.0, [], {}, [1], {"a": 1}, "", "x", "٣", "9" * 30, 10**30, -(10**30), "\u0000", "é"]
@@ -242,12 +242,12 @@ def test_no_value_of_any_field_breaks_reading_a_header(declared):
 
 def receive_anything(raw):
     """Feed the bytes; they are at worst a protocol error, and every answer to them is a whole frame."""
-    exchange = new_exchange()
+    session = new_session()
     try:
-        exchange.receive(raw)
+        session.receive(raw)
     except ProtocolError:
         pass
-    return answered(exchange)
+    return answered(session)
 
 
 @settings(max_examples=300)

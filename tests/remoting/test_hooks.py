@@ -75,7 +75,7 @@ async def test_a_call_nobody_answers_is_told_with_the_reason():
     pair = Pair(Offsets(), client_hooks=[asking])
     pair.client.ask(maximum(1), timeout=3)
     await pair.clock.advance(4)
-    pair.client.exchange.expire()
+    pair.client.session.expire()
     (_, _, outcome) = asking.told[1]
     assert outcome.code is None
     assert "did not answer request 30 within 3 s" in outcome.remark
@@ -85,7 +85,7 @@ async def test_a_call_nobody_answers_is_told_with_the_reason():
 def test_a_one_way_request_is_seen_when_it_is_sent():
     asking = Watching()
     pair = Pair(Offsets(), client_hooks=[asking])
-    pair.client.exchange.notify(maximum(1))
+    pair.client.session.notify(maximum(1))
     assert asking.told == [("before", 30, 1, True)]
 
 

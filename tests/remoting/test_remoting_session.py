@@ -22,13 +22,13 @@ from pyromq.testing import FakeClock
 
 
 class Side:
-    """An exchange, how often it asked to be written, and what its calls got."""
+    """A session, how often it asked to be written, and what its calls got."""
 
     def __init__(self, dispatcher, clock, *, initiator, serialization=JSON, **options):
         self.wakes = 0
         self.got = []
         self.soon = []
-        self.exchange = RemotingSession(
+        self.session = RemotingSession(
             dispatcher,
             clock,
             address=("127.0.0.1", 1 if initiator else 2),
@@ -43,10 +43,10 @@ class Side:
         self.wakes += 1
 
     def ask(self, header, body=b"", timeout=3.0):
-        self.exchange.call(header, body, timeout=timeout, answered=self.got.append)
+        self.session.call(header, body, timeout=timeout, answered=self.got.append)
 
     def output(self):
-        return b"".join(map(bytes, self.exchange.take_output()))
+        return b"".join(map(bytes, self.session.take_output()))
 
     def run_soon(self):
         """What the owner's thread does in its next turn."""
@@ -68,8 +68,8 @@ class Pair:
 
     def carry(self, *, times=1):
         for _ in range(times):
-            self.server.exchange.receive(self.client.output())
-            self.client.exchange.receive(self.server.output())
+            self.server.session.receive(self.client.output())
+            self.client.session.receive(self.server.output())
 
     @property
     def offsets(self):
@@ -141,10 +141,10 @@ def answer_to(opaque, offset=0):
 def test_a_call_gets_its_answer(serialization):
     pair = Pair(Offsets(), serialization=serialization)
     pair.client.ask(maximum(5))
-    assert pair.client.exchange.waiting == 1
+    assert pair.client.session.waiting == 1
     pair.carry()
     assert pair.offsets == [5]
-    assert pair.client.exchange.waiting == 0
+    assert pair.client.session.waiting == 0
 
 
 def test_a_filled_header_is_asked_like_a_plain_one():
@@ -160,14 +160,14 @@ def test_answers_find_their_calls_in_any_order_and_pieces(order, data):
     pair = Pair()
     got = {}
     for number in range(6):
-        pair.client.exchange.call(
+        pair.client.session.call(
             maximum(number), timeout=3.0, answered=lambda result, number=number: got.update({number: result})
         )
     requests = [decode_request(*frame) for frame in FrameSplitter().split(pair.client.output())]
     stream = b"".join(answer_to(requests[number].opaque, requests[number].header.queue_id) for number in order)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        pair.client.exchange.receive(stream[start:end])
+        pair.client.session.receive(stream[start:end])
     assert {number: result.header(OffsetResponse).offset for number, result in got.items()} == {
         number: number for number in range(6)
     }
@@ -178,14 +178,14 @@ def test_an_answer_nobody_waits_for_or_that_comes_twice_is_dropped():
     pair.client.ask(maximum(1))
     (request,) = [decode_request(*frame) for frame in FrameSplitter().split(pair.client.output())]
     answer = answer_to(request.opaque, 1)
-    pair.client.exchange.receive(answer_to(4711) + answer + answer)
+    pair.client.session.receive(answer_to(4711) + answer + answer)
     assert pair.offsets == [1]
     assert pair.client.output() == b""
 
 
 def test_numbers_of_calls_stay_positive_beyond_the_last_int():
     pair = Pair(Offsets())
-    pair.client.exchange.opaque = 0x7FFFFFFE  # a long life has gone by
+    pair.client.session.opaque = 0x7FFFFFFE  # a long life has gone by
     for number in range(3):
         pair.client.ask(maximum(number))
     opaques = [decode_request(*frame).opaque for frame in FrameSplitter().split(pair.client.output())]
@@ -209,11 +209,11 @@ def test_a_refusal_is_an_answer():
 def test_a_one_way_request_is_done_and_not_answered():
     offsets = Offsets()
     pair = Pair(offsets)
-    pair.client.exchange.notify(maximum(3))
-    pair.client.exchange.notify(minimum(3))
+    pair.client.session.notify(maximum(3))
+    pair.client.session.notify(minimum(3))
     pair.carry()
     assert offsets.asked == [3]
-    assert pair.client.exchange.waiting == 0
+    assert pair.client.session.waiting == 0
     offsets.waiting[0].set_result(Reply())
     pair.server.run_soon()
     assert pair.server.output() == b""
@@ -221,15 +221,15 @@ def test_a_one_way_request_is_done_and_not_answered():
 
 def test_a_one_way_request_that_fails_is_not_answered():
     pair = Pair()
-    pair.client.exchange.notify(maximum(3))
-    pair.server.exchange.receive(pair.client.output())
+    pair.client.session.notify(maximum(3))
+    pair.server.session.receive(pair.client.output())
     assert pair.server.output() == b""
 
 
 def test_asking_wakes_the_writer_once_and_answering_at_once_does_not():
     pair = Pair(Offsets())
     pair.client.ask(maximum(1))
-    pair.client.exchange.notify(maximum(1))
+    pair.client.session.notify(maximum(1))
     assert pair.client.wakes == 1
     pair.carry()
     pair.client.ask(maximum(1))
@@ -246,21 +246,21 @@ async def test_a_call_fails_at_its_deadline_and_not_before():
     pair.client.ask(maximum(1), timeout=3.0)
     pair.client.ask(maximum(2), timeout=5.0)
     await pair.clock.advance(2.9)
-    pair.client.exchange.expire()
+    pair.client.session.expire()
     assert pair.client.got == []
     await pair.clock.advance(0.1)
-    pair.client.exchange.expire()
+    pair.client.session.expire()
     (error,) = pair.client.got
     assert isinstance(error, DeadlineExceeded)
     assert str(error) == "127.0.0.1:1 did not answer request 30 within 3 s"
-    assert pair.client.exchange.waiting == 1
+    assert pair.client.session.waiting == 1
 
 
 async def test_an_answer_after_the_deadline_is_dropped():
     pair = Pair(Offsets())
     pair.client.ask(maximum(1), timeout=1.0)
     await pair.clock.advance(1.0)
-    pair.client.exchange.expire()
+    pair.client.session.expire()
     pair.carry()
     assert [type(result) for result in pair.client.got] == [DeadlineExceeded]
 
@@ -269,7 +269,7 @@ async def test_an_operators_new_time_expires_nothing():
     pair = Pair()
     pair.client.ask(maximum(1), timeout=1.0)
     pair.clock.jump(3_600)
-    pair.client.exchange.expire()
+    pair.client.session.expire()
     assert pair.client.got == []
 
 
@@ -280,7 +280,7 @@ def test_a_burst_is_answered_in_order():
     pair = Pair(Offsets())
     for number in range(5):
         pair.client.ask(maximum(number))
-    pair.server.exchange.receive(pair.client.output())
+    pair.server.session.receive(pair.client.output())
     frames = FrameSplitter().split(pair.server.output())
     assert len(frames) == 5
     opaques = [decode_request(*frame).opaque for frame in frames]
@@ -313,7 +313,7 @@ def test_any_burst_answers_each_call_once_and_those_answered_at_once_in_order(ki
     pair = Pair(offsets)
     for number, kind in enumerate(kinds):
         if kind == "one-way":
-            pair.client.exchange.notify(maximum(number))
+            pair.client.session.notify(maximum(number))
         else:
             pair.client.ask(maximum(number) if kind == "answered" else minimum(number))
     pair.carry()
@@ -324,14 +324,14 @@ def test_any_burst_answers_each_call_once_and_those_answered_at_once_in_order(ki
     pair.server.run_soon()
     pair.carry()
     assert pair.offsets[kinds.count("answered") :] == [100] * kinds.count("parked")
-    assert pair.client.exchange.waiting == 0
+    assert pair.client.session.waiting == 0
 
 
 def test_an_answer_and_a_request_in_one_piece_both_arrive():
     changes = Changes()
     pair = Pair(Offsets(), at_client=[changes])
     pair.client.ask(maximum(1))
-    pair.server.exchange.notify(ConsumerIdsChanged(consumer_group="g"))
+    pair.server.session.notify(ConsumerIdsChanged(consumer_group="g"))
     pair.carry()
     assert pair.offsets == [1]
     assert changes.groups == [("g", "127.0.0.1:1")]
@@ -347,11 +347,11 @@ def test_a_parked_answer_overtakes_nothing_and_comes_when_it_is_ready():
     pair.client.ask(maximum(2))
     pair.carry()
     assert pair.offsets == [2]
-    assert pair.server.exchange.parked == 1
+    assert pair.server.session.parked == 1
     offsets.waiting[0].set_result(Reply(OffsetResponse(offset=1)))
-    assert (pair.server.exchange.parked, pair.server.wakes) == (1, 0)  # only the owner's thread touches the state
+    assert (pair.server.session.parked, pair.server.wakes) == (1, 0)  # only the owner's thread touches the state
     pair.server.run_soon()
-    assert (pair.server.exchange.parked, pair.server.wakes) == (0, 1)
+    assert (pair.server.session.parked, pair.server.wakes) == (0, 1)
     pair.carry()
     assert pair.offsets == [2, 1]
 
@@ -391,7 +391,7 @@ def test_a_cancelled_answer_is_never_sent():
     offsets.waiting[0].cancel()
     pair.server.run_soon()
     assert pair.server.output() == b""
-    assert pair.server.exchange.parked == 0
+    assert pair.server.session.parked == 0
 
 
 def test_a_parked_answer_after_the_end_goes_nowhere():
@@ -399,11 +399,11 @@ def test_a_parked_answer_after_the_end_goes_nowhere():
     pair = Pair(offsets)
     pair.client.ask(minimum(1))
     pair.carry()
-    pair.server.exchange.close("gone")
+    pair.server.session.close("gone")
     offsets.waiting[0].set_result(Reply())
     pair.server.run_soon()
     assert pair.server.output() == b""
-    assert pair.server.exchange.parked == 0
+    assert pair.server.session.parked == 0
 
 
 # -- the server asks
@@ -434,22 +434,22 @@ def test_a_client_that_does_not_know_the_question_says_so():
 def test_the_end_fails_what_waits_and_tells_those_who_asked():
     pair = Pair()
     told = []
-    pair.client.exchange.on_close += (told.append,)
+    pair.client.session.on_close += (told.append,)
     for number in range(2):
         pair.client.ask(maximum(number))
-    pair.client.exchange.close("a spade")
-    pair.client.exchange.close("again")
+    pair.client.session.close("a spade")
+    pair.client.session.close("again")
     assert [str(error) for error in pair.client.got] == ["connection to 127.0.0.1:1 broke: a spade"] * 2
     assert all(isinstance(error, ConnectionLost) for error in pair.client.got)
-    assert told == [pair.client.exchange]
-    assert pair.client.exchange.waiting == 0
+    assert told == [pair.client.session]
+    assert pair.client.session.waiting == 0
 
 
 def test_after_the_end_a_call_fails_at_once_and_a_notice_is_lost():
     pair = Pair()
-    pair.client.exchange.close("gone")
+    pair.client.session.close("gone")
     pair.client.ask(maximum(1))
-    pair.client.exchange.notify(maximum(2))
+    pair.client.session.notify(maximum(2))
     (error,) = pair.client.got
     assert isinstance(error, ConnectionLost)
     assert pair.client.output() == b""
@@ -462,10 +462,10 @@ def test_who_loses_an_answer_may_ask_again_at_once():
     def ask_again(result):
         results.append(result)
         if len(results) < 3:
-            pair.client.exchange.call(maximum(1), timeout=1.0, answered=ask_again)
+            pair.client.session.call(maximum(1), timeout=1.0, answered=ask_again)
 
-    pair.client.exchange.call(maximum(1), timeout=1.0, answered=ask_again)
-    pair.client.exchange.close("gone")
+    pair.client.session.call(maximum(1), timeout=1.0, answered=ask_again)
+    pair.client.session.close("gone")
     assert [type(result) for result in results] == [ConnectionLost] * 3
 
 
@@ -473,8 +473,8 @@ def test_requests_before_bytes_that_are_no_frame_are_answered():
     pair = Pair(Offsets())
     pair.client.ask(maximum(1))
     with pytest.raises(ProtocolError):
-        pair.server.exchange.receive(pair.client.output() + b"GET / HTTP/1.1\r\n")
-    pair.client.exchange.receive(pair.server.output())
+        pair.server.session.receive(pair.client.output() + b"GET / HTTP/1.1\r\n")
+    pair.client.session.receive(pair.server.output())
     assert pair.offsets == [1]
 
 
@@ -485,10 +485,10 @@ async def test_it_remembers_when_it_last_heard_its_peer():
     pair = Pair(Offsets())
     started = pair.clock.monotonic()
     await pair.clock.advance(50)
-    assert pair.server.exchange.last_heard == started
+    assert pair.server.session.last_heard == started
     pair.client.ask(maximum(1))
     pair.carry()
-    assert pair.server.exchange.last_heard == started + 50
+    assert pair.server.session.last_heard == started + 50
 
 
 def test_addresses_are_written_as_they_are_dialled():
@@ -509,7 +509,7 @@ def test_output_is_given_once():
 
 def test_a_request_that_asks_for_no_answer_is_marked_so():
     pair = Pair()
-    pair.client.exchange.notify(maximum(1))
+    pair.client.session.notify(maximum(1))
     (frame,) = FrameSplitter().split(pair.client.output())
     assert decode_request(*frame).flag == ONE_WAY
     assert encode_request(maximum(1), b"", opaque=1, flag=ONE_WAY)[8:] == frame[1]
@@ -528,16 +528,16 @@ class Writer:
 def test_a_client_that_does_not_read_is_sent_no_more_unasked():
     budget = Budget(DEFAULT_CONNECTION_LIMITS, RejectionLog(FakeClock()))
     side = Side(Dispatcher(), FakeClock(), initiator=False, budget=budget)
-    side.exchange.writer = writer = Writer()
+    side.session.writer = writer = Writer()
     writer.kept = 1
-    while side.exchange.takes_pushes:
-        side.exchange.notify(ConsumerIdsChanged(consumer_group="g"), bytes(100_000))
+    while side.session.takes_pushes:
+        side.session.notify(ConsumerIdsChanged(consumer_group="g"), bytes(100_000))
     assert PUSHED_BYTES <= len(side.output()) < PUSHED_BYTES + 101_000
-    side.exchange.notify(ConsumerIdsChanged(consumer_group="g"))
+    side.session.notify(ConsumerIdsChanged(consumer_group="g"))
     side.ask(MaxOffset("t", 0))
     assert side.output() == b""
     assert [type(each) for each in side.got] == [Unavailable]
     writer.kept = 0
-    side.exchange.notify(ConsumerIdsChanged(consumer_group="g"))
+    side.session.notify(ConsumerIdsChanged(consumer_group="g"))
     side.ask(MaxOffset("t", 0))
-    assert side.exchange.waiting == 1
+    assert side.session.waiting == 1

@@ -72,7 +72,7 @@ def test_the_mark_of_queries_by_unique_key_is_sent_but_not_signed():
 
 
 def test_every_way_of_asking_over_a_connection_is_signed():
-    exchange = RemotingSession(
+    session = RemotingSession(
         Dispatcher(),
         SystemClock(),
         address=("127.0.0.1", 1),
@@ -80,10 +80,10 @@ def test_every_way_of_asking_over_a_connection_is_signed():
         run_soon=lambda *_: None,
         signer=SIGNER,
     )
-    exchange.call(Heartbeat(), b"{}", timeout=1, answered=lambda _: None)
-    exchange.call(Filled(TEMPLATE, (3,)), timeout=1, answered=lambda _: None)
-    exchange.notify(Filled(TEMPLATE, (4,)))
-    calls = [received(bytes(frame)) for frame in exchange.take_output()]
+    session.call(Heartbeat(), b"{}", timeout=1, answered=lambda _: None)
+    session.call(Filled(TEMPLATE, (3,)), timeout=1, answered=lambda _: None)
+    session.notify(Filled(TEMPLATE, (4,)))
+    calls = [received(bytes(frame)) for frame in session.take_output()]
     assert [is_signed(call) for call in calls] == [True] * 3
 
 

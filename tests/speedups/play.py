@@ -203,7 +203,7 @@ class Player:
         """Wait until nothing goes on but pulls that wait for messages."""
         await settle()
         for _ in range(int(STILL_SECONDS / 0.001)):
-            parked = sum(exchange.parked for exchange in self._broker._server.exchanges)
+            parked = sum(session.parked for session in self._broker._server.sessions)
             if not self._broker.topics.unsaved and parked <= len(self._long_polls):
                 break
             await asyncio.sleep(0.001)

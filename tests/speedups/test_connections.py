@@ -155,30 +155,30 @@ async def test_peer_that_reads_nothing_is_waited_for_while_others_are_served(con
 async def test_peer_that_reads_nothing_and_goes_is_forgotten(connect, broker):
     for _ in range(31):
         await (await connect()).ask(SEND, bytes(4000))
-    before = len(broker._server.exchanges)
+    before = len(broker._server.sessions)
     for way in ("close", "reset"):
         slow = await connect()
         slow.writer.transport.pause_reading()
         slow.writer.write(pulls(500))
         await asyncio.sleep(0.02)
         slow.reset() if way == "reset" else slow.writer.transport.abort()
-        await until(lambda: len(broker._server.exchanges) == before)
+        await until(lambda: len(broker._server.sessions) == before)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 9, 100, 5000])
 async def test_connection_that_is_reset_within_a_frame_is_forgotten_and_told(connect, broker, caplog, cut):
-    before = len(broker._server.exchanges)
+    before = len(broker._server.sessions)
     peer = await connect()
     peer.writer.write(sends(3) + sends(1, bytes(100_000))[:cut])
     await peer.answers(3)
     peer.reset()
-    await until(lambda: len(broker._server.exchanges) == before)
+    await until(lambda: len(broker._server.sessions) == before)
     assert f"ended within a frame, after {cut} bytes" in caplog.text
 
 
 @pytest.mark.slow
 async def test_thousands_of_connections_come_and_go(connect, broker):
-    before = len(broker._server.exchanges)
+    before = len(broker._server.sessions)
     for number in range(40):
         peers = await asyncio.gather(*(connect() for _ in range(50)))
         for peer in peers:
@@ -187,4 +187,4 @@ async def test_thousands_of_connections_come_and_go(connect, broker):
             answers = await peer.answers(3 if number % 2 else 2)
             assert {answer.code for answer in answers} == {0}
             peer.reset() if each % 2 else peer.writer.close()
-        await until(lambda: len(broker._server.exchanges) == before)
+        await until(lambda: len(broker._server.sessions) == before)

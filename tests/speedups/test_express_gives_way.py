@@ -93,7 +93,7 @@ async def test_many_bursts_that_python_answers_leave_others_their_turn(cluster):
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(socket.create_connection(address)) for _ in range(bursts + 1)]
         *greedy, honest = opened
-        await until(lambda: len(cluster.broker._server.exchanges) >= len(opened))
+        await until(lambda: len(cluster.broker._server.sessions) >= len(opened))
         for connection in greedy:
             connection.sendall(encode_request(pull, b"", opaque=1, flag=0) * size)
         honest.sendall(encode_request(send_header("", topic="other", queue_id=0), b"x", opaque=1, flag=0))

@@ -133,12 +133,12 @@ async def test_a_link_on_its_own_clock_is_as_slow_as_it_says(server):
 async def test_a_cut_breaks_both_sides_and_the_next_connection_works(link, channel, server):
     link.answers.pause()
     call = channel.call_soon(question(1), timeout=30)
-    await until(lambda: server.exchanges)
+    await until(lambda: server.sessions)
     link.cut()
     link.answers.resume()
     with pytest.raises(ConnectionLost):
         await call
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
     async with dialled(link.address) as again:
         assert (await again.call(question(2), timeout=30)).code == 0
 
@@ -173,7 +173,7 @@ async def test_an_end_at_either_side_reaches_the_other(link, channel, server):
     await until(lambda: channel.closed)
     async with dialled(link.address) as again:
         await again.call(question(2), timeout=30)
-    await until(lambda: not server.exchanges and not link.connections)
+    await until(lambda: not server.sessions and not link.connections)
 
 
 async def test_what_was_written_before_an_end_still_arrives(link, channel, server, offsets):

@@ -139,7 +139,7 @@ class Broker:
         """Return what a `MetricsEndpoint` tells of this broker."""
         from pyromq.broker.metrics.broker_metrics import BrokerMetrics  # a start without metrics does not pay for them
 
-        return BrokerMetrics(self._state, self._server.exchanges)
+        return BrokerMetrics(self._state, self._server.sessions)
 
     async def __aenter__(self) -> Self:
         run_soon = asyncio.get_running_loop().call_soon_threadsafe

@@ -122,7 +122,7 @@ class NameServer:
     def metrics(self) -> NameServerMetrics:
         """Return what a `MetricsEndpoint` tells of this name server."""
 
-        return NameServerMetrics(self.address, self.routes, self._refusals, self._server.exchanges)
+        return NameServerMetrics(self.address, self.routes, self._refusals, self._server.sessions)
 
     async def __aenter__(self) -> Self:
         self._kv.load()
@@ -204,14 +204,14 @@ class ConfiguringNameServer:
 class NameServerMetrics:
     """One name server. It is ready as soon as it listens: brokers come by themselves."""
 
-    def __init__(self, address: str, routes: RouteTable, refusals: RejectionLog, exchanges: Sized) -> None:
+    def __init__(self, address: str, routes: RouteTable, refusals: RejectionLog, sessions: Sized) -> None:
         self._common = label_text(node_type="nameserver", node_id=address)
         self._routes = routes
         self._refusals = refusals
-        self._exchanges = exchanges
+        self._sessions = sessions
 
     def tell(self, exposition: Exposition) -> Telling:
-        tell_server(exposition, self._common, connections=len(self._exchanges), refusals=self._refusals)
+        tell_server(exposition, self._common, connections=len(self._sessions), refusals=self._refusals)
         exposition.add(BROKERS, self._common, len(list(self._routes.addresses())))
         exposition.add(TOPICS, self._common, len(self._routes))
         yield None

@@ -35,14 +35,14 @@ class Channel:
     def __init__(self, connection: Connection, ended: asyncio.Event) -> None:
         """`ended` is set when the connection is gone."""
         self._connection = connection
-        self._exchange = connection.exchange
+        self._session = connection.session
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
-        return self._exchange.address
+        return self._session.address
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -57,11 +57,13 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        return self._exchange.closed
+        return self._session.closed
 
     @property
-    def exchange(self) -> RemotingSession:
-        return self._exchange
+    def session(self) -> RemotingSession:
+        return self._session
+
+    exchange = session  # read by the compiled outbox
 
     def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
         """Ask now, together with what else is asked in this turn; the future gets the response, whatever its code.
@@ -83,12 +85,12 @@ class Channel:
 
     def ask(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Ask now; `answered` gets the response, `DeadlineExceeded` or `ConnectionLost`, without a future between."""
-        self._exchange.call(header, body, timeout=timeout, answered=answered)
+        self._session.call(header, body, timeout=timeout, answered=answered)
         if self._expiry is None:
             self.watch()
 
     def watch(self) -> None:
-        """See to it that calls end at their deadlines: for who asks by the exchange itself."""
+        """See to it that calls end at their deadlines: for callers that use the session itself."""
         if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
 
@@ -110,7 +112,7 @@ class Channel:
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
         """Send a one-way request."""
-        self._exchange.notify(header, body)
+        self._session.notify(header, body)
 
     async def writable(self, code: int, timeout: float) -> float:
         """Wait while more than a few MiB are written and not read by the peer; return how much of the timeout is left.
@@ -128,7 +130,7 @@ class Channel:
 
     async def close(self) -> None:
         """Write what is ready, close, and wait for the end. A peer that does not read loses what was written."""
-        if not self._exchange.closed:
+        if not self._session.closed:
             self._connection.finish()
             try:
                 async with asyncio.timeout(WRITE_SECONDS):
@@ -145,8 +147,8 @@ class Channel:
         self._connection.cut()
 
     def _expire(self) -> None:
-        self._exchange.expire()
-        waiting = self._exchange.waiting and not self._exchange.closed
+        self._session.expire()
+        waiting = self._session.waiting and not self._session.closed
         self._expiry = self._loop.call_later(0.1, self._expire) if waiting else None
 
 

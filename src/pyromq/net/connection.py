@@ -1,4 +1,4 @@
-"""One TCP connection: its bytes go to an `RemotingSession`, the exchange's output to the socket, one write per burst.
+"""One TCP connection: its bytes go to a `RemotingSession`, the session's output to the socket, one write per burst.
 
 Used by both sides: `server.py` accepts connections, `channel.py` opens them. The one place where answers that complete
 later hop back to the event loop.
@@ -41,7 +41,7 @@ HIGH_WATER_BYTES = 4 << 20  # output a server may leave unread: then a client st
 
 
 class Connection(asyncio.Protocol):
-    """A connection from its first byte to its last. `exchange` is there once it is open.
+    """A connection from its first byte to its last. `session` is there once it is open.
 
     `initiator` is true at the side that opened it; the other side is a server's and has `shared`, by whose limits its
     peer lives. `opened` and `lost` are called once each, at begin and end.
@@ -52,10 +52,10 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "__weakref__", "_clock", "_config", "_deadline", "_dispatcher", "_failure", "_flush_asked", "_has_ended",
         "_initiator", "_is_refused", "_last_written", "_loop", "_lost", "_made_at", "_opened", "_shared", "_sockname",
-        "_transport", "_usage", "exchange", "writable",
+        "_transport", "_usage", "session", "writable",
     )
     # fmt: on
-    exchange: RemotingSession
+    session: RemotingSession
     writable: asyncio.Event  # of an initiator: not set while the peer leaves too much unread
 
     def __init__(
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
     def idle_since(self) -> float:
         """When something last came or was written; monotonic seconds."""
         heard = self._transport.heard if isinstance(self._transport, Transport) else 0.0
-        return max(self.exchange.last_heard, self._last_written, heard)
+        return max(self.session.last_heard, self._last_written, heard)
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -121,24 +121,22 @@ class Connection(asyncio.Protocol):
     def is_within_frame(self) -> bool:
         """Whether more has to come of a request that has begun."""
         transport = self._transport
-        return self.exchange.splitter.is_within_frame or (
-            isinstance(transport, Transport) and transport.is_within_frame
-        )
+        return self.session.splitter.is_within_frame or (isinstance(transport, Transport) and transport.is_within_frame)
 
     def flush(self) -> None:
         """Write what is ready, by one call."""
         self._flush_asked = False
-        if self.exchange.closed:
+        if self.session.closed:
             return
-        output = self.exchange.take_output()
+        output = self.session.take_output()
         if output:
             self._transport.write(output[0] if len(output) == 1 else b"".join(output))
-        usage, exchange = self._usage, self.exchange
-        if self.is_ending and not (exchange.parked or exchange.is_behind):
+        usage, session = self._usage, self.session
+        if self.is_ending and not (session.parked or session.is_behind):
             self._write_end()
             return
         is_counted = usage is not None and usage.is_counted
-        if self._shared is not None and (is_counted or exchange.is_behind or exchange.splitter.unfinished):
+        if self._shared is not None and (is_counted or session.is_behind or session.splitter.unfinished):
             self._used(self._shared).weigh()
 
     def hold(self) -> None:
@@ -159,7 +157,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         if self._initiator:
             self._sockname = transport.get_extra_info("sockname") or ("0.0.0.0", 0)
-        self.exchange = RemotingSession(
+        self.session = RemotingSession(
             self._dispatcher,
             self._clock,
             address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # none: the peer is gone already
@@ -171,21 +169,21 @@ class Connection(asyncio.Protocol):
             signer=self._config.signer if self._initiator else None,  # who serves has no account
             budget=None if self._shared is None else self._shared.budget,
         )
-        self.exchange.writer = self._transport
+        self.session.writer = self._transport
         if self._shared is None:
             self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         else:  # all that is not sent is counted: told from the first bytes that stay until the last are gone
             self._transport.set_write_buffer_limits(high=1, low=0)
         if isinstance(transport, Transport):
-            transport.set_address(self.exchange.packed_address)
-        self._made_at = self.exchange.last_heard
+            transport.set_address(self.session.packed_address)
+        self._made_at = self.session.last_heard
         self._opened(self)
 
     def data_received(self, data: bytes) -> None:
         if self.is_ending:  # nobody knows where the next frame begins
             return
         try:
-            self.exchange.receive(data, is_next=self._shared is None or self._shared.backlog.is_empty)
+            self.session.receive(data, is_next=self._shared is None or self._shared.scheduler.is_empty)
         except ProtocolError as error:
             self._end(error, data)
         else:
@@ -196,14 +194,14 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         try:
-            self.exchange.go_on(until)
+            self.session.go_on(until)
         except ProtocolError as error:
             self._end(error)
         else:
             self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        unfinished = self.exchange.splitter.unfinished
+        unfinished = self.session.splitter.unfinished
         if unfinished and not self._is_refused:
             self._tell(BROKEN_OFF, "connection %s %s ended within a frame, after %d bytes", unfinished)
         if self._shared is None:
@@ -215,10 +213,10 @@ class Connection(asyncio.Protocol):
             self._deadline.cancel()
         self._lost(self)
         untie(self._transport)
-        self.exchange.close(self._reason(error), self._failure)
+        self.session.close(self._reason(error), self._failure)
 
     def _reason(self, error: Exception | None) -> str:
-        was_heard = self.exchange.last_heard != self._made_at
+        was_heard = self.session.last_heard != self._made_at
         if self._initiator and not was_heard and (error is None or isinstance(error, ConnectionResetError)):
             return ended_unheard(self._config.tls)
         return broken(error) if error else "closed by the server" if self._initiator else "closed by peer"
@@ -250,7 +248,7 @@ class Connection(asyncio.Protocol):
             self.flush()
             return
         self._is_refused = True
-        address = self.exchange.address
+        address = self.session.address
         if self._initiator:
             self._failure = _another_server(address, data) or ConnectionLost(f"connection to {address} broke: {error}")
         if not isinstance(self._failure, AnotherServer):  # else who asks is told
@@ -271,7 +269,7 @@ class Connection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _tell(self, reason: str, text: str, what: object) -> None:
-        address = self.exchange.address
+        address = self.session.address
         self._dispatcher.refusals.note(reason, address, text, self._preposition, address, what)
 
     @property

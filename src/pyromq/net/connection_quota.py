@@ -23,9 +23,9 @@ COUNTED_BYTES = 4096  # of a request that is not complete; less is not counted f
 class Shared:
     """What the connections of one server have in common."""
 
-    def __init__(self, budget: Budget, backlog: FairScheduler) -> None:
+    def __init__(self, budget: Budget, scheduler: FairScheduler) -> None:
         self.budget = budget
-        self.backlog = backlog
+        self.scheduler = scheduler
         self.received: BytesPool[ConnectionQuota] = BytesPool(budget.limits.received_bytes)
         self.unread: BytesPool[ConnectionQuota] = BytesPool(budget.limits.all_unread_bytes)
         self.run_soon = partial(run_soon, asyncio.get_running_loop())
@@ -47,10 +47,10 @@ class ConnectionQuota:
 
     __slots__ = (
         "_connection",
-        "_exchange",
-        "_is_in_backlog",
+        "_is_scheduled",
         "_is_stopped",
         "_received",
+        "_session",
         "_shared",
         "_transport",
         "_unread",
@@ -62,40 +62,40 @@ class ConnectionQuota:
         self.is_counted = False  # whether anything of this connection is, or it is not read from for now
         self.is_clogged = False  # whether the transport has told that not all was sent, and not yet that it was
         self._connection = connection
-        self._exchange: RemotingSession = connection.exchange
+        self._session: RemotingSession = connection.session
         self._transport = transport
         self._shared = shared
         self._unread = self._received = 0
         self._is_stopped = False
-        self._is_in_backlog = False
+        self._is_scheduled = False
 
     @property
     def address(self) -> str:
-        return self._exchange.address
+        return self._session.address
 
     def weigh(self) -> None:
         """Count again, and read from the connection or do not, as that demands."""
-        exchange, shared = self._exchange, self._shared
-        if exchange.closed:
+        session, shared = self._session, self._shared
+        if session.closed:
             return
-        unread = self._transport.get_write_buffer_size() + exchange.finished_bytes
+        unread = self._transport.get_write_buffer_size() + session.finished_bytes
         if unread != self._unread:
             shared.unread.hold(self, unread)
             self._unread = unread
-        received = exchange.splitter.unfinished + exchange.behind_bytes
+        received = session.splitter.unfinished + session.behind_bytes
         if received != self._received:
             shared.received.hold(self, received if received > COUNTED_BYTES else 0)
             self._received = received
         self.is_counted = bool(unread or received)
         self._make_room()
-        if not exchange.closed and not self._transport.is_closing():
+        if not session.closed and not self._transport.is_closing():
             self._decide()
             # Who is only behind with answers that are views keeps nothing, and is to be read from again all the same.
             self.is_counted = self.is_counted or self._is_stopped
 
     def go_on(self, until: float) -> None:
         """The connection's turn has come."""
-        self._is_in_backlog = False
+        self._is_scheduled = False
         self._connection.go_on(until)
 
     def end(self) -> None:
@@ -117,19 +117,19 @@ class ConnectionQuota:
                 idlest.give_way(setting, stock.limit)
 
     def _decide(self) -> None:
-        exchange, shared, limits = self._exchange, self._shared, self._shared.budget.limits
+        session, shared, limits = self._session, self._shared, self._shared.budget.limits
         is_unread = self._unread > min(limits.unread_bytes, share(limits.all_unread_bytes, shared.unread.taken))
-        exchange.is_unread = is_unread
-        if is_unread or exchange.is_behind:
+        session.is_unread = is_unread
+        if is_unread or session.is_behind:
             if not self._is_stopped:
                 self._is_stopped = True
                 self._transport.pause_reading()
             if is_unread:
                 if not self.is_clogged:  # within a burst: nobody knows yet how much the peer takes
                     asyncio.get_running_loop().call_soon(self.weigh)
-            elif not self._is_in_backlog:
-                self._is_in_backlog = True
-                shared.backlog.add(self)
+            elif not self._is_scheduled:
+                self._is_scheduled = True
+                shared.scheduler.add(self)
         elif self._is_stopped and not self._connection.is_ending:
             self._is_stopped = False
             self._transport.resume_reading()

@@ -16,7 +16,7 @@ class Behind(Protocol):
     """A connection with requests that are not answered yet."""
 
     def go_on(self, until: float) -> None:
-        """Work until then (monotonic seconds), and come back to the backlog if there is more to do."""
+        """Work until then (monotonic seconds), and add itself again if there is more to do."""
 
 
 class FairScheduler:

@@ -60,7 +60,7 @@ class Server:
         self.host = host
         self.port = port
         self._beside = beside
-        self.exchanges: set[RemotingSession] = set()
+        self.sessions: set[RemotingSession] = set()
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = connections
@@ -112,7 +112,7 @@ class Server:
         """
         self.stop_accepting()
         await all_accepted()
-        await _poll(lambda: not any(exchange.parked for exchange in self.exchanges), drain_seconds)
+        await _poll(lambda: not any(session.parked for session in self.sessions), drain_seconds)
         await self._tasks.stop()
         for connection in list(self._connections):
             connection.finish()
@@ -142,28 +142,28 @@ class Server:
         )
 
     def _opened(self, connection: Connection) -> None:
-        address = connection.exchange.address
+        address = connection.session.address
         host = address.rpartition(":")[0]
         if len(self._connections) >= self._most_connections:
             self._refuse(connection, "maxConnections", self._most_connections)
         elif self._by_host[host] >= self._limits.connections_per_address:
             self._refuse(connection, "maxConnectionsPerAddress", self._limits.connections_per_address)
         else:
-            self.exchanges.add(connection.exchange)
+            self.sessions.add(connection.session)
             self._connections.add(connection)
             self._by_host[host] += 1
 
     def _refuse(self, connection: Connection, setting: str, limit: int) -> None:
-        address = connection.exchange.address
+        address = connection.session.address
         self._refusals.note(setting, address, "no connection for %s: there are %d (%s)", address, limit, setting)
         connection.cut()
 
     def _lost(self, connection: Connection) -> None:
         if connection not in self._connections:  # it was refused
             return
-        self.exchanges.discard(connection.exchange)
+        self.sessions.discard(connection.session)
         self._connections.discard(connection)
-        host = connection.exchange.address.rpartition(":")[0]
+        host = connection.session.address.rpartition(":")[0]
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -183,14 +183,14 @@ class Server:
     def _close(
         self, connection: Connection, reason: str, why: str, seconds: float, level: int = logging.WARNING
     ) -> None:
-        address = connection.exchange.address
+        address = connection.session.address
         self._refusals.note(reason, address, "closing connection of %s: %s %d s", address, why, seconds, level=level)
         connection.cut()
 
     def _expire_calls(self) -> None:
-        for exchange in self.exchanges:
-            if exchange.waiting:
-                exchange.expire()
+        for session in self.sessions:
+            if session.waiting:
+                session.expire()
 
 
 def _most_descriptors() -> int:

@@ -62,7 +62,7 @@ class Call(msgspec.Struct):
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
     fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: as they came, where asked for
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: what hooks saw of it
-    peer: Any = msgspec.field(name="#peer", default=None)  # the Exchange it came by
+    peer: Any = msgspec.field(name="#peer", default=None)  # the `RemotingSession` it came by
     rounds: int = msgspec.field(name="#rounds", default=0)  # how often it was to be asked again
     account: str | None = msgspec.field(name="#account", default=None)  # whose rights count; set by the guard
 

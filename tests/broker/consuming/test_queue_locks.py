@@ -70,9 +70,9 @@ def test_only_the_owner_unlocks(locks):
 # -- telling those who were refused
 
 
-def told(exchange):
+def told(session):
     """How often this connection was told to share anew."""
-    return b"".join(map(bytes, exchange.take_output())).count(b'"code":40,')
+    return b"".join(map(bytes, session.take_output())).count(b'"code":40,')
 
 
 async def test_a_refused_member_is_told_once_when_the_queue_is_given_back(locks, connect):

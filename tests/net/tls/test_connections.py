@@ -158,7 +158,7 @@ async def test_bytes_that_come_one_by_one_make_a_handshake_too(serve_tls, author
     incoming.write(await reader.read(1 << 16))
     client.do_handshake()
     writer.write(outgoing.read())
-    await until(lambda: server.exchanges)
+    await until(lambda: server.sessions)
     writer.close()
 
 

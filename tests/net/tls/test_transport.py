@@ -77,9 +77,9 @@ async def test_who_does_not_read_is_not_read_from_and_goes_on_when_it_reads(serv
 
 
 async def test_a_farewell_ends_the_connection(server, opened, until):
-    await until(lambda: server.exchanges)
+    await until(lambda: server.sessions)
     opened[1].close()
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
 
 
 async def test_an_answer_goes_before_the_end(server, context):
@@ -92,11 +92,11 @@ async def test_an_answer_goes_before_the_end(server, context):
 
 
 async def test_garbled_records_end_the_connection(server, opened, until):
-    await until(lambda: server.exchanges)
+    await until(lambda: server.sessions)
     raw = opened[1].transport.get_extra_info("socket")
-    await until(lambda: server.exchanges)
+    await until(lambda: server.sessions)
     os.write(raw.fileno(), b"\x17\3\3\0\x20" + bytes(32))
-    await until(lambda: not server.exchanges)
+    await until(lambda: not server.sessions)
 
 
 async def test_who_is_cut_at_once_is_not_heard(clock, offsets, authority, context, until):
@@ -109,7 +109,7 @@ async def test_who_is_cut_at_once_is_not_heard(clock, offsets, authority, contex
     second[1].write(encode_request(MaxOffset(topic="t", queue_id=1), b"", opaque=1, flag=0))
     with contextlib.suppress(OSError):
         assert await asyncio.wait_for(second[0].read(), PATIENCE_SECONDS) == b""
-    assert (offsets.asked, len(server.exchanges)) == (0, 1)
+    assert (offsets.asked, len(server.sessions)) == (0, 1)
     for _, writer in (first, second):
         writer.transport.abort()
     await server.close(drain_seconds=0)
@@ -127,14 +127,14 @@ async def test_a_connection_that_ends_leaves_nothing_for_the_collector(server, c
     gc.disable()
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
-        await until(lambda: server.exchanges)
+        await until(lambda: server.sessions)
         accepted = next(iter(server._connections))._transport.get_extra_info("socket")
         kept.append(weakref.ref(getattr(accepted, "_sock", accepted)))
         del accepted
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-        await until(lambda: not server.exchanges)
+        await until(lambda: not server.sessions)
         await until(lambda: not any(each() for each in kept))
     finally:
         gc.enable()

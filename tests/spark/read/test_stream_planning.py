@@ -261,11 +261,11 @@ async def test_an_idle_stream_holds_one_connection_at_each_broker():
         async with AsyncAdmin(cluster.namesrv) as admin:
             await admin.create_topic("orders", 4)
         options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "orders", "group": "job"}, STREAM)
-        before = [set(broker._server.exchanges) for broker in cluster.brokers]
+        before = [set(broker._server.sessions) for broker in cluster.brokers]
         client = await asyncio.to_thread(idling, options)
-        found = [broker._server.exchanges - old for broker, old in zip(cluster.brokers, before, strict=True)]
+        found = [broker._server.sessions - old for broker, old in zip(cluster.brokers, before, strict=True)]
         await asyncio.to_thread(client.close)
-        assert [len(exchanges) for exchanges in found] == [1, 1]
+        assert [len(sessions) for sessions in found] == [1, 1]
 
 
 def idling(options):

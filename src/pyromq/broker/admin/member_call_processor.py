@@ -105,7 +105,7 @@ class MemberCallProcessor:
         told = encode_body(ResetOffsets(offsets=_list_form(queues) if call.language == Language.CPP.name else queues))
         order = ResetClientOffset(topic=header.topic, group=header.group, timestamp=header.timestamp, force=False)
         for member in members:
-            member.exchange.notify(order, told)
+            member.session.notify(order, told)
         return Reply(body=encode_body(ResetOffsets(offsets=queues)))
 
     def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> Working[int]:
@@ -160,7 +160,7 @@ class MemberCallProcessor:
             else:
                 relayed.set_exception(BrokerError(f"invoke consumer <{group}> <{client_id}> Exception: {result}"))
 
-        found[0].exchange.call(header, body, timeout=RELAY_SECONDS, answered=answered)
+        found[0].session.call(header, body, timeout=RELAY_SECONDS, answered=answered)
         return relayed
 
 
@@ -183,7 +183,7 @@ def _collect(members: list[Member], header: ConsumerStatusOfClient) -> Future[Re
             done()
 
     for member in members:
-        member.exchange.call(header, timeout=STATUS_SECONDS, answered=partial(answered_by, member))
+        member.session.call(header, timeout=STATUS_SECONDS, answered=partial(answered_by, member))
     if not members:
         done()
     return collected

@@ -140,8 +140,8 @@ class RuntimeInfoProcessor:
                 return Reply(body=encode_body(ConsumerConnection(locks=locks)))
             raise ConsumerNotOnline(f"the consumer group[{header.consumer_group}] not online")
         connections = []
-        for exchange, member in list(group.by_exchange.items()):
-            wanted = group.wanted_by.get(exchange, {}) if header.details else None
+        for session, member in list(group.by_session.items()):
+            wanted = group.wanted_by.get(session, {}) if header.details else None
             connections.append(_connection(member, wanted))
             yield None
         body = ConsumerConnection(
@@ -286,7 +286,7 @@ def _item(span: Span) -> StatsItem:
 def _connection(member: Member, subscriptions: dict[str, str] | None = None) -> Connection:
     return Connection(
         client_id=member.client_id,
-        client_address=member.exchange.address,
+        client_address=member.session.address,
         language=member.language,
         version=member.version,
         subscriptions=subscriptions,
@@ -296,7 +296,7 @@ def _connection(member: Member, subscriptions: dict[str, str] | None = None) -> 
 def _producer(member: Member) -> ProducerClient:
     return ProducerClient(
         client_id=member.client_id,
-        remote_address=f"/{member.exchange.address}",  # as Java prints a socket address
+        remote_address=f"/{member.session.address}",  # as Java prints a socket address
         language=member.language,
         version=member.version,
         last_update_ms=member.heard_ms,

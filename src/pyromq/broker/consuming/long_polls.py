@@ -215,12 +215,12 @@ class LongPolls:
         record = self._record_at(log_offset)
         return record is not None and accepts(record)
 
-    def _watched(self, exchange: RemotingSession) -> _Peer:
+    def _watched(self, session: RemotingSession) -> _Peer:
         """Return the waiting pulls of a connection, which leave when it is closed."""
-        peer = self._of_peer.get(exchange)
+        peer = self._of_peer.get(session)
         if peer is None:
-            peer = self._of_peer[exchange] = _Peer()
-            exchange.on_close += (self._forget_peer,)
+            peer = self._of_peer[session] = _Peer()
+            session.on_close += (self._forget_peer,)
         return peer
 
     def _make_ready(self, polls: Iterable[LongPoll]) -> None:
@@ -241,8 +241,8 @@ class LongPolls:
             self._leave(poll)
             _resume(poll)
 
-    def _forget_peer(self, exchange: RemotingSession) -> None:
-        peer = self._of_peer.pop(exchange)
+    def _forget_peer(self, session: RemotingSession) -> None:
+        peer = self._of_peer.pop(session)
         self._weight -= peer.weight
         self._gone.append(peer.polls)
         self._go_on_soon()

@@ -35,7 +35,7 @@ class Member:
     """One client of a group, over one connection."""
 
     client_id: str
-    exchange: RemotingSession
+    session: RemotingSession
     language: str
     version: int
     heard: float  # monotonic seconds
@@ -52,14 +52,14 @@ class ConsumerGroup:
     message_model: str = "CLUSTERING"
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    by_exchange: dict[RemotingSession, Member] = field(default_factory=dict)
+    by_session: dict[RemotingSession, Member] = field(default_factory=dict)
     wanted_by: dict[RemotingSession, dict[str, str]] = field(default_factory=dict)  # expressions by topic
     differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as told last
     refused: set[str] = field(default_factory=set)  # client ids that were told
 
     @property
     def members(self) -> list[Member]:
-        return list(self.by_exchange.values())
+        return list(self.by_session.values())
 
     def wants_alike(self) -> bool:
         """Whether all members that subscribe to anything say the same of it; quick where they do."""
@@ -70,7 +70,7 @@ class ConsumerGroup:
     @property
     def wanted(self) -> dict[str, dict[str, str]]:
         """What each member, by client id, wants: expressions by topic."""
-        return {member.client_id: self.wanted_by[exchange] for exchange, member in self.by_exchange.items()}
+        return {member.client_id: self.wanted_by[session] for session, member in self.by_session.items()}
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Take over a heartbeat's subscriptions; true if a topic came or went. A newer version alone is no news."""
@@ -148,65 +148,65 @@ class Connections:
 
         `notify` is the group's own setting, here and below. Raises `LimitReached` when its connection has its share.
         """
-        self._weigh(member.exchange, ("consumer", entry.group), _weight(entry))
+        self._weigh(member.session, ("consumer", entry.group), _weight(entry))
         group = self._consumers.get(entry.group)
         if group is None:
             group = self._consumers[entry.group] = ConsumerGroup(entry.group)
-        is_new = member.exchange not in group.by_exchange
-        group.by_exchange[member.exchange] = member
+        is_new = member.session not in group.by_session
+        group.by_session[member.session] = member
         group.consume_type = entry.consume_type
         group.message_model = entry.message_model
         group.consume_from = entry.consume_from
-        group.wanted_by[member.exchange] = wanted(entry)
+        group.wanted_by[member.session] = wanted(entry)
         changed = group.subscribe(entry.subscriptions)
-        self._watch(member.exchange, entry.group, member.client_id)
+        self._watch(member.session, entry.group, member.client_id)
         if (is_new or changed) and notify:
             self._tell_members(group)
 
     def register_producer(self, group: str, member: Member) -> None:
         """Note a producer's heartbeat. Raises `LimitReached` when its connection has its share."""
-        self._weigh(member.exchange, ("producer", group), 1)
-        known = self._producers.get(group, {}).get(member.exchange)
+        self._weigh(member.session, ("producer", group), 1)
+        known = self._producers.get(group, {}).get(member.session)
         if known is not None and known.client_id != member.client_id:
             self._forget_client(group, known)
-        self._by_client.setdefault(member.client_id, {}).setdefault(member.exchange, {})[group] = member
-        self._producers.setdefault(group, {})[member.exchange] = member
-        self._watch(member.exchange, group, member.client_id)
+        self._by_client.setdefault(member.client_id, {}).setdefault(member.session, {})[group] = member
+        self._producers.setdefault(group, {})[member.session] = member
+        self._watch(member.session, group, member.client_id)
 
-    def unregister_consumer(self, group: str, exchange: RemotingSession, *, notify: bool) -> None:
+    def unregister_consumer(self, group: str, session: RemotingSession, *, notify: bool) -> None:
         """The client leaves the group; the others are told."""
         consumers = self._consumers.get(group)
-        if consumers is None or consumers.by_exchange.pop(exchange, None) is None:
+        if consumers is None or consumers.by_session.pop(session, None) is None:
             return
-        consumers.wanted_by.pop(exchange, None)
-        self._weigh(exchange, ("consumer", group), 0)
-        if not consumers.by_exchange:
+        consumers.wanted_by.pop(session, None)
+        self._weigh(session, ("consumer", group), 0)
+        if not consumers.by_session:
             del self._consumers[group]
         elif notify:
             self._tell_members(consumers)
 
-    def unregister_producer(self, group: str, exchange: RemotingSession) -> None:
+    def unregister_producer(self, group: str, session: RemotingSession) -> None:
         """The client leaves the group."""
         members = self._producers.get(group, {})
-        if (member := members.pop(exchange, None)) is not None:
-            self._weigh(exchange, ("producer", group), 0)
+        if (member := members.pop(session, None)) is not None:
+            self._weigh(session, ("producer", group), 0)
             self._forget_client(group, member)
         if not members:
             self._producers.pop(group, None)
 
-    def _weigh(self, exchange: RemotingSession, entry: tuple[str, str], weight: int) -> None:
+    def _weigh(self, session: RemotingSession, entry: tuple[str, str], weight: int) -> None:
         """Note what an entry of a connection counts; 0 takes it out. Raises `LimitReached` for what is too much."""
-        weights = self._weights.get(exchange)
+        weights = self._weights.get(session)
         if weights is None:
             if not weight:
                 return
-            weights = self._weights[exchange] = {}
-        more, own = weight - weights.get(entry, 0), self._weight_of.get(exchange, 0)
+            weights = self._weights[session] = {}
+        more, own = weight - weights.get(entry, 0), self._weight_of.get(session, 0)
         if more > 0 and own + more > max(1, share(self._config.limits.members, self._weight - own)):
             text = f"{own} groups and subscriptions of this connection are its share; have less at one client"
             raise LimitReached("maxMembers", self._config.limits.members, text)
         self._weight += more
-        self._weight_of[exchange] = own + more
+        self._weight_of[session] = own + more
         if weight:
             weights[entry] = weight
         else:
@@ -229,70 +229,70 @@ class Connections:
             for member in self._consumers[group].members:
                 if member.version >= STATUS_VERSION:
                     told = listed if member.language == Language.CPP.name else begin
-                    member.exchange.notify(order, told)
+                    member.session.notify(order, told)
 
     def expire(self) -> None:
         """Forget the clients that have not sent a heartbeat for 120 s."""
         oldest = self._clock.monotonic() - SILENCE_SECONDS
         for name, group in list(self._consumers.items()):
-            for member in [each for each in group.by_exchange.values() if each.heard < oldest]:
-                self.unregister_consumer(name, member.exchange, notify=True)
+            for member in [each for each in group.by_session.values() if each.heard < oldest]:
+                self.unregister_consumer(name, member.session, notify=True)
         for name, members in list(self._producers.items()):
             for member in [each for each in members.values() if each.heard < oldest]:
-                self.unregister_producer(name, member.exchange)
+                self.unregister_producer(name, member.session)
 
-    def _watch(self, exchange: RemotingSession, group: str, client_id: str) -> None:
-        groups = self._groups_of.get(exchange)
+    def _watch(self, session: RemotingSession, group: str, client_id: str) -> None:
+        groups = self._groups_of.get(session)
         if groups is None:
-            groups = self._groups_of[exchange] = set()
-            self._client_at[exchange.address] = client_id
-            exchange.on_close += (self._forget,)
+            groups = self._groups_of[session] = set()
+            self._client_at[session.address] = client_id
+            session.on_close += (self._forget,)
         groups.add(group)
 
     def _forget_client(self, group: str, member: Member) -> None:
-        exchanges = self._by_client.get(member.client_id, {})
-        groups = exchanges.get(member.exchange, {})
+        sessions = self._by_client.get(member.client_id, {})
+        groups = sessions.get(member.session, {})
         groups.pop(group, None)
         if not groups:
-            exchanges.pop(member.exchange, None)
-        if not exchanges:
+            sessions.pop(member.session, None)
+        if not sessions:
             self._by_client.pop(member.client_id, None)
 
-    def _forget(self, exchange: RemotingSession) -> None:
+    def _forget(self, session: RemotingSession) -> None:
         """The connection is gone: its clients are gone; from very many groups one after the other."""
-        groups = self._groups_of.pop(exchange, set())
-        self._client_at.pop(exchange.address, None)
+        groups = self._groups_of.pop(session, set())
+        self._client_at.pop(session.address, None)
         for _ in range(min(LEAVING_SLICE, len(groups))):
-            self._leave(groups.pop(), exchange)
+            self._leave(groups.pop(), session)
         if groups:
-            self._leaving.append((exchange, groups))
+            self._leaving.append((session, groups))
             self.alarm.ring_within(0)
         else:
-            self._weights.pop(exchange, None)
-            self._weight -= self._weight_of.pop(exchange, 0)
+            self._weights.pop(session, None)
+            self._weight -= self._weight_of.pop(session, 0)
 
-    def _leave(self, group: str, exchange: RemotingSession) -> None:
-        self.unregister_consumer(group, exchange, notify=True)
-        self.unregister_producer(group, exchange)
+    def _leave(self, group: str, session: RemotingSession) -> None:
+        self.unregister_consumer(group, session, notify=True)
+        self.unregister_producer(group, session)
 
     def step(self) -> float | None:
         """Go on with what takes long; return in how many seconds there is more to do."""
         if not self._leaving:
             return self._tell_large_groups()
-        exchange, self._groups_of[exchange] = self._leaving.popleft()
-        self._forget(exchange)
+        session, self._groups_of[session] = self._leaving.popleft()
+        self._forget(session)
         return 0
 
     def _tell_members(self, group: ConsumerGroup) -> None:
         if not self._config.notify_members:
             return
-        if len(group.by_exchange) > MANY_MEMBERS:
+        if len(group.by_session) > MANY_MEMBERS:
             self._untold[group.name] = None
             told_at = self._told_at.get(group.name, float("-inf"))
             self.alarm.ring_within(max(0.0, told_at + LARGE_GROUP_SECONDS - self._clock.monotonic()))
             return
-        for exchange in list(group.by_exchange):
-            exchange.notify(ConsumerIdsChanged(consumer_group=group.name))
+        for session in list(group.by_session):
+            session.notify(ConsumerIdsChanged(consumer_group=group.name))
 
     def _tell_large_groups(self) -> float | None:
         """Tell some members of a group of very many that it has changed; return in how many seconds to go on."""
@@ -306,7 +306,7 @@ class Connections:
                     waits.append(wait)
                     continue
                 group = self._consumers.get(name)
-                left = self._untold[name] = deque(group.by_exchange if group is not None else ())
+                left = self._untold[name] = deque(group.by_session if group is not None else ())
                 self._told_at[name] = now
             for _ in range(min(TELLING_SLICE, len(left))):
                 left.popleft().notify(ConsumerIdsChanged(consumer_group=name))

@@ -90,8 +90,8 @@ class HeartbeatProcessor:
         members = self._connections.consumers(entry.group)
         if members is not None and (refusal := self._refusal(members, entry, member)):
             return refusal
-        before = members.wanted_by.get(member.exchange) if members is not None else None
-        group = self._groups.find(entry.group, member.exchange)
+        before = members.wanted_by.get(member.session) if members is not None else None
+        group = self._groups.find(entry.group, member.session)
         # A group that may not be created is registered all the same; its pulls are refused.
         if group is not None and group.retry_queues > 0:
             self._topics.for_group_retry(retry_topic(entry.group), group.retry_queues)

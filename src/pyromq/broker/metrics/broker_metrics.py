@@ -30,14 +30,14 @@ _REMOTING = label_text(protocol_type="remoting")
 
 
 class BrokerMetrics:
-    """One broker; `exchanges` are its connections.
+    """One broker; `sessions` are its connections.
 
     The first samples are few, then come those by topic, by group and, as details, by queue.
     """
 
-    def __init__(self, state: SharedState, exchanges: Sized) -> None:
+    def __init__(self, state: SharedState, sessions: Sized) -> None:
         self._state = state
-        self._exchanges = exchanges
+        self._sessions = sessions
         config = state.config
         self._common = label_text(cluster=config.cluster, node_type="broker", node_id=config.name)
         self._lags = LagSamples(
@@ -57,7 +57,7 @@ class BrokerMetrics:
 
     def tell(self, exposition: Exposition) -> Telling:
         refusals = self._state.refusals
-        tell_server(exposition, self._common, connections=len(self._exchanges), refusals=refusals)
+        tell_server(exposition, self._common, connections=len(self._sessions), refusals=refusals)
         self._tell_broker(exposition)
         yield None
         yield from self._tell_store(exposition)

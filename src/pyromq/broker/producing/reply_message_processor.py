@@ -145,4 +145,4 @@ class ReplyMessageProcessor:
                 logger.info("the reply for %s was not taken: %s", client_id, result)
                 done(f"push reply message to {client_id}fail.")
 
-        requester.exchange.call(pushed, call.body, timeout=PUSH_SECONDS, answered=answered)
+        requester.session.call(pushed, call.body, timeout=PUSH_SECONDS, answered=answered)

@@ -127,7 +127,7 @@ class TransactionChecks:
             return self._give_up
         if age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead, its age says nothing
             member = self._member(half.group)
-            return None if member is None else self._ask if member.exchange.takes_pushes else self._wait
+            return None if member is None else self._ask if member.session.takes_pushes else self._wait
         return None
 
     def _member(self, group: str, topic: str | None = None) -> Member | None:
@@ -142,8 +142,8 @@ class TransactionChecks:
         now = self._clock.monotonic()
         for number in range(self._asked, self._asked + min(len(members), MOST_TRIED)):
             member = members[number % len(members)]
-            takes = member.exchange.takes_pushes
-            if not takes and now - self._pushed_at.get(member.exchange, -READING_SECONDS) >= READING_SECONDS:
+            takes = member.session.takes_pushes
+            if not takes and now - self._pushed_at.get(member.session, -READING_SECONDS) >= READING_SECONDS:
                 continue
             if topic is None or self._permissions.lacks(member.account, [(topic, PUB)]) is None:
                 if takes:
@@ -165,7 +165,7 @@ class TransactionChecks:
         member = self._member(half.group, topic)
         if member is None:
             return True
-        producer = member.exchange
+        producer = member.session
         if not producer.takes_pushes:
             return False
         copy = self._half_messages.renew(half, record)

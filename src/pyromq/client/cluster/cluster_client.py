@@ -148,7 +148,7 @@ class ClusterClient:
         if self._greeted.get(address) is not channel:
             self._greeted[address] = channel
             self._silent.discard(address)
-            channel.exchange.on_close += (lambda _: self._lost(address),)
+            channel.session.on_close += (lambda _: self._lost(address),)
             self._beat_now(address, channel)
         return channel
 

@@ -82,7 +82,7 @@ async def _find_waiting(
 
 
 def _first(copies: list[StoredMessage]) -> StoredMessage:
-    return min(copies, key=lambda message: (message.topic in PARKED_IN, message.store_ms))
+    return min(copies, key=lambda message: (message.topic in PARKED_IN, message.store_ms, message.reconsume_times))
 
 
 async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage:

@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 from msgspec.structs import replace
 
 from pyromq.errors import StoreCorrupt, UsageError
+from pyromq.extras import install_command
 from pyromq.spark.archive.files import BOOKS, ArchiveFile, Root, new_folder, open_root, spans_as_stats
 from pyromq.spark.batch_content import Decided, check_repeated
 
@@ -154,7 +155,9 @@ class DeltaTable:
             import deltalake
             import deltalake.transaction as transactions
         except ImportError as error:
-            raise UsageError("archives in Delta need: pip install 'pyromq[lake]'") from error
+            raise UsageError(
+                f"Delta archives need more packages; to install them: {install_command('lake')}"
+            ) from error
         self._location = location
         self._delta = deltalake
         self._transactions = transactions

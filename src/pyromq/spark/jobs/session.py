@@ -13,6 +13,7 @@ from pyspark.sql.column import Column
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
+from pyromq.extras import install_command
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.files import holds_delta
 from pyromq.spark.archive.sink import ArchiveSink
@@ -107,7 +108,7 @@ def _delta_files(location: str) -> list[str]:
     try:
         import deltalake
     except ImportError as error:
-        raise UsageError("archives in Delta need: pip install 'pyromq[lake]'") from error
+        raise UsageError(f"Delta archives need more packages; to install them: {install_command('lake')}") from error
     return [str(uri) for uri in deltalake.DeltaTable(location).file_uris()]
 
 

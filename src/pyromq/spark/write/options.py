@@ -92,7 +92,7 @@ class SinkOptions:
         "verifyTags",
         values.truth,
         True,
-        "refuse tags that no subscription finds (with `|`, or blanks around them); `false` for copies of messages",
+        "refuse tags that no subscription finds (with `||`, or blanks around them); `false` for copies of messages",
     )
     delay_levels: int = _option(
         "delayLevels",

@@ -37,7 +37,7 @@ def bucket(tmp_path: Path) -> TimerBucket:
                 files.begin_round(copy=True)
         files.write_some(1_000, keep=0)
         files.write_entries()
-        files.save(files.snapshot(moved=COUNT, log_end=0, needed_from=0, speaks_to=0), files.unsynced())
+        files.save(files.snapshot(moved=COUNT, log_end=0, needed_from=0), files.unsynced())
         assert bucket.copied == COUNT - UNCOPIED
     return bucket
 

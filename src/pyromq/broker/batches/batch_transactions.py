@@ -12,7 +12,6 @@ transactions of single messages keep theirs; they reach the disk after what they
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from pyromq.broker.batches.batch_publishing import BatchPublishing
 from pyromq.broker.batches.commit_decisions import ENTRIES, NOTES, CommitDecisions, Decision
@@ -20,6 +19,7 @@ from pyromq.broker.batches.half_batches import HalfBatch, HalfBatches, Origin, o
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.flushed_progress import QueueProgress
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -41,15 +41,6 @@ LOADING_SECONDS = 1.0  # at most, for a run on the disk: the alarm rings when it
 LOOK_SECONDS = 60.0  # at most between two looks for what has timed out
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    """Queue offsets before which nothing is needed any more."""
-
-    runs: int = 0
-    entries: int = 0
-    notes: int = 0
-
-
 class BatchTransactions:
     """The batch transactions of one broker. `alarm` rings when `step` has something to do."""
 
@@ -69,7 +60,6 @@ class BatchTransactions:
         self._store = store
         self._put_message = put_message
         self._topics = topics
-        self._offsets = offsets
         self._config = config
         self._clock = clock
         self._ledger = CommitDecisions(store, put_message, topics=topics, config=config, clock=clock)
@@ -77,8 +67,7 @@ class BatchTransactions:
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
         self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
         self._next_look = 0.0
-        self._noted = _Progress()
-        self._snapshot: tuple[_Progress, int] | None = None  # and where the log ended then
+        self._progress = QueueProgress(GROUP, store, offsets)
         self.find = self._ledger.find
         self.undecided = self._runs.find
         self.undecided_names = self._runs.names
@@ -88,11 +77,11 @@ class BatchTransactions:
 
     def load(self) -> None:
         """Make the tables from the log: what is undecided, what is decided and not visible yet."""
-        self._ledger.load(self._bounded(LEDGER_TOPIC, ENTRIES))
+        self._ledger.load(self._progress.stored(LEDGER_TOPIC, ENTRIES))
         visible: dict[str, LedgerNote] = {}
         rolled_back: dict[tuple[str, str], int] = {}
         scan_from = 0
-        for record, note in self._ledger.notes(self._bounded(LEDGER_TOPIC, NOTES)):
+        for record, note in self._ledger.notes(self._progress.stored(LEDGER_TOPIC, NOTES)):
             self._notes.append((record.queue_offset, note.half_queue_offset))
             scan_from = record.log_offset
             for token in note.tokens or ():
@@ -101,10 +90,10 @@ class BatchTransactions:
                 visible[note.transaction] = note
         self._load_runs(rolled_back)
         self._load_publications(visible, scan_from)
-        self._noted = self._progress()
+        self._progress.saved = self._not_needed()
 
     def _load_runs(self, rolled_back: dict[tuple[str, str], int]) -> None:
-        first, now = self._bounded(HALF_RUN_TOPIC), self._clock.now_ms()
+        first, now = self._progress.stored(HALF_RUN_TOPIC), self._clock.now_ms()
         for offset in range(first, self._store.max_offset(HALF_RUN_TOPIC, 0)):
             for entry in self._store.entries(HALF_RUN_TOPIC, 0, offset, 1):
                 labels = self._labels_at(entry)
@@ -136,10 +125,6 @@ class BatchTransactions:
                 scan_from = max(scan_from, decision.log_offset)
             self._publications.add(decision, runs, done=done)
         self._publications.skip_visible(scan_from)
-
-    def _bounded(self, topic: str, queue_id: int = 0) -> int:
-        stored = self._offsets.find(GROUP, topic, queue_id) or 0
-        return min(max(stored, self._store.min_offset(topic, queue_id)), self._store.max_offset(topic, queue_id))
 
     # -- what clients ask
 
@@ -219,29 +204,20 @@ class BatchTransactions:
 
         Decisions on it and notes lie behind it. Decisions already visible do not count: a full disk may take them.
         """
-        first = max(self._noted.runs, self._store.min_offset(HALF_RUN_TOPIC, 0))
-        entries = self._store.entries(HALF_RUN_TOPIC, 0, first, 1)
-        return entries[0].log_offset if entries else self._store.max_log_offset
+        return self._progress.log_needed_from(HALF_RUN_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
         """Tell the table of offsets what is not needed any more, as far as that is on disk for certain.
 
         `closed`: all is on disk.
         """
-        ready = (self._progress(), 0) if closed else self._snapshot
-        if ready is not None and ready[1] > self._store.flushed_to:
-            return
-        if ready is not None and ready[0] != self._noted:
-            self._noted = ready[0]
-            self._offsets.commit(GROUP, HALF_RUN_TOPIC, 0, self._noted.runs)
-            self._offsets.commit(GROUP, LEDGER_TOPIC, ENTRIES, self._noted.entries)
-            self._offsets.commit(GROUP, LEDGER_TOPIC, NOTES, self._noted.notes)
-        self._snapshot = (self._progress(), self._store.max_log_offset)
+        self._progress.save(self._not_needed(), closed=closed)
 
-    def _progress(self) -> _Progress:
+    def _not_needed(self) -> dict[tuple[str, int], int]:
         end = self._store.max_offset(HALF_RUN_TOPIC, 0)
         runs = min(self._runs.first_needed(end), self._publications.first_needed(end))
         while self._notes and self._notes[0][1] < runs:
             self._notes.popleft()
         notes = self._notes[0][0] if self._notes else self._store.max_offset(LEDGER_TOPIC, NOTES)
-        return _Progress(runs, self._ledger.first_needed, notes)
+        entries = self._ledger.first_needed
+        return {(HALF_RUN_TOPIC, 0): runs, (LEDGER_TOPIC, ENTRIES): entries, (LEDGER_TOPIC, NOTES): notes}

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyromq.broker.cold_reads import ColdReads, Fetching
+from pyromq.broker.consuming.flushed_progress import FlushedProgress
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
@@ -62,14 +63,6 @@ class _Level:
     set_back_at: int = _NO_LIMIT
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """Offsets of one moment, and where the log ended then: when that is on disk, all they count as delivered is."""
-
-    offsets: dict[int, int]
-    log_end: int
-
-
 class DelayLevels:
     """The levels of one broker. `load` after the store is open, before anything else.
 
@@ -99,24 +92,23 @@ class DelayLevels:
         self._levels = [self._level(number, delay_ms) for number, delay_ms in enumerate(store.config.delay_levels_ms)]
         self._ahead_ms = self._clock_ahead_ms()
         self._turn = 0  # the level that is looked at next, so that a full one does not keep the others waiting
-        self._saved = _Snapshot({}, 0)
-        self._snapshot: _Snapshot | None = None
+        self._saved = DelayOffsetTable()
+        self._flushed = FlushedProgress[DelayOffsetTable](store)
 
     def load(self) -> None:
         """Read the offsets from disk, and find in the log what was delivered since.
 
         Offsets outside of their queues are put right.
         """
-        stored = self._file.read(partial(decode_body, DelayOffsetTable, bounds=FILE))
-        offsets = stored.offsets if stored is not None else {}
+        stored = self._file.read(partial(decode_body, DelayOffsetTable, bounds=FILE)) or DelayOffsetTable()
         # A shorter table may have come: what waits in the queues of the old one is delivered all the same.
         last = max(self._store.queue_ids(SCHEDULE_TOPIC), default=-1)
         self._levels += [self._level(number, _NO_LIMIT) for number in range(len(self._levels), last + 1)]
         for level in self._levels:
             begin, end = self._bounds(level)
-            level.offset = min(max(offsets.get(level.queue_id + 1, 0), begin), end)
-        log_end = 0 if stored is None else stored.log_end or 0
-        self._saved = _Snapshot(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
+            level.offset = min(max(stored.offsets.get(level.queue_id + 1, 0), begin), end)
+        log_end = stored.log_end or 0
+        self._saved = DelayOffsetTable(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
         self._find_delivered()
 
     def _level(self, queue_id: int, delay_ms: int) -> _Level:
@@ -127,7 +119,7 @@ class DelayLevels:
         waiting = {level.queue_id: level.offset for level in self._levels if level.offset < self._bounds(level)[1]}
         firsts = (self._entry(self._levels[queue_id], offset) for queue_id, offset in waiting.items())
         first = min((entry.log_offset for entry in firsts if entry is not None), default=0)
-        found = delivered_since(self._store, waiting, max(self._saved.log_end, first))
+        found = delivered_since(self._store, waiting, max(self._saved.log_end or 0, first))
         for queue_id, offset in found.items():
             if offset > self._levels[queue_id].offset:
                 logger.info("level %d is delivered up to %d, as the log tells", queue_id + 1, offset)
@@ -294,30 +286,30 @@ class DelayLevels:
 
         Messages delivered must be on disk before the offset behind them is: a power cut may repeat them, not lose them.
         """
-        ready = self._snapshot
-        if ready is not None and ready.log_end > self._store.flushed_to:
-            return None
-        now = _Snapshot(self.offsets(), self._store.max_log_offset)
-        self._snapshot = now if self._is_news(now) else None
+        ready = self._flushed.take()
+        self._flushed.hold(self._progress())
         if ready is None or not self._is_news(ready):
             return None
-        return lambda: self._save(ready)
+        return partial(self._save, ready)
 
-    def _is_news(self, snapshot: _Snapshot) -> bool:
+    def _progress(self) -> DelayOffsetTable:
+        return DelayOffsetTable(self.offsets(), self._store.max_log_offset)
+
+    def _is_news(self, progress: DelayOffsetTable) -> bool:
         """Whether it differs from what is on disk, or spares a start after a crash reading much of the log."""
-        if snapshot.offsets != self._saved.offsets:
+        if progress.offsets != self._saved.offsets:
             return True
         waits = any(level.offset < self._bounds(level)[1] for level in self._levels)
-        return waits and snapshot.log_end - self._saved.log_end > REFRESH_BYTES
+        return waits and (progress.log_end or 0) - (self._saved.log_end or 0) > REFRESH_BYTES
 
     def persist(self) -> None:
         """Write the progress to disk. Called when the store is closed: all is flushed."""
-        if (offsets := self.offsets()) != self._saved.offsets:
-            self._save(_Snapshot(offsets, self._store.max_log_offset))
+        if (progress := self._progress()).offsets != self._saved.offsets:
+            self._save(progress)
 
-    def _save(self, snapshot: _Snapshot) -> None:
-        self._file.save(msgspec.json.encode(DelayOffsetTable(snapshot.offsets, snapshot.log_end)))
-        self._saved = snapshot
+    def _save(self, progress: DelayOffsetTable) -> None:
+        self._file.save(msgspec.json.encode(progress))
+        self._saved = progress
 
 
 def _asked_level(properties: Mapping[str, str]) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pyromq import speedups
+from pyromq.broker.consuming.flushed_progress import FlushedProgress
 from pyromq.broker.delays.timer_records import ScheduledMessage, delivered_from, read_parked
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
@@ -126,7 +127,7 @@ class TimerTable:
         self._kept = KeptHours()
         self._loaded = False
         self._news = False  # since the last snapshot
-        self._snapshot: Snapshot | None = None
+        self._flushed = FlushedProgress[Snapshot](store)
         self._latest = self._files.saved  # of the snapshots
         self._is_writing = False
         self._moved_before = 0  # at the last checkpoint
@@ -383,14 +384,14 @@ class TimerTable:
             return True
         self.intake.refusal = None
         self._is_writing = False
-        if self._snapshot is None:
-            self._snapshot = self._taken()
+        if self._flushed.is_empty:
+            self._flushed.hold(self._taken())
             if not self._files.is_written:  # what came meanwhile belongs to the snapshot
                 self._begin_round(copy=False)
         return not self._is_writing
 
     def _begin_round(self, *, copy: bool) -> None:
-        if self._snapshot is None:  # else it speaks of them
+        if self._flushed.is_empty:  # else it speaks of them
             # Of hours before those in memory nothing more will come, unless the clock is set back: then a new bucket.
             self._files.drop_finished(self.near)
         self._files.begin_round(copy=copy)
@@ -410,7 +411,7 @@ class TimerTable:
         needed = [end, *(entry.log_offset for entry in unmoved)]
         if (uncopied := self._files.needed_from) is not None:
             needed.append(uncopied)
-        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=min(needed), speaks_to=now)
+        snapshot = self._files.snapshot(moved=self.moved, log_end=end, needed_from=min(needed))
         self._latest = snapshot.checkpoint
         return snapshot
 
@@ -434,17 +435,14 @@ class TimerTable:
         """
         if self._is_writing:
             return None
-        snapshot = self._snapshot
-        if snapshot is None:
+        if self._flushed.is_empty:
             self.file_recent()
             if (copy := self._is_time_to_copy()) or self._has_news:
                 self._begin_round(copy=copy)
                 on_wanted()
             return None
-        if snapshot.speaks_to > self._store.flushed_to:
-            return None
-        self._snapshot = None
-        return partial(self._files.save, snapshot, self._files.unsynced())
+        snapshot = self._flushed.take()
+        return None if snapshot is None else partial(self._files.save, snapshot, self._files.unsynced())
 
     def _is_time_to_copy(self) -> bool:
         """Whether there is something to copy, and either little else to do or much of the log kept for it."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.flushed_progress import QueueProgress
 from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.broker.put_message import PutMessage, is_half
 from pyromq.broker.topics import Topics
@@ -56,14 +56,6 @@ class Half(msgspec.Struct, frozen=True, gc=False):
     origin: Origin | None  # None for one without a unique key: its copies cannot be told from others
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    """Queue offsets that both topics have been worked through to."""
-
-    half: int = 0
-    op: int = 0
-
-
 class HalfMessages:
     """The undecided half messages of one broker, in order of their queue offset."""
 
@@ -81,7 +73,6 @@ class HalfMessages:
         self._store = store
         self._put_message = put_message
         self._topics = topics
-        self._offsets = offsets
         self._clock = clock
         self._most = most
         self._open: dict[int, Half] = {}
@@ -94,8 +85,7 @@ class HalfMessages:
         # Of each op record from `_first_op` on the highest queue offset it names.
         self._ops: deque[int] = deque()
         self._first_op = 0
-        self._noted = _Progress()
-        self._snapshot: tuple[_Progress, int] | None = None  # and where the log ended then
+        self._progress = QueueProgress(GROUP, store, offsets)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -105,9 +95,9 @@ class HalfMessages:
     def load(self) -> None:
         """Find the undecided half messages: read both queues from where they have been worked through to."""
         done = self._load_ops()
-        self._seen = self._bounded(HALF_TOPIC)
+        self._seen = self._progress.stored(HALF_TOPIC)
         self._follow(done)
-        self._noted = self._progress()
+        self._progress.saved = self._worked_through()
 
     def mend(self) -> None:
         """Settle what a crash left half settled. Called once, after `load`, when records can be appended."""
@@ -118,7 +108,7 @@ class HalfMessages:
     def _load_ops(self) -> set[int]:
         """Return the queue offsets that the op records name."""
         done: set[int] = set()
-        self._first_op = self._bounded(OP_TOPIC)
+        self._first_op = self._progress.stored(OP_TOPIC)
         for offset in range(self._first_op, self._store.max_offset(OP_TOPIC, 0)):
             record = self._read(OP_TOPIC, 0, offset)
             # RocketMQ 5 names several offsets in one record, each with a comma behind it.
@@ -127,10 +117,6 @@ class HalfMessages:
             self._ops.append(max(named, default=-1))
             done.update(named)
         return done
-
-    def _bounded(self, topic: str) -> int:
-        stored = self._offsets.find(GROUP, topic, 0) or 0
-        return min(max(stored, self._store.min_offset(topic, 0)), self._store.max_offset(topic, 0))
 
     def _is_committed(self, half: Half) -> bool:
         """Whether the final message is the last of its queue: the crash came before the op record."""
@@ -261,29 +247,21 @@ class HalfMessages:
     @property
     def log_needed_from(self) -> int:
         """Log offset of the first half message not known to be decided by what is on disk: no older one is needed."""
-        first = self._store.entries(HALF_TOPIC, 0, max(self._noted.half, self._store.min_offset(HALF_TOPIC, 0)), 1)
-        return first[0].log_offset if first else self._store.max_log_offset
+        return self._progress.log_needed_from(HALF_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
         """Tell the table of offsets how far both queues are worked through, as far as that is on disk for certain.
 
         A power cut must not take a decision with it and leave the note that it was made. `closed`: all is on disk.
         """
-        ready = (self._progress(), 0) if closed else self._snapshot
-        if ready is not None and ready[1] > self._store.flushed_to:
-            return
-        if ready is not None and ready[0] != self._noted:
-            self._noted = ready[0]
-            self._offsets.commit(GROUP, HALF_TOPIC, 0, self._noted.half)
-            self._offsets.commit(GROUP, OP_TOPIC, 0, self._noted.op)
-        self._snapshot = (self._progress(), self._store.max_log_offset)
+        self._progress.save(self._worked_through(), closed=closed)
 
-    def _progress(self) -> _Progress:
+    def _worked_through(self) -> dict[tuple[str, int], int]:
         half = next(iter(self._open), self._seen)
         while self._ops and self._ops[0] < half:
             self._ops.popleft()
             self._first_op += 1
-        return _Progress(half, self._first_op)
+        return {(HALF_TOPIC, 0): half, (OP_TOPIC, 0): self._first_op}
 
 
 def names_real_queue(record: StoredMessage) -> bool:

@@ -59,14 +59,10 @@ def decode_checkpoint(content: bytes) -> TimerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A checkpoint to be saved, and the buckets that nobody needs once it is.
-
-    `speaks_to` is where the log ended at that moment: nothing behind it is filed.
-    """
+    """A checkpoint to be saved, and the buckets that nobody needs once it is."""
 
     checkpoint: TimerCheckpoint
     dropped: list[TimerBucket]
-    speaks_to: int
 
 
 class FromLog(Protocol):
@@ -250,13 +246,13 @@ class TimerFiles:
     def _not_writable(self, error: OSError) -> StoreNotWritable:
         return StoreNotWritable(f"cannot write timers to {self.folder}: {error.strerror}")
 
-    def snapshot(self, *, moved: int, log_end: int, needed_from: int, speaks_to: int) -> Snapshot:
-        """Return what to save, once all that is new by now is written and the log is on disk up to `speaks_to`."""
+    def snapshot(self, *, moved: int, log_end: int, needed_from: int) -> Snapshot:
+        """Return what to save once all that is new by now is written, and the log of this moment is on disk."""
         sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
         uncopied = {bucket.name: bucket.copied for bucket in self.changed if bucket.needed_from is not None}
         dropped, self._dropped = self._dropped, []
         checkpoint = TimerCheckpoint(moved, log_end, needed_from, dict(self.pending), sizes, uncopied)
-        return Snapshot(checkpoint, dropped, speaks_to)
+        return Snapshot(checkpoint, dropped)
 
     def unsynced(self) -> list[GrowingFile]:
         """The files that may not be on disk as they were written."""

@@ -1,0 +1,70 @@
+"""Progress of a table, saved only after the commit log that it speaks of is on disk.
+
+Progress that survives a power loss while its log does not would lose delivered or decided messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.store.message_store import MessageStore
+
+T = TypeVar("T")
+
+
+class FlushedProgress(Generic[T]):
+    """Holds one state of progress until the commit log of that moment is on disk."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._held: T | None = None
+        self._log_end = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._held is None
+
+    def hold(self, progress: T) -> None:
+        """Hold the progress of this moment, unless an older state is still held."""
+        if self._held is None:
+            self._held, self._log_end = progress, self._store.max_log_offset
+
+    def take(self) -> T | None:
+        """Return the held progress, once, if its log is on disk; else None."""
+        if self._log_end > self._store.flushed_to:
+            return None
+        progress, self._held = self._held, None
+        return progress
+
+
+class QueueProgress:
+    """How far internal queues are worked through, by topic and queue id; stored as the consumer offsets of a group."""
+
+    def __init__(self, group: str, store: MessageStore, offsets: ConsumerOffsets) -> None:
+        self.saved: Mapping[tuple[str, int], int] = {}
+        self._group = group
+        self._store = store
+        self._offsets = offsets
+        self._flushed = FlushedProgress[Mapping[tuple[str, int], int]](store)
+
+    def stored(self, topic: str, queue_id: int = 0) -> int:
+        """Return the stored queue offset, moved into the bounds of the queue."""
+        offset = self._offsets.find(self._group, topic, queue_id) or 0
+        return min(max(offset, self._store.min_offset(topic, queue_id)), self._store.max_offset(topic, queue_id))
+
+    def save(self, now: Mapping[tuple[str, int], int], *, closed: bool) -> None:
+        """Commit the last progress whose log is on disk, and hold `now`. `closed`: all of the log is on disk."""
+        ready = now if closed else self._flushed.take()
+        self._flushed.hold(now)
+        if ready is not None and ready != self.saved:
+            self.saved = ready
+            for (topic, queue_id), offset in ready.items():
+                self._offsets.commit(self._group, topic, queue_id, offset)
+
+    def log_needed_from(self, topic: str) -> int:
+        """Return the log offset of the first record of queue 0 behind the saved progress; without one the log's end."""
+        first = max(self.saved.get((topic, 0), 0), self._store.min_offset(topic, 0))
+        entries = self._store.entries(topic, 0, first, 1)
+        return entries[0].log_offset if entries else self._store.max_log_offset

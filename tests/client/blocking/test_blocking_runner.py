@@ -98,7 +98,7 @@ def test_the_keeper_turns_the_loop_when_nobody_calls(portal):
     assert portal.run(thread_name) == threading.current_thread().name
 
 
-def test_many_threads_share_one_portal(portal):
+def test_many_threads_share_one_runner(portal):
     def work(number):
         return [portal.run(add, number, n, 0.0001 * (n % 3)) for n in range(50)]
 
@@ -355,7 +355,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(portal):
 
 PROGRAM = """
 import asyncio
-from pyromq.client.blocking.blocking_runner import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 
 def close():
     print("closing", flush=True)
@@ -364,7 +364,7 @@ def close():
 async def said():
     print("closed", flush=True)
 
-portal = Portal(close)
+portal = BlockingRunner(close)
 portal.start(lambda: asyncio.sleep(0))
 """
 

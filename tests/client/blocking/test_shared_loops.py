@@ -59,7 +59,7 @@ def test_two_groups_are_one_connection_at_the_broker(served, keepers, producer):
 
 
 def loop_of(client):
-    return client._portal._turned
+    return client._runner._turned
 
 
 def loops_of(*clients):
@@ -206,13 +206,13 @@ def test_a_forked_child_makes_clients_of_the_instance_anew(served, producer):
 
 PROGRAM = """
 import asyncio
-from pyromq.client.blocking.blocking_runner import Portal
+from pyromq.client.blocking.blocking_runner import BlockingRunner
 
 async def said(name):
     print(name, "closed", flush=True)
 
 def started(name):
-    portal = Portal(lambda: portal.close(lambda: said(name)), "shop")
+    portal = BlockingRunner(lambda: portal.close(lambda: said(name)), "shop")
     portal.start(lambda: asyncio.sleep(0))
 
 started("one")

@@ -1,8 +1,6 @@
-"""Groups of a whole cluster: their settings at every master, and the clients that are in them now."""
+"""Groups of a whole cluster: their settings at every master, and their connected clients."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import msgspec
 
@@ -24,58 +22,76 @@ from pyromq.remoting.headers import AllGroups, ConsumerConnections, DeleteGroup,
 
 
 class ClusterGroups:
-    """Groups for an administrator. `AsyncAdmin` has its methods' contracts."""
+    """Groups of a whole cluster, for `AsyncAdmin`."""
 
     def __init__(self, brokers: ClusterBrokers, topics: ClusterTopics) -> None:
         self._brokers = brokers
         self._topics = topics
 
-    async def create(self, config: GroupConfig, *, replace: bool = False) -> None:
-        """Create a consumer group, or with `replace` set all of its settings, at every master."""
+    async def create_group(self, config: GroupConfig, *, replace: bool = False) -> None:
+        """Create a consumer group at every master.
+
+        Raises `AlreadyExists` if a master has it: `alter_group` changes single settings, `replace=True` sets all.
+        """
         check_group(config.name)
-        if not replace and (found := await self.configs(config.name)):
+        if not replace and (found := await self.group_configs(config.name)):
             raise AlreadyExists(f"group {config.name} exists already, at {', '.join(found)}; alter or replace it")
         await self._brokers.ask_each((await self._brokers.masters()).values(), SaveGroup(), encode_body(config))
 
-    async def alter(self, name: str, changes: Mapping[str, object]) -> None:
-        """Change fields of a group's settings at every master. Raises `GroupNotFound` when none has it.
+    async def alter_group(
+        self,
+        name: str,
+        *,
+        retries: int | None = None,
+        retry_queues: int | None = None,
+        enabled: bool | None = None,
+        broadcast: bool | None = None,
+    ) -> None:
+        """Change the given settings of a group at every master. Raises `GroupNotFound` if no master has it.
 
-        A master that does not have the group gets it as another one has it.
+        A master without the group gets it with the settings of another master.
         """
+        given = {
+            "retry_max_times": retries,
+            "retry_queues": retry_queues,
+            "consume_enabled": enabled,
+            "broadcast_enabled": broadcast,
+        }
+        changes = {field: value for field, value in given.items() if value is not None}
         masters = await self._brokers.masters()
-        await self._brokers.ask_each(masters.values(), AllGroups())  # all or none: each must be in reach
-        configs = await self.configs(name)
+        await self._brokers.ask_each(masters.values(), AllGroups())  # raises if one is out of reach
+        configs = await self.group_configs(name)
         if not configs:
             raise GroupNotFound(f"group {name} does not exist")
         for broker_name, address in masters.items():
             config = configs.get(broker_name) or configs[min(configs)]
             await self._brokers.ask(address, SaveGroup(), encode_body(msgspec.structs.replace(config, **changes)))
 
-    async def delete(self, name: str) -> None:
+    async def delete_group(self, name: str) -> None:
         """Delete a consumer group with its offsets, retry topic and dead-letter topic at every master."""
         check_group(name)
         masters = await self._brokers.masters()
         await self._brokers.ask_each(masters.values(), DeleteGroup(group=name, remove_offsets=True))
         for topic in (retry_topic(name), dead_letter_topic(name)):
             try:
-                await self._topics.delete(topic)
+                await self._topics.delete_topic(topic)
             except TopicNotFound:
-                pass  # a group that never failed has none
+                pass  # created by a first failure only
 
-    async def all(self) -> list[GroupConfig]:
-        """Return the settings of all consumer groups, by name; of a group at several brokers, one broker's."""
+    async def groups(self) -> list[GroupConfig]:
+        """Return the settings of all consumer groups by name; of a group at several brokers, those of one."""
         groups: dict[str, GroupConfig] = {}
         for table in (await self._groups_by_broker()).values():
             groups |= table
         return [groups[name] for name in sorted(groups)]
 
-    async def configs(self, name: str) -> dict[str, GroupConfig]:
-        """Return a group's settings by the name of the broker, of all brokers that have it; {} if none has."""
+    async def group_configs(self, name: str) -> dict[str, GroupConfig]:
+        """Return a group's settings by broker name; {} if no broker has the group."""
         tables = await self._groups_by_broker()
         return {broker_name: table[name] for broker_name, table in sorted(tables.items()) if name in table}
 
-    async def members(self, group: str) -> ConsumerConnection:
-        """Return a group's members and subscriptions. Raises `ConsumerNotOnline` when it has no member."""
+    async def consumer_connection(self, group: str) -> ConsumerConnection:
+        """Return a group's connected members and subscriptions. Raises `ConsumerNotOnline` if there are none."""
         found = await self._consumer_connections(ConsumerConnections(consumer_group=group))
         if not found:
             raise ConsumerNotOnline(f"consumer group {group!r} has no member online")
@@ -89,17 +105,17 @@ class ClusterGroups:
             consume_from=first.consume_from,
         )
 
-    async def state(self, group: str) -> GroupState:
-        """Return a group's members, what each of them wants, and who has locked which queue."""
+    async def group_state(self, group: str) -> GroupState:
+        """Return a group's members, their subscriptions, and the owners of locked queues."""
         return put_together(
             group, await self._consumer_connections(ConsumerConnections(consumer_group=group, details=True))
         )
 
-    async def producers(self, group: str, topic: str) -> ProducerConnection:
-        """Return the clients of a producer group at the brokers of a topic. Raises `BrokerError` when there is none."""
+    async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
+        """Return a producer group's clients at the brokers of a topic. Raises `BrokerError` if there are none."""
         members: dict[str, Connection] = {}
         refusal: BrokerError | None = None
-        for address in masters_of((await self._topics.route(topic)).brokers).values():
+        for address in masters_of((await self._topics.topic_route(topic)).brokers).values():
             try:
                 response = await self._brokers.ask(address, ProducerConnections(producer_group=group))
             except BrokerError as error:
@@ -112,7 +128,7 @@ class ClusterGroups:
         return ProducerConnection(connections=[members[client_id] for client_id in sorted(members)])
 
     async def _groups_by_broker(self) -> dict[str, dict[str, GroupConfig]]:
-        """Return the settings of all groups by the name of the broker; brokers out of reach are left out."""
+        """Return the settings of all groups by broker name, without brokers out of reach."""
         masters = await self._brokers.masters()
         answers = await self._brokers.answers(masters.values(), AllGroups())
         return {
@@ -122,7 +138,7 @@ class ClusterGroups:
         }
 
     async def _consumer_connections(self, question: ConsumerConnections) -> list[ConsumerConnection]:
-        """Return the answers of the brokers that know members. Raises `Unavailable` if no broker can be reached."""
+        """Return the answers of brokers with members. Raises `Unavailable` if no broker can be reached."""
         found = []
         silent: list[Unavailable] = []
         masters = await self._brokers.masters()

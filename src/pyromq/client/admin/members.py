@@ -91,7 +91,7 @@ class Members:
     async def all_running(self, group: str, *, stacks: bool = False) -> dict[str, ConsumerRunning | MQError]:
         """Return each member's state by its client id, or why it gave none. Raises `ConsumerNotOnline`."""
         found: dict[str, ConsumerRunning | MQError] = {}
-        for connection in (await self._groups.members(group)).connections:
+        for connection in (await self._groups.consumer_connection(group)).connections:
             try:
                 found[connection.client_id] = await self.running(group, connection.client_id, stacks=stacks)
             except MQError as error:
@@ -174,14 +174,14 @@ class Members:
 
     async def _track(self, group: str, queue: MessageQueue, message: StoredMessage) -> TrackState:
         try:
-            members = await self._groups.members(group)
+            members = await self._groups.consumer_connection(group)
         except ConsumerNotOnline:
             return TrackState.NOT_ONLINE
         if members.consume_type == "CONSUME_ACTIVELY":
             return TrackState.PULL
         if members.message_model == "BROADCASTING":
             return TrackState.CONSUME_BROADCASTING
-        offsets = {each.queue: each.consumer_offset for each in await self._offsets.progress(group, queue.topic)}
+        offsets = {each.queue: each.consumer_offset for each in await self._offsets.group_progress(group, queue.topic)}
         if offsets.get(queue, 0) <= message.queue_offset:
             return TrackState.NOT_CONSUME_YET
         wanted = members.subscriptions.get(queue.topic)

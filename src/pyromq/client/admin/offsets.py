@@ -1,4 +1,4 @@
-"""Offsets of groups in a whole cluster: how far a group is in each queue, and where it goes on."""
+"""Offsets of groups in a whole cluster: progress in each queue, resets and copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END_OF_QUEUE = -1  # wire value of "reset to the end" instead of a time
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueProgress:
-    """How far a group is in one queue; `last_ms` is when the last consumed message was stored (0: unknown)."""
+    """Progress of a group in one queue; `last_ms` is when the last consumed message was stored (0: unknown)."""
 
     queue: MessageQueue
     broker_offset: int
@@ -32,15 +32,15 @@ class QueueProgress:
 
 
 class ClusterOffsets:
-    """Offsets for an administrator. `AsyncAdmin` has its methods' contracts."""
+    """Offsets of groups in a whole cluster, for `AsyncAdmin`."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, timeout: float) -> None:
         self._cluster = cluster
         self._brokers = brokers
         self._offsets = QueueOffsets(cluster, timeout=timeout)
 
-    async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
-        """Return how far a group is in each queue it has consumed from, in order; [] where nothing is known."""
+    async def group_progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
+        """Return a group's progress in each queue it has consumed from, in order; [] if none is known."""
         masters = await self._brokers.masters()
         question = ConsumeStatistics(consumer_group=group, topic=topic)
         found = []
@@ -52,10 +52,10 @@ class ClusterOffsets:
             ]
         return sorted(found)
 
-    async def reset(self, group: str, topic: str, timestamp_ms: int | None) -> dict[MessageQueue, int]:
-        """Let a group go on at a time (ms since 1970; None: the end) and return the new offset of each queue.
+    async def reset_offset(self, group: str, topic: str, timestamp_ms: int | None) -> dict[MessageQueue, int]:
+        """Reset a group's offsets to a time (ms since 1970; None: the end) and return the new offset of each queue.
 
-        Members that are online are told by the broker; without any, the stored offsets are changed.
+        The broker notifies connected members. Without any, the stored offsets are changed.
         """
         offsets: dict[MessageQueue, int] = {}
         time = END_OF_QUEUE if timestamp_ms is None else timestamp_ms
@@ -74,25 +74,28 @@ class ClusterOffsets:
                 offsets |= await self._reset_stored(group, queues, timestamp_ms)
         return offsets
 
-    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Store where a group goes on in one queue. Members that are online do not notice."""
+    async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store a group's offset of one queue. Connected members do not notice."""
         check_group(group)
         if offset < 0:
             raise UsageError(f"offset {offset} is negative")
         await self._offsets.commit(group, queue, offset)
 
-    async def clone(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
-        """Store of one group where another is in each queue of a topic. Source: CloneGroupOffsetCommand."""
+    async def clone_offsets(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
+        """Store the offsets of group `source` in a topic for group `destination`, and return them by queue.
+
+        Connected members of `destination` do not notice. Source: RocketMQ 4.9.8, CloneGroupOffsetCommand.
+        """
         check_group(destination)
-        offsets = {each.queue: each.consumer_offset for each in await self.progress(source, topic)}
+        offsets = {each.queue: each.consumer_offset for each in await self.group_progress(source, topic)}
         for queue, offset in offsets.items():
             await self._offsets.commit(destination, queue, offset)
         return offsets
 
-    async def entries(
-        self, queue: MessageQueue, index: int, count: int, *, group: str | None = None
+    async def queue_entries(
+        self, queue: MessageQueue, index: int, count: int = 10, *, group: str | None = None
     ) -> QueueEntriesBody:
-        """Return entries of a consume queue, and with `group` what its subscription does with each."""
+        """Return entries of a consume queue from an offset on, and with `group` whether its subscription takes each."""
         self._cluster.check_running()
         address = (await self._cluster.route(queue.topic)).master(queue.broker_name)
         if address is None:

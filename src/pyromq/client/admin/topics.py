@@ -1,4 +1,4 @@
-"""Topics of a whole cluster: made, changed and deleted at every broker that has them, and at the name servers."""
+"""Topics of a whole cluster: created, changed and deleted at every broker that has them, and at the name servers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.allocation import averaging
 from pyromq.errors import AlreadyExists, CodeNotSupported, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
+from pyromq.names import AUTO_CREATE_TOPIC, check_topic
 from pyromq.plural import counted
 from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, TopicList, TopicRoute, TopicStats, decode_body
 from pyromq.remoting.codes import Permission
@@ -27,14 +28,14 @@ from pyromq.remoting.headers import (
     TopicStatistics,
 )
 
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"  # where name servers keep the fixed queues of order topics
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"  # key-value namespace of order topics' fixed queues
 
 _PERMISSIONS = {"r": Permission.READ, "w": Permission.WRITE, "rw": Permission.READ | Permission.WRITE}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueStatus:
-    """One queue: the first offset still there, the offset of the next message, the last store time (ms; 0: none)."""
+    """Bounds of one queue: first and next queue offset, and when its last message was stored (ms; 0: none)."""
 
     queue: MessageQueue
     min_offset: int
@@ -44,7 +45,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """Settings of a topic that change; None: stays as it is. Raises `UsageError` for a permission that is none."""
+    """Settings of a topic to change; None leaves one as it is. Raises `UsageError` for an unknown permission."""
 
     read_queues: int | None = None
     write_queues: int | None = None
@@ -56,7 +57,7 @@ class TopicChange:
             permission_bits(self.permission)
 
     def applied_to(self, config: TopicConfig) -> TopicConfig:
-        """Return the settings with this change; bits of the permission that have no letter stay."""
+        """Return the settings with this change; permission bits without a letter stay."""
         given = {"read_queues": self.read_queues, "write_queues": self.write_queues, "order": self.order}
         changes = {field: value for field, value in given.items() if value is not None}
         if self.permission is not None:
@@ -65,9 +66,9 @@ class TopicChange:
 
 
 def permission_bits(permission: str) -> int:
-    """Return what the protocol has for `r`, `w` or `rw`. Raises `UsageError` for anything else."""
+    """Return the permission bits of `r`, `w` or `rw`. Raises `UsageError` for anything else."""
     if permission not in _PERMISSIONS:
-        raise UsageError(f"permission {permission!r} is none of {', '.join(_PERMISSIONS)}")
+        raise UsageError(f"permission {permission!r} is unknown; use one of {', '.join(_PERMISSIONS)}")
     return int(_PERMISSIONS[permission])
 
 
@@ -77,63 +78,99 @@ def permission_text(bits: int) -> str:
 
 
 class ClusterTopics:
-    """Topics for an administrator. `AsyncAdmin` has its methods' contracts."""
+    """Topics of a whole cluster, for `AsyncAdmin`."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, kv: ClusterKv) -> None:
         self._cluster = cluster
         self._brokers = brokers
         self._kv = kv
 
-    async def create(
-        self, header: CreateTopic, *, cluster: str | None = None, broker: str | None = None, replace: bool = False
+    async def create_topic(
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str = "rw",
+        order: bool = False,
+        cluster: str | None = None,
+        broker: str | None = None,
+        replace: bool = False,
     ) -> None:
-        """Create a topic, or with `replace` set all of its settings, at every master, or only at those named."""
-        if not replace and (found := await self.configs(header.topic, cluster=cluster, broker=broker)):
-            raise AlreadyExists(f"topic {header.topic} exists already: {_described(found)}; alter or replace it")
+        """Create a topic at every master, or only in one `cluster` or at one `broker`.
+
+        Each broker gets `queues` queues. `permission` is `r`, `w` or `rw`. `order` also fixes the topic's queue list
+        at the name servers, so that the queues of a dead broker are not replaced by others. Raises `AlreadyExists` if
+        one of these masters has the topic: `alter_topic` changes single settings, `replace=True` sets all of them.
+        """
+        check_topic(name)
+        header = CreateTopic(
+            topic=name,
+            read_queues=queues if read_queues is None else read_queues,
+            write_queues=queues if write_queues is None else write_queues,
+            permission=permission_bits(permission),
+            default_topic=AUTO_CREATE_TOPIC,
+            order=order,
+        )
+        if not replace and (found := await self.topic_configs(name, cluster=cluster, broker=broker)):
+            raise AlreadyExists(f"topic {name} exists already: {_described(found)}; alter or replace it")
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
         await self._brokers.ask_each(masters.values(), header)
-        if header.order:
-            await self._fix_queues(header.topic, dict.fromkeys(masters, header.write_queues))
-        self._cluster.routes.forget(header.topic)
+        if order:
+            await self._fix_queues(name, dict.fromkeys(masters, header.write_queues))
+        self._cluster.routes.forget(name)
 
-    async def alter(
-        self, name: str, change: TopicChange, *, cluster: str | None = None, broker: str | None = None
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str | None = None,
+        order: bool | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
     ) -> None:
-        """Change a topic's settings at every master that has it. Raises `TopicNotFound`."""
+        """Change the given settings of a topic at every master that has it. Raises `TopicNotFound`.
+
+        Messages in queues that can no longer be read stay there, invisible, until the queues can be read again.
+        """
+        change = TopicChange(read_queues, write_queues, permission, order)
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
-        configs = await self.configs(name, cluster=cluster, broker=broker)
+        configs = await self.topic_configs(name, cluster=cluster, broker=broker)
         if not configs:
             raise TopicNotFound(f"topic {name} does not exist at {listed(masters)}")
-        fixed = _fixed_queues(await self._kv.find(ORDER_NAMESPACE, name))
+        fixed = _fixed_queues(await self._kv.kv(ORDER_NAMESPACE, name))
         for broker_name, old in configs.items():
             configs[broker_name] = change.applied_to(old)
             await self._brokers.ask(masters[broker_name], _as_order(configs[broker_name]))
-        if change.order or (change.order is None and fixed):
+        if order or (order is None and fixed):
             await self._fix_queues(name, {broker_name: new.write_queues for broker_name, new in configs.items()})
         elif fixed:
-            await self._kv.delete(ORDER_NAMESPACE, name)
+            await self._kv.delete_kv(ORDER_NAMESPACE, name)
         self._cluster.routes.forget(name)
 
-    async def delete(self, name: str) -> None:
+    async def delete_topic(self, name: str) -> None:
         """Delete a topic with its queues at every broker that has it, and at the name servers."""
-        route = await self.route(name)
+        route = await self.topic_route(name)
         await self._brokers.ask_each(masters_of(route.brokers).values(), DeleteTopic(topic=name))
         await self._brokers.ask_name_servers(DeleteTopicName(topic=name))
         if route.order_conf:
-            await self._kv.delete(ORDER_NAMESPACE, name)
+            await self._kv.delete_kv(ORDER_NAMESPACE, name)
         self._cluster.routes.forget(name)
 
-    async def names(self) -> list[str]:
+    async def topics(self) -> list[str]:
         """Return the names of all topics, reserved ones included, in order."""
         return sorted(set((await self._brokers.name_server(TopicNames(), TopicList)).topics))
 
-    async def route(self, name: str) -> TopicRoute:
-        """Return which brokers hold a topic, asked now. Raises `TopicNotFound`."""
+    async def topic_route(self, name: str) -> TopicRoute:
+        """Return the brokers that hold a topic, fetched from a name server now. Raises `TopicNotFound`."""
         return await self._brokers.name_server(RouteOfTopic(topic=name, standard_json_only=True), TopicRoute)
 
-    async def status(self, name: str) -> list[QueueStatus]:
+    async def topic_status(self, name: str) -> list[QueueStatus]:
         """Return the bounds of every queue of a topic, in order. Raises `TopicNotFound`."""
-        masters = masters_of((await self.route(name)).brokers)
+        masters = masters_of((await self.topic_route(name)).brokers)
         found = []
         for response in await self._brokers.ask_each(masters.values(), TopicStatistics(topic=name)):
             stats = decode_body(TopicStats, response.body)
@@ -143,9 +180,9 @@ class ClusterTopics:
             ]
         return sorted(found)
 
-    async def config(self, name: str) -> TopicConfig:
-        """Return a topic's settings as the first of its brokers has them. Raises `TopicNotFound`."""
-        masters = masters_of((await self.route(name)).brokers)
+    async def topic_config(self, name: str) -> TopicConfig:
+        """Return a topic's settings at the first of its brokers by name. Raises `TopicNotFound`."""
+        masters = masters_of((await self.topic_route(name)).brokers)
         if not masters:
             raise Unavailable(f"no master of topic {name!r} is registered")
         address = masters[min(masters)]
@@ -154,26 +191,26 @@ class ClusterTopics:
             raise TopicNotFound(f"broker {address} has no topic {name!r}")
         return config
 
-    async def configs(
+    async def topic_configs(
         self, name: str, *, cluster: str | None = None, broker: str | None = None
     ) -> dict[str, TopicConfig]:
-        """Return a topic's settings by the name of the broker, of all brokers that have it; {} if none has."""
+        """Return a topic's settings by broker name; {} if no broker has the topic."""
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
         found = {each: await self._config_at(masters[each], name) for each in sorted(masters)}
         return {each: config for each, config in found.items() if config is not None}
 
     async def allocation(self, topic: str, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """Return which queues of a topic each of these members would get by averaging."""
+        """Return the queues of a topic that each of these members would get by averaging, the usual strategy."""
         self._cluster.check_running()
         self._cluster.routes.forget(topic)
         queues, members = (await self._cluster.route(topic)).readable, sorted(client_ids)
         return {each: averaging("any", each, queues, members) for each in members}
 
     async def _fix_queues(self, name: str, queues: dict[str, int]) -> None:
-        """Tell the name servers how many queues an order topic has at these brokers; at others it keeps them."""
-        known = _fixed_queues(await self._kv.find(ORDER_NAMESPACE, name))
+        """Store an order topic's queue counts at these brokers with the name servers; other brokers' stay."""
+        known = _fixed_queues(await self._kv.kv(ORDER_NAMESPACE, name))
         value = ";".join(f"{broker_name}:{count}" for broker_name, count in sorted((known | queues).items()))
-        await self._kv.put(ORDER_NAMESPACE, name, value)
+        await self._kv.put_kv(ORDER_NAMESPACE, name, value)
 
     async def _config_at(self, address: str, name: str) -> TopicConfig | None:
         try:
@@ -191,7 +228,7 @@ def _as_order(config: TopicConfig) -> CreateTopic:
         read_queues=config.read_queues,
         write_queues=config.write_queues,
         permission=config.permission,
-        default_topic="TBW102",
+        default_topic=AUTO_CREATE_TOPIC,
         order=config.order,
         filter_type=config.filter_type,
         sys_flag=config.sys_flag,
@@ -207,6 +244,6 @@ def _described(configs: Mapping[str, TopicConfig]) -> str:
 
 
 def _fixed_queues(text: str | None) -> dict[str, int]:
-    """Return the queues by broker that name servers keep of an order topic: `broker-a:8;broker-b:8`."""
+    """Return the queue counts by broker of an order topic's stored text, `broker-a:8;broker-b:8`."""
     pairs = (each.rpartition(":") for each in (text or "").split(";") if each)
     return {broker: int(count) for broker, _, count in pairs if count.isdigit()}

@@ -38,14 +38,14 @@ class Outcome(concurrent.futures.Future[T]):
 
     def __init__(self, portal: BlockingRunner) -> None:
         super().__init__()
-        self._portal = portal
+        self._runner = portal
 
     def result(self, timeout: float | None = None) -> T:
-        self._portal.turn_for(self, timeout)
+        self._runner.turn_for(self, timeout)
         return super().result(0 if timeout is not None else None)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._portal.turn_for(self, timeout)
+        self._runner.turn_for(self, timeout)
         return super().exception(0 if timeout is not None else None)
 
     def copy(self, future: asyncio.Future[T]) -> None:

@@ -29,15 +29,15 @@ class Producer(Lifespan):
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
         self._async = AsyncProducer(group, namesrv, config=config)
-        self._portal = BlockingRunner(self.close, self._async.config.instance)
+        self._runner = BlockingRunner(self.close, self._async.config.instance)
 
     def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        self._portal.start(self._async.start)
+        self._runner.start(self._async.start)
 
     def close(self) -> None:
         """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
-        self._portal.close(self._async.close)
+        self._runner.close(self._async.close)
 
     def send(
         self,
@@ -51,7 +51,7 @@ class Producer(Lifespan):
         """Send a message and return where it went; see `AsyncProducer.send`."""
         choose = queue_chooser(message, queue, ordering_key, selector)
         self._make_room()
-        return self._portal.run(self._async.begin, message, choose, timeout, at_once=True)
+        return self._runner.run(self._async.begin, message, choose, timeout, at_once=True)
 
     def send_soon(
         self,
@@ -71,7 +71,7 @@ class Producer(Lifespan):
         choose = queue_chooser(message, queue, ordering_key, selector)
         self._make_room()
         self._async.check_open()  # told now, also where the loop is another thread's at the moment
-        return self._portal.submit(self._async.begin_soon, message, choose, timeout)
+        return self._runner.submit(self._async.begin_soon, message, choose, timeout)
 
     def send_batch(
         self,
@@ -82,7 +82,7 @@ class Producer(Lifespan):
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request; see `AsyncProducer.send_batch`."""
-        return self._portal.run(
+        return self._runner.run(
             self._async.send_batch, listed(messages), queue=queue, ordering_key=ordering_key, timeout=timeout
         )
 
@@ -90,7 +90,7 @@ class Producer(Lifespan):
         self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
         """Write a message to a broker's connection; nobody says whether it was stored."""
-        self._portal.run(self._async.send_one_way, message, queue=queue, ordering_key=ordering_key)
+        self._runner.run(self._async.send_one_way, message, queue=queue, ordering_key=ordering_key)
 
     def request(
         self,
@@ -102,22 +102,22 @@ class Producer(Lifespan):
         timeout: float | None = None,
     ) -> StoredMessage:
         """Send a message and return a consumer's reply; see `AsyncProducer.request`."""
-        return self._portal.run(
+        return self._runner.run(
             self._async.request, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
         )
 
     def cancel(self, recall_handle: str | None) -> str:
         """Cancel a message that waits for its time and return its id; see `AsyncProducer.cancel`."""
-        return self._portal.run(self._async.cancel, recall_handle)
+        return self._runner.run(self._async.cancel, recall_handle)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to now."""
-        return self._portal.run(self._async.queues, topic)
+        return self._runner.run(self._async.queues, topic)
 
     def flush(self) -> None:
         """Wait until every message sent so far has its answer or has failed."""
-        self._portal.run(self._async.flush)
+        self._runner.run(self._async.flush)
 
     def _make_room(self) -> None:
         if self._async.is_full:
-            self._portal.run(self._async.room)
+            self._runner.run(self._async.room)

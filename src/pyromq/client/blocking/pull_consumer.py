@@ -34,17 +34,17 @@ class PullConsumer(Lifespan):
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncPullConsumer(group, namesrv, config=config)
         self.config = self._async.config
-        self._portal = BlockingRunner(self.close, self._async.config.instance)
+        self._runner = BlockingRunner(self.close, self._async.config.instance)
         self._started = False
 
     def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        self._portal.start(self._async.start)
+        self._runner.start(self._async.start)
         self._started = True
 
     def close(self) -> None:
         """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
-        self._portal.close(self._async.close)
+        self._runner.close(self._async.close)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -55,16 +55,16 @@ class PullConsumer(Lifespan):
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order of broker name and queue id."""
-        return self._portal.run(self._async.queues, topic)
+        return self._runner.run(self._async.queues, topic)
 
     def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
         """Return a topic's queues, and call `listener(queues)` in a thread of its own whenever they are others."""
 
-        return self._portal.run(self._async.watch_queues, topic, _in_thread(listener))
+        return self._runner.run(self._async.watch_queues, topic, _in_thread(listener))
 
     def unwatch_queues(self, topic: str) -> None:
         """End what `watch_queues` began."""
-        self._portal.call(self._async.unwatch_queues, topic)
+        self._runner.call(self._async.unwatch_queues, topic)
 
     @property
     def client_id(self) -> str:
@@ -90,47 +90,47 @@ class PullConsumer(Lifespan):
         """
         tell = None if listener is None else _in_thread(listener)
         if self._started:
-            self._portal.call(self._async.subscribe, topic, tags=tags, sql=sql, listener=tell)
+            self._runner.call(self._async.subscribe, topic, tags=tags, sql=sql, listener=tell)
         else:
             self._async.subscribe(topic, tags=tags, sql=sql, listener=tell)
 
     def unsubscribe(self, topic: str) -> None:
         """Pull the topic no more; its queues are given away, soon."""
         if self._started:
-            self._portal.call(self._async.unsubscribe, topic)
+            self._runner.call(self._async.unsubscribe, topic)
         else:
             self._async.unsubscribe(topic)
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*", sql: str | None = None) -> None:
         """Pull from exactly these queues from now on; see `AsyncPullConsumer.assign`."""
-        self._portal.run(self._async.assign, queues, tags=tags, sql=sql)
+        self._runner.run(self._async.assign, queues, tags=tags, sql=sql)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at a queue offset; `UsageError` unless it is between the queue's bounds."""
-        self._portal.run(self._async.seek, queue, offset)
+        self._runner.run(self._async.seek, queue, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the first message that is still there."""
-        self._portal.run(self._async.seek_to_begin, queue)
+        self._runner.run(self._async.seek_to_begin, queue)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the next message that arrives."""
-        self._portal.run(self._async.seek_to_end, queue)
+        self._runner.run(self._async.seek_to_end, queue)
 
     def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the message stored nearest to a time (ms since 1970)."""
-        self._portal.run(self._async.seek_to_time, queue, timestamp_ms)
+        self._runner.run(self._async.seek_to_time, queue, timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these assigned queues until they are resumed."""
-        self._portal.call(self._async.pause, queues)
+        self._runner.call(self._async.pause, queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        self._portal.call(self._async.resume, queues)
+        self._runner.call(self._async.resume, queues)
 
     def poll(self, timeout: float = 1.0) -> list[StoredMessage]:
         """Return the next messages of one queue, in order; [] when there is none within `timeout` seconds."""
-        return self._portal.run(self._async.poll, timeout)
+        return self._runner.run(self._async.poll, timeout)
 
     def __iter__(self) -> Self:
         return self
@@ -142,17 +142,17 @@ class PullConsumer(Lifespan):
         if message is not None:
             return message
         try:
-            return self._portal.run(self._async.__anext__)
+            return self._runner.run(self._async.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store the position of every assigned queue, or exactly these offsets, at the brokers."""
-        self._portal.run(self._async.commit, offsets)
+        self._runner.run(self._async.commit, offsets)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset of a queue; None if there is none."""
-        return self._portal.run(self._async.committed, queue)
+        return self._runner.run(self._async.committed, queue)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message that will be handed out of an assigned queue."""
@@ -170,19 +170,19 @@ class PullConsumer(Lifespan):
     ) -> PullResult:
         """Pull once from any queue, without touching assignment and positions."""
         asked = (queue, offset, max_count)
-        return self._portal.run(self._async.pull, *asked, tags=tags, sql=sql, wait_seconds=wait_seconds)
+        return self._runner.run(self._async.pull, *asked, tags=tags, sql=sql, wait_seconds=wait_seconds)
 
     def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still there."""
-        return self._portal.run(self._async.min_offset, queue)
+        return self._runner.run(self._async.min_offset, queue)
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
-        return self._portal.run(self._async.max_offset, queue)
+        return self._runner.run(self._async.max_offset, queue)
 
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a time (ms since 1970)."""
-        return self._portal.run(self._async.offset_by_time, queue, timestamp_ms)
+        return self._runner.run(self._async.offset_by_time, queue, timestamp_ms)
 
 
 def _in_thread(listener: QueueListener) -> QueueListener:

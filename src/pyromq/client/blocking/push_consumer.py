@@ -35,18 +35,18 @@ class Consumer(Lifespan):
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         self._async = AsyncConsumer(group, namesrv, config=config)
-        self._portal = BlockingRunner(self.close, self._async.instance)
+        self._runner = BlockingRunner(self.close, self._async.instance)
         self._started = False
         self._terminated = False  # SIGTERM came, maybe before the start was over
 
     def start(self) -> None:
         """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
-        self._portal.start(self._async.start)
+        self._runner.start(self._async.start)
         self._started = True
 
     def close(self) -> None:
         """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
-        self._portal.close(self._async.close)
+        self._runner.close(self._async.close)
 
     def run(self, *, signals: bool = True) -> None:
         """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
@@ -67,7 +67,7 @@ class Consumer(Lifespan):
 
         Ctrl-C raises `KeyboardInterrupt`.
         """
-        if (failure := self._portal.run(self._async.ended)) is not None:
+        if (failure := self._runner.run(self._async.ended)) is not None:
             raise failure  # here: raised in the loop, it would end whoever turns it
 
     def stop(self) -> None:
@@ -101,7 +101,7 @@ class Consumer(Lifespan):
         def decorate(function: Any) -> Any:
             subscribe = partial(self._async.subscribe, topic, function, **how)
             if self._started:
-                self._portal.call(subscribe)
+                self._runner.call(subscribe)
             else:
                 subscribe()
             return function
@@ -114,7 +114,7 @@ class Consumer(Lifespan):
     def unsubscribe(self, topic: str) -> None:
         """Consume the topic no more; its queues are given away with their offsets stored, soon."""
         if self._started:
-            self._portal.call(self._async.unsubscribe, topic)
+            self._runner.call(self._async.unsubscribe, topic)
         else:
             self._async.unsubscribe(topic)
 
@@ -135,15 +135,15 @@ class Consumer(Lifespan):
 
     def reply(self, request: StoredMessage, body: bytes) -> None:
         """Answer a message sent with a producer's `request`, from a listener; see `AsyncConsumer.reply`."""
-        self._portal.run(self._async.reply, request, body)
+        self._runner.run(self._async.reply, request, body)
 
     def pause(self) -> None:
         """Pull nothing until `resume`, and keep the queues; messages fetched already are still consumed."""
-        self._portal.call(self._async.pause)
+        self._runner.call(self._async.pause)
 
     def resume(self) -> None:
         """Pull again, and share the queues out again."""
-        self._portal.call(self._async.resume)
+        self._runner.call(self._async.resume)
 
     def _terminate(self) -> None:
         self._terminated = True

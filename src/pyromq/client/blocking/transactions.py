@@ -43,7 +43,7 @@ class TransactionProducer(Producer):
         self, group: str, namesrv: str | None = None, *, check: Check, config: ProducerConfig | None = None
     ) -> None:
         self._async = AsyncTransactionProducer(group, namesrv, check=check, config=config)
-        self._portal = BlockingRunner(self.close, self._async.config.instance)
+        self._runner = BlockingRunner(self.close, self._async.config.instance)
 
     def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None
@@ -53,7 +53,7 @@ class TransactionProducer(Producer):
         See `AsyncTransactionProducer.send_in_transaction`.
         """
         check_takes(execute, "message", what="execute")
-        sent = self._portal.run(self._async.send_half, message, timeout=timeout)
+        sent = self._runner.run(self._async.send_half, message, timeout=timeout)
         decision = Decision.ROLLBACK
         if sent.status is SendStatus.OK:
             subject = f"transaction {sent.message_id}"
@@ -61,7 +61,7 @@ class TransactionProducer(Producer):
             if failure is not None and not isinstance(failure, Exception):
                 raise failure  # the caller's own end; the broker will ask
             decision = decision_of(returned, failure, subject)
-        return self._portal.run(self._async.end, sent, decision, message)
+        return self._runner.run(self._async.end, sent, decision, message)
 
     @contextmanager
     def transaction(self, message: Message, *, timeout: float | None = None) -> Iterator[Transaction]:
@@ -69,15 +69,15 @@ class TransactionProducer(Producer):
 
         See `AsyncTransactionProducer.transaction`.
         """
-        sent = self._portal.run(self._async.send_half, message, timeout=timeout)
+        sent = self._runner.run(self._async.send_half, message, timeout=timeout)
         if sent.status is not SendStatus.OK:
-            self._portal.run(self._async.end, sent, Decision.ROLLBACK, message)
+            self._runner.run(self._async.end, sent, Decision.ROLLBACK, message)
             raise unsafe(sent)
         transaction = Transaction(sent)
         try:
             yield transaction
         except BaseException:
             with suppress(NotRunning):  # closed in the block: there is nobody to tell anything
-                self._portal.run(self._async.end, sent, Decision.UNKNOWN, message)
+                self._runner.run(self._async.end, sent, Decision.UNKNOWN, message)
             raise
-        self._portal.run(self._async.end, sent, transaction.decision, message)
+        self._runner.run(self._async.end, sent, transaction.decision, message)

@@ -184,7 +184,7 @@ async def _of_group(
     if dead or not copies:
         return events
     try:
-        progress = {each.queue: each for each in await offsets.progress(group)}
+        progress = {each.queue: each for each in await offsets.group_progress(group)}
     except MQError as error:
         return [*events, LifeEvent(None, "not known", group, str(error))]
     last = max((*copies, *retried), key=lambda each: each.store_ms)

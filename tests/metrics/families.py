@@ -3,11 +3,11 @@
 from pyromq.broker.metrics import families as broker
 from pyromq.console import metrics as console
 from pyromq.metrics import endpoint, server
-from pyromq.nameserver import nameserver
+from pyromq.nameserver import name_server_metrics
 
 SECTIONS = {
     "Brokers": broker.FAMILIES,
-    "Name servers": nameserver.FAMILIES,
+    "Name servers": name_server_metrics.FAMILIES,
     "The console": console.FAMILIES,
     "Every server": server.FAMILIES,
     "The process": endpoint.PROCESS_FAMILIES,
@@ -18,6 +18,6 @@ NAMES = {family.name for family in FAMILIES}
 
 
 def row(family):
-    """Return a metric's line in docs/nameserver.md."""
+    """Return a metric's line in docs/metrics.md."""
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{family.name}` | {family.kind.value} | {labels} | {family.unit} | {family.meaning} |"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import DENIED, AccessDenied, BrokerError, MQError, NoPermission, UsageError
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
-from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
-from pyromq.metrics.server import tell_server
 from pyromq.nameserver.config import BLACK_LIST, JAVA_NAMES, LIVE, NameServerConfig
 from pyromq.nameserver.kv import AnsweringKv, KvTable
 from pyromq.nameserver.registration import RegisteringBrokers
@@ -49,12 +47,11 @@ CHANGES = frozenset(
     }
 )
 
-BROKERS = Family("pyromq_namesrv_brokers", Kind.GAUGE, "Brokers that are registered, by address.")
-TOPICS = Family("pyromq_namesrv_topics", Kind.GAUGE, "Topics that brokers have registered.")
-
-FAMILIES = (BROKERS, TOPICS)
 
 _MOST_BYTES = 64 << 10  # of a request: all settings there are have 1 kB
+
+if TYPE_CHECKING:
+    from pyromq.nameserver.name_server_metrics import NameServerMetrics
 
 logger = logger_of(__name__)
 
@@ -120,7 +117,8 @@ class NameServer:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def metrics(self) -> NameServerMetrics:
-        """Return what a `MetricsEndpoint` tells of this name server."""
+        """Return the figures that a `MetricsEndpoint` serves for this name server."""
+        from pyromq.nameserver.name_server_metrics import NameServerMetrics  # imported only where metrics are served
 
         return NameServerMetrics(self.address, self.routes, self._refusals, self._server.sessions)
 
@@ -199,25 +197,6 @@ class ConfiguringNameServer:
         values = {name: attrgetter(field)(self._config) for name, field in JAVA_NAMES.items()}
         texts = {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in values.items() if v is not None}
         return Reply(body=write_properties(texts).encode())
-
-
-class NameServerMetrics:
-    """One name server. It is ready as soon as it listens: brokers come by themselves."""
-
-    def __init__(self, address: str, routes: RouteTable, refusals: RejectionLog, sessions: Sized) -> None:
-        self._common = label_text(node_type="nameserver", node_id=address)
-        self._routes = routes
-        self._refusals = refusals
-        self._sessions = sessions
-
-    def tell(self, exposition: Exposition) -> Telling:
-        tell_server(exposition, self._common, connections=len(self._sessions), refusals=self._refusals)
-        exposition.add(BROKERS, self._common, len(list(self._routes.addresses())))
-        exposition.add(TOPICS, self._common, len(self._routes))
-        yield None
-
-    def faults(self) -> dict[str, str]:
-        return {"name server": ""}
 
 
 class ChangeGuard:

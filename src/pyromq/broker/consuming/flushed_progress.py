@@ -58,7 +58,7 @@ class QueueProgress:
         """Commit the last progress whose log is on disk, and hold `now`. `closed`: all of the log is on disk."""
         ready = now if closed else self._flushed.take()
         self._flushed.hold(now)
-        if ready is not None and ready != self.saved:
+        if ready is not None and any(offset != self.saved.get(queue, 0) for queue, offset in ready.items()):
             self.saved = ready
             for (topic, queue_id), offset in ready.items():
                 self._offsets.commit(self._group, topic, queue_id, offset)

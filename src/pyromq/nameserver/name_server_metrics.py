@@ -1,0 +1,34 @@
+"""The figures of a name server for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
+from pyromq.metrics.server import tell_server
+from pyromq.nameserver.routes import RouteTable
+from pyromq.remoting.rejection_log import RejectionLog
+
+BROKERS = Family("pyromq_namesrv_brokers", Kind.GAUGE, "Brokers that are registered, by address.")
+TOPICS = Family("pyromq_namesrv_topics", Kind.GAUGE, "Topics that brokers have registered.")
+
+FAMILIES = (BROKERS, TOPICS)
+
+
+class NameServerMetrics:
+    """One name server. It is ready as soon as it listens: brokers come by themselves."""
+
+    def __init__(self, address: str, routes: RouteTable, refusals: RejectionLog, sessions: Sized) -> None:
+        self._common = label_text(node_type="nameserver", node_id=address)
+        self._routes = routes
+        self._refusals = refusals
+        self._sessions = sessions
+
+    def tell(self, exposition: Exposition) -> Telling:
+        tell_server(exposition, self._common, connections=len(self._sessions), refusals=self._refusals)
+        exposition.add(BROKERS, self._common, len(list(self._routes.addresses())))
+        exposition.add(TOPICS, self._common, len(self._routes))
+        yield None
+
+    def faults(self) -> dict[str, str]:
+        return {"name server": ""}

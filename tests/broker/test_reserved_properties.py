@@ -32,9 +32,9 @@ def texts(number):
 
 async def outcome(broker, clock):
     """Return what waits in a broker, and all messages of the topic once everything is due."""
-    for _ in broker.timers.filed.catch_up():
+    for _ in broker.timers.index.catch_up():
         pass
-    waiting = dict(broker.timers.filed.pending), len(broker.half_messages.undecided())
+    waiting = dict(broker.timers.index.pending), len(broker.half_messages.undecided())
     for _ in range(3):
         await clock.advance(2)
     count = broker.store.max_offset("orders", 0)

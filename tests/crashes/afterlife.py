@@ -93,7 +93,7 @@ class Afterlife:
             if early_ms > 0:
                 self.faults.append(f"{message.body.decode()}: {early_ms} ms early")
         if at_last:
-            waiting = [*broker.half_messages.undecided(), *broker.timers.filed.pending]
+            waiting = [*broker.half_messages.undecided(), *broker.timers.index.pending]
             self.faults += [f"{what} waits for ever" for what in waiting]
 
     def _is_past(self, step: int | None) -> bool:

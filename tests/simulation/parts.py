@@ -10,7 +10,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.delays.timer_delivery import TimerDelivery
+from pyromq.broker.delays.timer_scheduler import TimerScheduler
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
@@ -74,10 +74,10 @@ class Parts:
         self.levels = DelayLevels(
             store, put_message, self.tables[2], statistics=statistics, cold_reads=cold_reads, clock=time
         )
-        self.timers = TimerDelivery(
+        self.timers = TimerScheduler(
             store, put_message, ROOT / "timers", config=config, cold_reads=cold_reads, clock=time
         )
-        self.tables.append(self.timers.filed._files._file)
+        self.tables.append(self.timers.index._files._file)
         self.halves = HalfMessages(store, put_message, topics=self.topics, offsets=self.offsets, clock=time)
         confirmation = Confirmation(store, time)
         self.transacting = EndTransactionProcessor(
@@ -89,7 +89,7 @@ class Parts:
             slow_replies=SlowReplies(time),
             permissions=Permissions(),
         )
-        needed = (self.levels, self.timers.filed, self.halves)
+        needed = (self.levels, self.timers.index, self.halves)
         store.retention.keep_from = lambda: min(part.log_needed_from for part in needed)
         store.retention.measure = lambda path: DiskUse(path, 10, 90)
 

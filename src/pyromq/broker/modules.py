@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from pyromq.broker.admin.consume_stats import Progress
-from pyromq.broker.admin.consume_stats_processor import ConsumeStatsProcessor
+from pyromq.broker.admin.consume_stats_processor import ConsumeStatsProcessor, ConsumeStatsReader
 from pyromq.broker.admin.figures_processor import FiguresProcessor
 from pyromq.broker.admin.group_processor import GroupProcessor
 from pyromq.broker.admin.member_call_processor import MemberCallProcessor
@@ -20,7 +19,7 @@ from pyromq.broker.consuming.offset_processor import OffsetProcessor
 from pyromq.broker.consuming.pull_processor import PullProcessor, express_pulls
 from pyromq.broker.consuming.queue_locks import QueueLockProcessor
 from pyromq.broker.consuming.send_back_processor import SendBackProcessor
-from pyromq.broker.delays.timer_processors import RecallProcessor, TimerListProcessor
+from pyromq.broker.delays.timer_processors import RecallMessageProcessor, TimerListProcessor
 from pyromq.broker.members.heartbeat_processor import HeartbeatProcessor
 from pyromq.broker.module import BrokerModule, Step, periodic
 from pyromq.broker.permissions.account_processor import AccountProcessor
@@ -100,11 +99,11 @@ def timers(state: SharedState) -> BrokerModule:
         clock=state.clock,
     )
     return BrokerModule(
-        answerers=[RecallProcessor(state), listing],
+        answerers=[RecallMessageProcessor(state), listing],
         load=timers.load,
         steps=[Step(timers.step, timers.alarm)],
         unsaved=timers.unsaved,
-        log_needed_from=lambda: timers.filed.log_needed_from,
+        log_needed_from=lambda: timers.index.log_needed_from,
         persist=timers.persist,
     )
 
@@ -320,11 +319,11 @@ def administration(state: SharedState) -> BrokerModule:
 
 
 def _tracking(state: SharedState) -> ConsumeStatsProcessor:
-    progress = Progress(
+    reader = ConsumeStatsReader(
         state.store, state.offsets, statistics=state.statistics, broker_name=state.config.name, clock=state.clock
     )
     return ConsumeStatsProcessor(
-        progress,
+        reader,
         state.topics,
         groups=state.groups,
         offsets=state.offsets,

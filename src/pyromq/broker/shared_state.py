@@ -17,7 +17,7 @@ from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.long_polls import LongPolls
 from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.delays.timer_delivery import TimerDelivery
+from pyromq.broker.delays.timer_scheduler import TimerScheduler
 from pyromq.broker.indexing import Indexing
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
@@ -72,7 +72,7 @@ class SharedState:
             clock=clock,
             queue_for=topics.queue_for,
         )
-        self.timers = TimerDelivery(
+        self.timers = TimerScheduler(
             store,
             put_message,
             config.data / "timers",

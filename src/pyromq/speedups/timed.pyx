@@ -73,7 +73,7 @@ cdef class BucketTail:
 
 
 cdef class TimerIntake:
-    """See `pyromq.broker.delays.timer_table`."""
+    """See `pyromq.broker.delays.timer_index`."""
 
     def __init__(self):
         self.urgent_ms = _latest_ms

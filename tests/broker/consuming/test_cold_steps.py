@@ -122,7 +122,7 @@ async def timers(config, clock, broker, caller):
 
 async def copied(broker, clock):
     """Let the messages that wait be copied to files."""
-    files = broker.timers.filed._files
+    files = broker.timers.index._files
     for _ in range(30):
         await clock.advance(1)
         await asyncio.wrap_future(broker.store.wait_flushed(broker.store.max_log_offset))

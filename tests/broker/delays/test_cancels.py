@@ -6,7 +6,7 @@ import pytest
 from tests.broker.delays.test_timer_recovery import Run
 from tests.broker.folders import killed
 
-from pyromq.broker.delays import timer_delivery, timer_table
+from pyromq.broker.delays import timer_index, timer_scheduler
 from pyromq.errors import RecallRefused
 from pyromq.store.disk import LocalDisk
 from pyromq.store.timers import timer_bucket
@@ -53,9 +53,9 @@ def run(config, disk):
 def small_steps(monkeypatch):
     monkeypatch.setattr(timer_bucket, "_AT_ONCE", 10)
     monkeypatch.setattr(timer_bucket, "_LOOKED_AT", 10)
-    monkeypatch.setattr(timer_delivery, "READ_ENTRIES", 10)
-    monkeypatch.setattr(timer_delivery, "SLICE_SECONDS", 0)
-    monkeypatch.setattr(timer_table, "FOLLOWED_RECORDS", 40)  # two cancels
+    monkeypatch.setattr(timer_scheduler, "READ_ENTRIES", 10)
+    monkeypatch.setattr(timer_scheduler, "SLICE_SECONDS", 0)
+    monkeypatch.setattr(timer_index, "FOLLOWED_RECORDS", 40)  # two cancels
 
 
 def park_hour(run, count=COUNT):
@@ -82,7 +82,7 @@ def test_no_step_of_a_cancel_reads_much(run, disk):
     for number in range(COUNT // 2):
         run.cancel(first + number, f"K{number:03}")
     run.save()
-    run.timers.filed.buckets[first // HOUR_MS].release()
+    run.timers.index.buckets[first // HOUR_MS].release()
     most, steps = most_read(run.cancelling(first + COUNT - 1, f"K{COUNT - 1}"), disk)
     assert most <= STEP_BYTES
     assert steps >= COUNT // 2 // 10  # marks, while entries are not read yet
@@ -99,7 +99,7 @@ def test_many_cancels_of_an_hour_read_it_once(run, disk):
         if not number % 50:  # what is new is written, and the files are closed
             run.save()
             disk.taken()
-    assert run.timers.filed.pending == {}
+    assert run.timers.index.pending == {}
 
 
 def test_what_comes_after_the_hour_was_read_is_cancelled_as_well(run):
@@ -108,7 +108,7 @@ def test_what_comes_after_the_hour_was_read_is_cancelled_as_well(run):
     run.park(first + 7, "more")
     run.cancel(first + 7, "more")
     run.cancel(first + 1, "K001")
-    assert run.timers.filed.pending == {"orders": COUNT - 2}
+    assert run.timers.index.pending == {"orders": COUNT - 2}
 
 
 def test_following_cancels_after_a_crash_is_done_in_steps(config, disk):
@@ -119,10 +119,10 @@ def test_following_cancels_after_a_crash_is_done_in_steps(config, disk):
     left = killed(config)
     run.crash()
     again = Run(left, disk=disk)
-    most, steps = most_read(again.timers.filed.catch_up(), disk)
+    most, steps = most_read(again.timers.index.catch_up(), disk)
     assert most <= STEP_BYTES
     assert steps >= COUNT // 2 // 2  # two cancels at a time
-    assert again.timers.filed.pending == {"orders": COUNT // 2}
+    assert again.timers.index.pending == {"orders": COUNT // 2}
     again.crash()
 
 
@@ -131,10 +131,10 @@ def test_an_hour_comes_near_in_steps(run, disk):
     for number in range(COUNT - 1):
         run.cancel(first + number, f"K{number:03}")
     run.save()
-    run.timers.filed.buckets[first // HOUR_MS].release()
+    run.timers.index.buckets[first // HOUR_MS].release()
     run.clock.jump((first - run.clock.now_ms()) // 1000 - 60)
     assert most_read(iter(run.timers.step, 1.0), disk)[0] <= STEP_BYTES
-    assert run.timers.filed.buckets[first // HOUR_MS].finished is not None
+    assert run.timers.index.buckets[first // HOUR_MS].finished is not None
     run.clock.jump(3600)
     run.work()
     assert run.keys() == [f"K{COUNT - 1}"]
@@ -183,7 +183,7 @@ def test_a_crash_in_the_middle_of_a_cancel_leaves_all_or_nothing_of_it(config, s
         pass
     is_stored = run.store.max_log_offset > before
     if run.timers.unsaved() is None:  # a snapshot of the middle is taken, and saved
-        run.timers.filed.write()
+        run.timers.index.write()
     run.flush()
     if (save := run.timers.unsaved()) is not None:
         save()
@@ -220,7 +220,7 @@ def test_an_hour_that_is_dropped_while_it_is_looked_through_stays_gone(run, step
     run.park(run.clock.now_ms() + HOUR_MS, "news")  # for there to be something to save
     run.save()
     run.save()
-    assert first // HOUR_MS not in run.timers.filed.buckets
+    assert first // HOUR_MS not in run.timers.index.buckets
     with suppress(RecallRefused):
         list(steps)
     assert len(list((run.config.data / "timers").glob("*.entries"))) == 1

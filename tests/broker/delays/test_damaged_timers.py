@@ -88,7 +88,7 @@ def test_what_nobody_has_any_more_is_named_and_costs_the_others_nothing(waiting,
     config, now = waiting
     path = file_of(config, "records")
     run = Run(config, now)
-    entry = next(iter(run.timers.filed.buckets.values())).entry(7)
+    entry = next(iter(run.timers.index.buckets.values())).entry(7)
     change(path, entry.position + 88, b"\xff")
     change(min((config.data / "commitlog").iterdir()), entry.log_offset + 88, b"\xff")
     others = [key for key in KEYS if key != "K07"]

@@ -7,8 +7,8 @@ from tests.broker.delays.test_timer_recovery import Run
 from tests.seed import seed_of_the_day
 
 from pyromq.broker.cold_reads import ColdReads
+from pyromq.broker.delays import timer_index
 from pyromq.broker.delays import timer_processors as timer_answers
-from pyromq.broker.delays import timer_table
 from pyromq.broker.delays.timer_processors import TimerListProcessor
 from pyromq.net.slow_replies import SlowReplies
 from pyromq.remoting.bodies import TimerCounts, TimerList, decode_body
@@ -30,7 +30,7 @@ def small_steps(monkeypatch):
         (timer_bucket, "_AT_ONCE"),
         (timer_answers, "MESSAGES_AT_ONCE"),
         (timer_answers, "TOPICS_AT_ONCE"),
-        (timer_table, "FOLLOWED_RECORDS"),
+        (timer_index, "FOLLOWED_RECORDS"),
     ):
         monkeypatch.setattr(module, name, 2)
 
@@ -77,7 +77,7 @@ def test_a_bucket_is_listed_in_steps_and_as_it_is_at_once(run, small_steps, monk
     for number in (3, 4, 11):
         run.cancel(first + number, f"K{number:03}")
     run.work()
-    run.timers.filed.buckets[first // HOUR_MS].release()
+    run.timers.index.buckets[first // HOUR_MS].release()
     in_steps, steps = finish(listing(run)._listed(page()))
     assert steps >= 10 + 8 + 1  # entries, messages, and all but the last of what is finished, two at a time
     for module, name in ((timer_bucket, "_AT_ONCE"), (timer_answers, "MESSAGES_AT_ONCE")):
@@ -124,7 +124,7 @@ def test_an_hour_that_is_dropped_meanwhile_is_left_and_stays_gone(run, small_ste
             run.clock.jump((first - run.clock.now_ms()) // 1000 + 3 * 3600)
             run.work()
             run.save()
-            assert sorted(run.timers.filed.buckets) == [later // HOUR_MS]
+            assert sorted(run.timers.index.buckets) == [later // HOUR_MS]
 
     body, _ = finish(listing(run)._listed(page()), between=drop)
     assert keys(body)[-1] == "later"

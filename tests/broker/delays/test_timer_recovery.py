@@ -14,10 +14,9 @@ from tests.seed import seed_of_the_day
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.delays import timer_delivery as timers
-from pyromq.broker.delays import timer_table
-from pyromq.broker.delays import timer_table as filed_timers
-from pyromq.broker.delays.timer_delivery import TimerDelivery
+from pyromq.broker.delays import timer_index
+from pyromq.broker.delays import timer_scheduler as timers
+from pyromq.broker.delays.timer_scheduler import TimerScheduler
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import RecallRefused, StoreCorrupt
@@ -43,7 +42,7 @@ class Run:
         self.clock = FakeClock(now_ms)
         self.store = MessageStore(config.store_config, self.clock, store_address=bytes(8), disk=disk)
         self.store.open()
-        self.timers = TimerDelivery(
+        self.timers = TimerScheduler(
             self.store,
             PutMessage(self.store, Statistics("c", self.clock), config),
             config.data / "timers",
@@ -71,7 +70,7 @@ class Run:
         return self.timers.cancel(RecallHandle("orders", "broker-a", due_ms, key), born_address=bytes(8))
 
     def catch_up(self):
-        for _ in self.timers.filed.catch_up():
+        for _ in self.timers.index.catch_up():
             pass
 
     def work(self):
@@ -104,7 +103,7 @@ class Run:
     def crash(self):
         """End it without a trace on disk; only the copies count."""
         self.store.close()
-        self.timers.filed._files.release()
+        self.timers.index._files.release()
 
 
 @pytest.fixture
@@ -136,10 +135,10 @@ def test_what_waits_waits_on_after_a_restart(config, saved, crashed):
         run.stop()
     again = Run(config, now + DAY)
     again.catch_up()
-    assert again.timers.filed.pending == {"orders": 50 - 1 - len(before)}
+    assert again.timers.index.pending == {"orders": 50 - 1 - len(before)}
     again.work()
     assert again.keys() == [f"K{number:02}" for number in range(50) if number != 7]
-    assert again.timers.filed.pending == {}
+    assert again.timers.index.pending == {}
     again.crash()
 
 
@@ -186,16 +185,16 @@ async def test_a_broker_saves_its_progress_while_it_runs(config, clock, caller_t
         caller = await caller_to(broker)
         await caller.create_topic("orders")
         await caller.send("orders", properties="TIMER_DELAY_SEC\x0186400")
-        needed = broker.timers.filed.log_needed_from
+        needed = broker.timers.index.log_needed_from
         for _ in range(4):
             await clock.advance(config.offsets_interval_ms / 1000)
             broker.store.wait_flushed(broker.store.max_log_offset).result(PATIENCE_SECONDS)
             await broker.saved()
-        assert broker.timers.filed.log_needed_from > needed
+        assert broker.timers.index.log_needed_from > needed
         assert list(config.data.glob("timers/*.entries"))
         left = killed(config)
     async with Broker(left, clock) as broker:
-        assert broker.timers.filed.pending == {"orders": 1}
+        assert broker.timers.index.pending == {"orders": 1}
 
 
 async def test_a_broker_without_timers_has_no_files_for_them(config, clock):
@@ -211,12 +210,12 @@ def test_the_log_before_the_checkpoint_is_not_needed(config):
     for number in range(600):
         run.park(now + 40 * HOUR_MS + number, f"K{number:03}")
     run.work()
-    assert run.timers.filed.log_needed_from == 0
+    assert run.timers.index.log_needed_from == 0
     run.save()
-    assert run.timers.filed.log_needed_from == run.store.max_log_offset
+    assert run.timers.index.log_needed_from == run.store.max_log_offset
     run.park(now + 40 * HOUR_MS + 1000, "last")
     run.work()
-    needed = run.timers.filed.log_needed_from
+    needed = run.timers.index.log_needed_from
     assert needed < run.store.max_log_offset
     copy = killed(config)
     run.crash()
@@ -261,7 +260,7 @@ def test_files_shorter_than_the_checkpoint_says_are_named(config):
 
 def test_a_quiet_store_keeps_its_checkpoint_near_the_end_of_the_log(config, monkeypatch):
     """Else a crash after weeks would have to look through all that was stored since."""
-    monkeypatch.setattr(filed_timers, "REFRESH_BYTES", 1000)
+    monkeypatch.setattr(timer_index, "REFRESH_BYTES", 1000)
     run = Run(config)
     run.park(run.clock.now_ms() + DAY, "K")
     run.save()
@@ -269,7 +268,7 @@ def test_a_quiet_store_keeps_its_checkpoint_near_the_end_of_the_log(config, monk
     for _ in range(100):
         run.store.append(StoredMessage("others", b"x" * 100))
     run.save()
-    assert run.timers.filed._files.saved.log_end == run.store.max_log_offset
+    assert run.timers.index._files.saved.log_end == run.store.max_log_offset
     run.crash()
 
 
@@ -284,7 +283,7 @@ def test_a_stop_in_the_middle_of_recovery_does_no_harm(config, monkeypatch):
     run.work()
     copy = killed(config)
     run.crash()
-    monkeypatch.setattr(timer_table, "CHECKED_RECORDS", 2)
+    monkeypatch.setattr(timer_index, "CHECKED_RECORDS", 2)
     for _ in range(3):
         again = Run(copy, now + 1010)
         again.timers.step()
@@ -303,17 +302,17 @@ def test_what_is_filed_but_not_copied_is_taken_from_the_log(config):
     for number in range(5):
         run.park(now + DAY + number, f"K{number}")
     run.save()
-    copied = run.timers.filed.log_needed_from
+    copied = run.timers.index.log_needed_from
     for number in range(5, 10):
         run.park(now + DAY + number, f"K{number}")
     run.stop()
     again = Run(config, now)
-    (bucket,) = again.timers.filed.buckets.values()
+    (bucket,) = again.timers.index.buckets.values()
     assert (bucket.count, bucket.copied) == (10, 5)
-    assert again.timers.filed.log_needed_from == copied
+    assert again.timers.index.log_needed_from == copied
     again.save()
     assert bucket.copied == 10
-    assert again.timers.filed.log_needed_from == again.store.max_log_offset
+    assert again.timers.index.log_needed_from == again.store.max_log_offset
     again.stop()
     last = Run(config, now + 2 * DAY)
     last.work()
@@ -322,18 +321,18 @@ def test_what_is_filed_but_not_copied_is_taken_from_the_log(config):
 
 
 def test_records_are_copied_when_little_comes_or_much_of_the_log_is_kept_for_them(config, monkeypatch):
-    monkeypatch.setattr(filed_timers, "QUIET", 5)
-    monkeypatch.setattr(filed_timers, "COPY_BYTES", 8_000)
+    monkeypatch.setattr(timer_index, "QUIET", 5)
+    monkeypatch.setattr(timer_index, "COPY_BYTES", 8_000)
     run = Run(config)
-    filed, due = run.timers.filed, run.clock.now_ms() + DAY
+    index, due = run.timers.index, run.clock.now_ms() + DAY
     copied, kept = [], []
     for come in [6] * 12 + [5]:
         for _ in range(come):
             run.park(due, "K")
         run.save()
-        (bucket,) = filed.buckets.values()
+        (bucket,) = index.buckets.values()
         copied.append(bucket.copied)
-        kept.append(run.store.max_log_offset - filed.log_needed_from)
+        kept.append(run.store.max_log_offset - index.log_needed_from)
     assert copied[0] == 0
     assert sorted(set(copied)) == [0, 42, 77]
     assert copied[-1] == bucket.count
@@ -364,7 +363,7 @@ def test_following_the_log_after_a_crash_comes_to_an_end_however_many_come(confi
     again = Run(copy, now)
     for number in range(20):  # without a step in between
         again.park(now + 1 + number, f"new{number:02}")
-    assert again.timers.filed.pending == {"orders": 60}
+    assert again.timers.index.pending == {"orders": 60}
     again.clock.jump(1)
     again.work()
     assert again.keys() == [f"new{number:02}" for number in range(20)]
@@ -521,7 +520,7 @@ def check(wreck):
         if message.body.decode() in wreck.confirmed:
             assert message.store_ms >= wreck.confirmed[message.body.decode()], "early"
     assert dues == sorted(dues), "out of order"
-    assert run.timers.filed.pending == {}
+    assert run.timers.index.pending == {}
     run.stop()
     again = Run(wreck.config, wreck.now_ms + 2 * DAY)
     again.work()
@@ -535,13 +534,13 @@ def check(wreck):
 @pytest.mark.parametrize("seed", [0, seed_of_the_day()])
 def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_cut):
     """500 sends and cancels, cut short at some 40 moments around writes; in small slices, so all is often half done."""
-    monkeypatch.setattr(filed_timers, "FOLLOWED_RECORDS", 7)
+    monkeypatch.setattr(timer_index, "FOLLOWED_RECORDS", 7)
     monkeypatch.setattr(timer_bucket, "_AT_ONCE", 9)
-    monkeypatch.setattr(filed_timers, "WRITTEN_RECORDS", 5)
-    monkeypatch.setattr(filed_timers, "QUIET", 5)
-    monkeypatch.setattr(filed_timers, "COPY_BYTES", 8_000)
+    monkeypatch.setattr(timer_index, "WRITTEN_RECORDS", 5)
+    monkeypatch.setattr(timer_index, "QUIET", 5)
+    monkeypatch.setattr(timer_index, "COPY_BYTES", 8_000)
     monkeypatch.setattr(timer_files, "OPENING_EFFORT", 2)
-    monkeypatch.setattr(filed_timers, "UNWRITTEN_BYTES", 3_000)
+    monkeypatch.setattr(timer_index, "UNWRITTEN_BYTES", 3_000)
     monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 5)
     monkeypatch.setattr(timers, "READ_ENTRIES", 6)
     monkeypatch.setattr(timers, "SLICE_SECONDS", 0)

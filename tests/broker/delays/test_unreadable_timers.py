@@ -54,11 +54,11 @@ def test_what_is_due_when_a_timer_cannot_be_read_for_once_is_delivered_all_the_s
     with pytest.raises(StoreError, match=r"^cannot read /.*\.entries: Too many open files$"):
         run.work()
     assert run.keys() == KEYS[:number]
-    assert run.timers.filed.pending == {"orders": COUNT - number}
+    assert run.timers.index.pending == {"orders": COUNT - number}
     run.store.disk.refused.clear()
     run.work()
     assert run.keys() == KEYS
-    assert run.timers.filed.pending == {}
+    assert run.timers.index.pending == {}
 
 
 @pytest.mark.parametrize("number", range(COUNT))
@@ -78,7 +78,7 @@ def test_a_timer_that_is_gone_from_the_disk_is_left_out_and_stays_filed(run, cap
     run.store.disk.refused.add(2)
     run.work()
     assert run.keys() == [key for key in KEYS if key != "K2"]
-    assert run.timers.filed.pending == {"orders": 1}
+    assert run.timers.index.pending == {"orders": 1}
     assert "entries cannot be read at byte 72; restore it from a backup" in caplog.text
 
 

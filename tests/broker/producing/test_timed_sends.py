@@ -96,7 +96,7 @@ async def play(requests, *, is_usual):
                 answers,
                 [without_addresses(record) for _, record in broker.store.records_from(0)],
                 [tuple(each) for each in broker.store.entries(TIMER_TOPIC, 0, 0, 10_000)],
-                broker.timers.filed.pending,
+                broker.timers.index.pending,
                 [(topic, c.times, c.count, c.size) for topic, c in counters.items() if c is not None],
             )
         outcome.entries, outcome.checkpoint = files_of_timers(Path(folder, "timers"))

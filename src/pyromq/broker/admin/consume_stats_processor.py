@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 
-from pyromq.broker.admin.consume_stats import Progress, subscribes
 from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.consuming.store_times import look_at
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
+from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
+from pyromq.clock import Clock
 from pyromq.errors import TopicNotFound
+from pyromq.message import MessageQueue
 from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
 from pyromq.remoting.bodies import (
+    ConsumedQueue,
     ConsumeStats,
     ConsumeStatsList,
     ConsumeTimeSpans,
     GroupList,
+    QueueTimeSpan,
     TopicConfig,
+    TopicOffset,
+    TopicStats,
+    WireQueue,
 )
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -30,14 +39,19 @@ from pyromq.remoting.headers import (
     TopicConsumers,
     TopicStatistics,
 )
+from pyromq.store.looking import Looking
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queue.reading import Place
+
+Asked = tuple[int, int]  # about a message of a topic: queue id and queue offset
 
 
 class ConsumeStatsProcessor:
-    """Puts `Progress` into answers, for one topic, one group or all."""
+    """Puts `ConsumeStatsReader` into answers, for one topic, one group or all."""
 
     def __init__(
         self,
-        progress: Progress,
+        reader: ConsumeStatsReader,
         topics: Topics,
         *,
         groups: ConsumerGroups,
@@ -47,33 +61,33 @@ class ConsumeStatsProcessor:
         config: BrokerConfig,
         slow_replies: SlowReplies,
     ) -> None:
-        self._progress = progress
+        self._reader = reader
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._connections = connections
         self._cold_reads = cold_reads
         self._config = config
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
 
     @answers(TopicStatistics)
     def topic(self, header: TopicStatistics, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._of_topic(self._known(header.topic)), call)
+        return self._slow_replies.give(self._of_topic(self._known(header.topic)), call)
 
     def _of_topic(self, topic: TopicConfig) -> SlowReply:
-        stats = yield from self._cold_reads.loaded(self._progress.of_topic(topic))
+        stats = yield from self._cold_reads.loaded(self._reader.of_topic(topic))
         return (yield from in_pieces(stats))
 
     @answers(ConsumeStatistics)
     def group(self, header: ConsumeStatistics, call: Call) -> Reply | Future[Reply]:
         """The group's queues in one topic or in all it has offsets of; an unknown group has none."""
-        return self._long_answers.give(self._of_group(header), call)
+        return self._slow_replies.give(self._of_group(header), call)
 
     def _of_group(self, header: ConsumeStatistics) -> SlowReply:
         names = {header.topic} if header.topic else self._offsets.topics_of(header.consumer_group)
         tps, queues = 0.0, {}
         for topic in self._consumed(header.consumer_group, names):
-            stats = yield from self._cold_reads.loaded(self._progress.of_group(header.consumer_group, topic))
+            stats = yield from self._cold_reads.loaded(self._reader.of_group(header.consumer_group, topic))
             tps += stats.consume_tps
             queues.update(stats.queues)
         return (yield from in_pieces(ConsumeStats(consume_tps=tps, queues=queues)))
@@ -81,7 +95,7 @@ class ConsumeStatsProcessor:
     @answers(BrokerConsumeStatistics)
     def all_groups(self, header: BrokerConsumeStatistics, call: Call) -> Reply | Future[Reply]:
         """Every group's progress, topic by topic; of ordered topics only where that is asked."""
-        return self._long_answers.give(self._of_all_groups(header), call)
+        return self._slow_replies.give(self._of_all_groups(header), call)
 
     def _of_all_groups(self, header: BrokerConsumeStatistics) -> SlowReply:
         listed, lag = [], 0
@@ -90,7 +104,7 @@ class ConsumeStatsProcessor:
             progress = []
             for topic in self._consumed(group.name, topics_by_group.get(group.name, set())):
                 if topic.order or not header.order:
-                    stats = yield from self._cold_reads.loaded(self._progress.of_group(group.name, topic))
+                    stats = yield from self._cold_reads.loaded(self._reader.of_group(group.name, topic))
                     lag += sum(queue.broker_offset - queue.consumer_offset for queue in stats.queues.values())
                     progress.append(stats)
             listed.append({group.name: progress})
@@ -100,16 +114,16 @@ class ConsumeStatsProcessor:
 
     @answers(ConsumeTimeSpan)
     def times(self, header: ConsumeTimeSpan, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._times(header.group, self._known(header.topic)), call)
+        return self._slow_replies.give(self._times(header.group, self._known(header.topic)), call)
 
     def _times(self, group: str, topic: TopicConfig) -> SlowReply:
-        spans = yield from self._cold_reads.loaded(self._progress.times(group, topic))
+        spans = yield from self._cold_reads.loaded(self._reader.times(group, topic))
         return (yield from in_pieces(ConsumeTimeSpans(spans=spans)))
 
     @answers(TopicConsumers)
     def consumers(self, header: TopicConsumers, call: Call) -> Reply | Future[Reply]:
         """The groups that are connected to the topic or have offsets of it."""
-        return self._long_answers.give(self._consumers(header.topic), call)
+        return self._slow_replies.give(self._consumers(header.topic), call)
 
     def _consumers(self, topic: str) -> SlowReply:
         groups = self._offsets.groups_of(topic)
@@ -128,5 +142,99 @@ class ConsumeStatsProcessor:
     def _consumed(self, group: str, names: set[str]) -> Iterator[TopicConfig]:
         for name in sorted(names):
             topic = self._topics.find(name)
-            if topic is not None and subscribes(self._connections, group, name):
+            if topic is not None and self._connections.subscribes(group, name):
                 yield topic
+
+
+class ConsumeStatsReader:
+    """Reads one broker's store and offsets as tools want to see them. Times are ms; 0 where there is none."""
+
+    def __init__(
+        self, store: MessageStore, offsets: ConsumerOffsets, *, statistics: Statistics, broker_name: str, clock: Clock
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._statistics = statistics
+        self._broker_name = broker_name
+        self._clock = clock
+
+    def of_topic(self, topic: TopicConfig) -> Looking[TopicStats]:
+        """Bounds and last store time of the queues that can be sent to."""
+        ends = {}
+        for queue_id in range(topic.write_queues):
+            ends[queue_id] = self._store.max_offset(topic.name, queue_id)
+            yield []
+        stored_ms = yield from self._stored_ms(topic, [(queue_id, end - 1) for queue_id, end in ends.items()])
+        queues = {}
+        for queue_id, end in ends.items():
+            queues[self._queue(topic, queue_id)] = TopicOffset(
+                min_offset=self._store.min_offset(topic.name, queue_id),
+                max_offset=end,
+                last_update_ms=stored_ms.get((queue_id, end - 1), 0),
+            )
+            yield []
+        return TopicStats(queues=queues)
+
+    def of_group(self, group: str, topic: TopicConfig) -> Looking[ConsumeStats]:
+        """The group's offset in each queue that can be pulled from, beside the queue's end."""
+        offsets = {}
+        for queue_id in range(topic.read_queues):
+            offsets[queue_id] = self._offsets.find(group, topic.name, queue_id) or 0
+            yield []
+        stored_ms = yield from self._stored_ms(topic, [(queue_id, offset - 1) for queue_id, offset in offsets.items()])
+        queues = {}
+        for queue_id, offset in offsets.items():
+            queues[self._queue(topic, queue_id)] = ConsumedQueue(
+                broker_offset=self._store.max_offset(topic.name, queue_id),
+                consumer_offset=offset,
+                last_ms=stored_ms.get((queue_id, offset - 1), 0),
+            )
+            yield []
+        return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
+
+    def times(self, group: str, topic: TopicConfig) -> Looking[list[QueueTimeSpan]]:
+        """Store times of the first, the last consumed and the last message of each queue, and the delay."""
+        spans = []
+        for queue_id in range(topic.write_queues):
+            span = yield from self._times(group, topic, queue_id)
+            spans.append(span)
+        return spans
+
+    def _times(self, group: str, topic: TopicConfig, queue_id: int) -> Looking[QueueTimeSpan]:
+        begin, end = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
+        offset = self._offsets.find(group, topic.name, queue_id) or 0
+        asked = [(queue_id, each) for each in (begin, end - 1, offset - 1, offset)]
+        stored_ms = yield from self._stored_ms(topic, asked)
+        first_ms, last_ms = stored_ms.get((queue_id, begin), -1), stored_ms.get((queue_id, end - 1), 0)
+        consumed_ms = stored_ms.get((queue_id, offset - 1), 0) if offset > 0 else first_ms
+        next_ms = stored_ms.get((queue_id, offset), 0) if offset < end else 0
+        return QueueTimeSpan(
+            queue=WireQueue.of(self._queue(topic, queue_id)),
+            min_ms=first_ms,
+            max_ms=last_ms,
+            consumed_ms=consumed_ms,
+            min_text=_text(first_ms),
+            max_text=_text(last_ms),
+            consumed_text=_text(consumed_ms),
+            delay_ms=max(0, self._clock.now_ms() - next_ms) if next_ms else 0,
+        )
+
+    def _stored_ms(self, topic: TopicConfig, asked: Iterable[Asked]) -> Looking[dict[Asked, int]]:
+        """Find when these messages were stored, without those that are not there."""
+        known: dict[Asked, Place] = {}
+        for queue_id, offset in asked:
+            yield []
+            if (place := self._store.reading.place(topic.name, queue_id, offset)) is not None:
+                known[queue_id, offset] = place
+        found: dict[Asked, int] = {}
+        yield from look_at(self._store, known, found)
+        return found
+
+    def _queue(self, topic: TopicConfig, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic.name, self._broker_name, queue_id)
+
+
+def _text(milliseconds: int) -> str:
+    """Local time as upstream writes it: `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    local = time.localtime(milliseconds / 1000)
+    return time.strftime("%Y-%m-%d#%H:%M:%S", local) + f":{milliseconds % 1000:03d}"

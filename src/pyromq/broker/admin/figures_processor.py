@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from pyromq.broker.admin.consume_stats import subscribes
 from pyromq.broker.cold_reads import ColdReads, Working
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.lags import Lag, Lags
@@ -50,13 +49,13 @@ class FiguresProcessor:
         self._cold_reads = cold_reads
         self._times = StoreTimes(store)
         self._lags = Lags(store, offsets, self._times)
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
         self._clock = clock
 
     @answers(BrokerFigures)
     def figures(self, header: BrokerFigures, call: Call) -> Reply | Future[Reply]:
         """Every topic and every group, built-in ones included, by name."""
-        return self._long_answers.give(self._figures(), call)
+        return self._slow_replies.give(self._figures(), call)
 
     def _figures(self) -> SlowReply:
         self._times.begin_round()
@@ -93,7 +92,7 @@ class FiguresProcessor:
         found = []
         for name in sorted(names):
             topic = self._topics.find(name)
-            if topic is not None and subscribes(self._connections, group, name):
+            if topic is not None and self._connections.subscribes(group, name):
                 found.append((yield from self._progress(group, topic)))
             yield None
         return found

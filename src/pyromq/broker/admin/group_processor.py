@@ -57,7 +57,7 @@ class GroupProcessor:
         self._offsets = offsets
         self._delay_levels = delay_levels
         self._statistics = statistics
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
 
     @answers(SaveGroup)
     def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
@@ -80,11 +80,11 @@ class GroupProcessor:
 
     @answers(AllGroups)
     def groups(self, header: AllGroups, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(in_pieces(self._groups.table()), call)
+        return self._slow_replies.give(in_pieces(self._groups.table()), call)
 
     @answers(AllConsumerOffsets)
     def offsets(self, header: AllConsumerOffsets, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._all_offsets(), call)
+        return self._slow_replies.give(self._all_offsets(), call)
 
     def _all_offsets(self) -> SlowReply:
         offsets = {}
@@ -102,7 +102,7 @@ class GroupProcessor:
     @answers(CloneGroupOffset)
     def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply | Future[Reply]:
         """Copy the offsets of one topic, or of all but the group's own retry topic."""
-        return self._long_answers.give(self._cloning(header), call)
+        return self._slow_replies.give(self._cloning(header), call)
 
     def _cloning(self, header: CloneGroupOffset) -> SlowReply:
         topics = {header.topic} if header.topic else self._offsets.topics_of(header.source_group)
@@ -117,7 +117,7 @@ class GroupProcessor:
 
         Source: RocketMQ 4.9.8, AdminBrokerProcessor.queryCorrectionOffset.
         """
-        return self._long_answers.give(self._corrected(header), call)
+        return self._slow_replies.give(self._corrected(header), call)
 
     def _corrected(self, header: CorrectionOffsets) -> SlowReply:
         yield None  # others may be before it

@@ -56,7 +56,7 @@ class MemberCallProcessor:
         self._connections = connections
         self._broker_name = broker_name
         self._cold_reads = cold_reads
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
 
     @answers(ConsumerRunningState)
     def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Reply]:
@@ -84,7 +84,7 @@ class MemberCallProcessor:
     @answers(ResetOffset)
     def reset_offset(self, header: ResetOffset, call: Call) -> Reply | Future[Reply]:
         """Tell all members to go on at a time; without force none goes forward. The members commit, not the broker."""
-        return self._long_answers.give(self._reset(header, call), call)
+        return self._slow_replies.give(self._reset(header, call), call)
 
     def _reset(self, header: ResetOffset, call: Call) -> SlowReply:
         topic = self._topics.find(header.topic)

@@ -41,7 +41,7 @@ class QueryMessageProcessor:
         self._connections = connections
         self._cold_reads = cold_reads
         self._limits = limits
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
 
     @answers(QueryMessage)
     def by_key(self, header: QueryMessage, call: Call) -> Reply | Future[Reply]:
@@ -49,7 +49,7 @@ class QueryMessageProcessor:
 
         As many of them as `maxQueryBytes` has room for, one at least; the remark says how many are left out.
         """
-        return self._long_answers.give(self._by_key(header), call)
+        return self._slow_replies.give(self._by_key(header), call)
 
     def _by_key(self, header: QueryMessage) -> SlowReply:
         if (indexed := self._indexing.when_indexed()) is not None:
@@ -74,7 +74,7 @@ class QueryMessageProcessor:
 
     @answers(ViewMessage)
     def by_log_offset(self, header: ViewMessage, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._by_log_offset(header.offset), call)
+        return self._slow_replies.give(self._by_log_offset(header.offset), call)
 
     def _by_log_offset(self, log_offset: int) -> SlowReply:
         yield None  # others may be before it
@@ -94,7 +94,7 @@ class QueryMessageProcessor:
     @answers(QueueEntries)
     def entries(self, header: QueueEntries, call: Call) -> Reply | Future[Reply]:
         """Entries of a consume queue; with a group, also whether its subscription lets them pass."""
-        return self._long_answers.give(self._entries(header), call)
+        return self._slow_replies.give(self._entries(header), call)
 
     def _entries(self, header: QueueEntries) -> SlowReply:
         topic, queue_id = header.topic, header.queue_id

@@ -76,7 +76,7 @@ class RuntimeInfoProcessor:
         self._queue_locks = queue_locks
         self._confirmation = confirmation
         self._cold_reads = cold_reads
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
         self._statistics = statistics
         self._delay_levels = delay_levels
         self._refusals = refusals
@@ -85,7 +85,7 @@ class RuntimeInfoProcessor:
 
     @answers(BrokerState)
     def state(self, header: BrokerState, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._state(), call)
+        return self._slow_replies.give(self._state(), call)
 
     def _state(self) -> SlowReply:
         earliest_ms = yield from self._cold_reads.loaded(stored_time(self._store, self._store.min_log_offset))
@@ -99,7 +99,7 @@ class RuntimeInfoProcessor:
     @answers(BrokerStatistics)
     def statistic(self, header: BrokerStatistics, call: Call) -> Reply | Future[Reply]:
         if header.stats_name in (FALL_SIZE, FALL_TIME):
-            return self._long_answers.give(self._fall(header), call)
+            return self._slow_replies.give(self._fall(header), call)
         course = self._statistics.course(header.stats_name, header.stats_key)
         if course is None:
             raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
@@ -130,7 +130,7 @@ class RuntimeInfoProcessor:
     @answers(ConsumerConnections)
     def consumers(self, header: ConsumerConnections, call: Call) -> Reply | Future[Reply]:
         """A group's members; with details also when there are none, but locks are left."""
-        return self._long_answers.give(self._consumers(header), call)
+        return self._slow_replies.give(self._consumers(header), call)
 
     def _consumers(self, header: ConsumerConnections) -> SlowReply:
         group = self._connections.consumers(header.consumer_group)
@@ -162,7 +162,7 @@ class RuntimeInfoProcessor:
 
     @answers(ProducerConnections)
     def producers(self, header: ProducerConnections, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._producers(header.producer_group, call.account), call)
+        return self._slow_replies.give(self._producers(header.producer_group, call.account), call)
 
     def _producers(self, group: str, asker: str | None) -> SlowReply:
         members = self._shown(group, asker)
@@ -176,7 +176,7 @@ class RuntimeInfoProcessor:
 
     @answers(AllProducers)
     def all_producers(self, header: AllProducers, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._all_producers(call.account), call)
+        return self._slow_replies.give(self._all_producers(call.account), call)
 
     def _all_producers(self, asker: str | None) -> SlowReply:
         groups: dict[str, list[ProducerClient]] = {}
@@ -254,7 +254,7 @@ class RuntimeInfoProcessor:
             "sendThreadPoolQueueHeadWaitTimeMills": str(int(sends.oldest_seconds * 1000)),
             "pullThreadPoolQueueSize": str(len(pulls)),
             "pullThreadPoolQueueHeadWaitTimeMills": str(int(pulls.oldest_seconds * 1000)),
-            "queryThreadPoolQueueSize": str(len(self._long_answers)),
+            "queryThreadPoolQueueSize": str(len(self._slow_replies)),
             "pageCacheLockTimeMills": "0",  # who answers this is who writes the log: no write is under way
         }
 

@@ -55,7 +55,7 @@ class TopicProcessor:
         self._connections = connections
         self._config = config
         self._statistics = statistics
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
         self._announce = announce
 
     @answers(CreateTopic)
@@ -96,7 +96,7 @@ class TopicProcessor:
         else be taken for those consumed before. Upstream forgets no offsets here.
         """
         check_changeable(self._topics, header.topic)
-        return self._long_answers.give(self._deleting(header.topic, call.peer.address), call)
+        return self._slow_replies.give(self._deleting(header.topic, call.peer.address), call)
 
     def _deleting(self, name: str, address: str) -> SlowReply:
         """Offsets, settings and queues go from the disk in this order: no crash leaves those for the next topic."""
@@ -126,7 +126,7 @@ class TopicProcessor:
 
     @answers(AllTopics)
     def topics(self, header: AllTopics, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(in_pieces(self._topics.table()), call)
+        return self._slow_replies.give(in_pieces(self._topics.table()), call)
 
     @answers(TopicSettings)
     def topic(self, header: TopicSettings, call: Call) -> Reply:
@@ -143,7 +143,7 @@ class TopicProcessor:
     @answers(CleanTopics)
     def clean_topics(self, header: CleanTopics, call: Call) -> Reply | Future[Reply]:
         """Remove the queues of topics that are gone; those of transactions belong to no topic and stay."""
-        return self._long_answers.give(self._cleaning(), call)
+        return self._slow_replies.give(self._cleaning(), call)
 
     def _cleaning(self) -> SlowReply:
         for name in self._store.topics():

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyromq import speedups
-from pyromq.broker.batches.commit_decisions import CommitDecisions, Decision
+from pyromq.broker.batches.commit_decisions import CommitDecision, CommitDecisions
 from pyromq.broker.batches.half_batches import HalfBatch
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.put_message import PutMessage
@@ -44,7 +44,7 @@ TRANSACTION_BITS = SysFlag.ROLLBACK
 class _Publication:
     """A decision, its runs that are not visible as a whole, and how many messages of the first one are."""
 
-    decision: Decision
+    decision: CommitDecision
     runs: deque[HalfBatch]
     done: int = 0
 
@@ -104,7 +104,7 @@ class BatchPublishing:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, decision: Decision, runs: list[HalfBatch], *, done: int = 0) -> None:
+    def add(self, decision: CommitDecision, runs: list[HalfBatch], *, done: int = 0) -> None:
         """Let the messages of these runs become visible, but for the first `done` of the first run."""
         if runs:
             self._waiting.append(_Publication(decision, deque(runs), done))

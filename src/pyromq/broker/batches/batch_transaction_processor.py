@@ -6,8 +6,8 @@ from concurrent.futures import Future
 
 from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
-from pyromq.broker.batches.commit_decisions import Decision
-from pyromq.broker.batches.half_batches import HalfBatch, Origin, Undecided, batch_needs
+from pyromq.broker.batches.commit_decisions import CommitDecision
+from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, Undecided, batch_needs
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.put_message import DELAY, TIMER, TRANSACTION, is_too_long, too_large
@@ -50,7 +50,7 @@ class BatchTransactionProcessor:
         slow_replies: SlowReplies,
         permissions: Permissions,
     ) -> None:
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
         self._permissions = permissions
         self._batches = batches
         self._admission = admission
@@ -81,7 +81,7 @@ class BatchTransactionProcessor:
         )
         ledger = None if header.ledger == self._config.name else header.ledger
         run = HalfBatch(0, 0, header.transaction, header.token, header.number, count, ledger)
-        origin = Origin(header.topic, call.account, _holder(call))
+        origin = BatchOrigin(header.topic, call.account, _holder(call))
         self._batches.take(message, run, group=header.producer_group, origin=origin)
         reply = self._confirmation.when_safe(Reply(HalfRunStored(queue_id=queue_id, messages=count)))
         return self._admission.when_saved(header.topic, reply)
@@ -145,7 +145,7 @@ class BatchTransactionProcessor:
 
         An account is told of those that it may decide on: the tokens of others' attempts are not for it.
         """
-        return self._long_answers.give(self._listed(header.transaction, call.account), call)
+        return self._slow_replies.give(self._listed(header.transaction, call.account), call)
 
     def _listed(self, transaction: str | None, asker: str | None) -> SlowReply:
         found: list[UndecidedBatch] = []
@@ -184,7 +184,7 @@ def _check_name(field: str, name: str) -> None:
         raise ProtocolError(f"{field} {name[:MAX_NAME]!r}: write 1 to {MAX_NAME} printable characters")
 
 
-def _told(decision: Decision, *, by_this: bool = False) -> BatchDecision:
+def _told(decision: CommitDecision, *, by_this: bool = False) -> BatchDecision:
     return BatchDecision(
         decision.transaction,
         decision.attempts,

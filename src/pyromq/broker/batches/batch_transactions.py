@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import deque
 
 from pyromq.broker.batches.batch_publishing import BatchPublishing
-from pyromq.broker.batches.commit_decisions import ENTRIES, NOTES, CommitDecisions, Decision
-from pyromq.broker.batches.half_batches import HalfBatch, HalfBatches, Origin, origin_of, run_of, run_properties
+from pyromq.broker.batches.commit_decisions import ENTRIES, NOTES, CommitDecision, CommitDecisions
+from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, HalfBatches, origin_of, run_of, run_properties
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.flushed_progress import QueueProgress
+from pyromq.broker.consuming.flushed_progress import InternalQueueProgress
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -67,7 +67,7 @@ class BatchTransactions:
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
         self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
         self._next_look = 0.0
-        self._progress = QueueProgress(GROUP, store, offsets)
+        self._progress = InternalQueueProgress(GROUP, store, offsets)
         self.find = self._ledger.find
         self.undecided = self._runs.find
         self.undecided_names = self._runs.names
@@ -128,7 +128,7 @@ class BatchTransactions:
 
     # -- what clients ask
 
-    def take(self, message: StoredMessage, run: HalfBatch, *, group: str, origin: Origin) -> None:
+    def take(self, message: StoredMessage, run: HalfBatch, *, group: str, origin: BatchOrigin) -> None:
         """Store a run, `message` being its batch for topic and queue; nothing happens for one that is here already.
 
         Raises `BatchDecided` for a transaction that has its decision, `LimitReached`, and what refuses an append.
@@ -148,7 +148,7 @@ class BatchTransactions:
 
     def commit(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None = None, holder: str = ""
-    ) -> tuple[Decision, bool]:
+    ) -> tuple[CommitDecision, bool]:
         """Return the decision, and whether this call made it: the first one counts, and its `content` is kept.
 
         Raises `BatchIncomplete` where messages of an attempt are missing or nothing was sent, `LimitReached`, and what

@@ -28,7 +28,7 @@ QUEUES = 2
 
 
 @dataclass(slots=True)
-class Decision:
+class CommitDecision:
     """What is decided on one transaction: which attempts win."""
 
     transaction: str
@@ -57,7 +57,7 @@ class CommitDecisions:
         self._topics = topics
         self._config = config
         self._clock = clock
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: dict[str, CommitDecision] = {}
         self._holders = Holders("decided batch transactions", "maxBatchDecisions", config.limits.batch_decisions)
 
     def __len__(self) -> int:
@@ -81,14 +81,16 @@ class CommitDecisions:
             if (record := self._store.message(LEDGER_TOPIC, queue_id, offset)) is not None:
                 yield record
 
-    def find(self, transaction: str) -> Decision | None:
+    def find(self, transaction: str) -> CommitDecision | None:
         return self._decisions.get(transaction)
 
-    def all(self) -> list[Decision]:
+    def all(self) -> list[CommitDecision]:
         """Return the decisions, oldest first."""
         return list(self._decisions.values())
 
-    def decide(self, transaction: str, attempts: list[BatchAttempt], *, content: str | None, holder: str) -> Decision:
+    def decide(
+        self, transaction: str, attempts: list[BatchAttempt], *, content: str | None, holder: str
+    ) -> CommitDecision:
         """Append the decision: when this returns it is made.
 
         Raises `LimitReached` beyond the share of the `holder`, `MessageRefused` and `StoreNotWritable`.
@@ -122,9 +124,9 @@ class CommitDecisions:
     def _forget(self, transaction: str) -> None:
         self._holders.remove(self._decisions.pop(transaction).holder)
 
-    def _enter(self, entry: LedgerEntry, record: StoredMessage, holder: str = "") -> Decision:
+    def _enter(self, entry: LedgerEntry, record: StoredMessage, holder: str = "") -> CommitDecision:
         place = record.store_ms, record.queue_offset, record.log_offset
-        decision = Decision(entry.transaction, entry.attempts, *place, entry.content, holder=holder)
+        decision = CommitDecision(entry.transaction, entry.attempts, *place, entry.content, holder=holder)
         self._holders.add(holder)
         self._decisions[entry.transaction] = decision
         return decision

@@ -45,7 +45,7 @@ class HalfBatch(NamedTuple):
     ledger: str | None  # the broker that decides, where it is another one
 
 
-class Origin(NamedTuple):
+class BatchOrigin(NamedTuple):
     """For which topic a run is, and who has sent it: its account, and the holder that it counts for."""
 
     topic: str
@@ -99,7 +99,7 @@ class HalfBatches:
         """Raise `LimitReached` unless a holder may have one more run."""
         self._holders.check(holder)
 
-    def add(self, run: HalfBatch, origin: Origin, *, age_seconds: float = 0.0) -> None:
+    def add(self, run: HalfBatch, origin: BatchOrigin, *, age_seconds: float = 0.0) -> None:
         """Take up a run that is in the log; `age_seconds` is how long it has been there."""
         touched = self._clock.monotonic() - age_seconds
         undecided = self._open.setdefault(run.transaction, Undecided(touched, run.ledger, origin.account))
@@ -207,9 +207,9 @@ def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Ha
     )
 
 
-def origin_of(properties: dict[str, str]) -> Origin:
+def origin_of(properties: dict[str, str]) -> BatchOrigin:
     """Return where a run of the log came from. It counts for no holder: its connection has ended."""
-    return Origin(properties[Property.REAL_TOPIC], properties.get(ACCOUNT))
+    return BatchOrigin(properties[Property.REAL_TOPIC], properties.get(ACCOUNT))
 
 
 def batch_needs(undecided: Undecided) -> list[Need]:

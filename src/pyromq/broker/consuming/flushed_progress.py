@@ -39,7 +39,7 @@ class FlushedProgress(Generic[T]):
         return progress
 
 
-class QueueProgress:
+class InternalQueueProgress:
     """How far internal queues are worked through, by topic and queue id; stored as the consumer offsets of a group."""
 
     def __init__(self, group: str, store: MessageStore, offsets: ConsumerOffsets) -> None:

@@ -12,7 +12,7 @@ from itertools import chain
 from zlib import crc32
 
 from pyromq.broker.cold_reads import MOST_ROUNDS, ColdReads, Working
-from pyromq.broker.delays.timer_delivery import TimerDelivery
+from pyromq.broker.delays.timer_scheduler import TimerScheduler
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
@@ -38,12 +38,12 @@ MESSAGES_AT_ONCE = 10
 Places = list[tuple[int, int]]  # due times (ms), and numbers in the bucket
 
 
-class RecallProcessor:
+class RecallMessageProcessor:
     """Cancels."""
 
     def __init__(self, state: SharedState) -> None:
         self._confirmation = state.confirmation
-        self._long_answers = state.slow_replies
+        self._slow_replies = state.slow_replies
         self._timers = state.timers
         self._topics = state.topics
         self._config = state.config
@@ -52,7 +52,7 @@ class RecallProcessor:
     @answers(RecallMessage)
     def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
         """Cancel a message that waits; confirmed as a send would be, it is never delivered."""
-        return self._long_answers.give(self._cancelled(header, call), call)
+        return self._slow_replies.give(self._cancelled(header, call), call)
 
     def _cancelled(self, header: RecallMessage, call: Call) -> SlowReply:
         handle = self._handle(header)
@@ -90,29 +90,29 @@ class TimerListProcessor:
 
     def __init__(
         self,
-        timers: TimerDelivery,
+        timers: TimerScheduler,
         slow_replies: SlowReplies,
         *,
         cold_reads: ColdReads,
         broker_name: str,
         clock: Clock,
     ) -> None:
-        self._filed = timers.filed
+        self._index = timers.index
         self._cold_reads = cold_reads
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
         self._broker_name = broker_name
         self._clock = clock
 
     @answers(CountTimers)
     def count(self, header: CountTimers, call: Call) -> Reply | Future[Reply]:
         """How many messages wait, by topic."""
-        return self._long_answers.give(self._counted(), call)
+        return self._slow_replies.give(self._counted(), call)
 
     def _counted(self) -> SlowReply:
-        yield from self._filed.catch_up()
+        yield from self._index.catch_up()
         now = self._clock.now_ms()
         counts = {}
-        for number, (topic, count) in enumerate(self._filed.pending.items()):
+        for number, (topic, count) in enumerate(self._index.pending.items()):
             counts[topic] = TimerCount(count, now)
             if not number % TOPICS_AT_ONCE:
                 yield None
@@ -121,17 +121,17 @@ class TimerListProcessor:
     @answers(ListTimers)
     def list(self, header: ListTimers, call: Call) -> Reply | Future[Reply]:
         """A page of the messages of a topic that wait, in order of delivery."""
-        return self._long_answers.give(self._listed(header), call)
+        return self._slow_replies.give(self._listed(header), call)
 
     def _listed(self, header: ListTimers) -> SlowReply:
-        filed = self._filed
-        yield from filed.catch_up()
+        index = self._index
+        yield from index.catch_up()
         wanted = min(max(header.count, 1), MOST_LISTED)
         place = (header.begin_ms, header.after)
         found: list[TimerEntry] = []
         looked_through = 0
-        for hour in sorted(each for each in filed.buckets if each >= header.begin_ms // HOUR_MS):
-            bucket = filed.buckets.get(hour)
+        for hour in sorted(each for each in index.buckets if each >= header.begin_ms // HOUR_MS):
+            bucket = index.buckets.get(hour)
             if bucket is None or not bucket.pending:
                 continue
             if looked_through >= LOOKED_THROUGH:
@@ -142,7 +142,7 @@ class TimerListProcessor:
                 for count, (due_ms, number) in enumerate(places, 1):
                     if len(found) == wanted:
                         return _page(found, place)
-                    if not filed.holds(bucket):
+                    if not index.holds(bucket):
                         break
                     place = (due_ms, number)
                     entry = yield from self._looked_up(bucket, number, header.topic)
@@ -151,7 +151,7 @@ class TimerListProcessor:
                     if not count % MESSAGES_AT_ONCE:
                         yield None
             finally:
-                filed.rest(bucket)
+                index.rest(bucket)
         return _page(found, None)
 
     def _places(
@@ -162,7 +162,7 @@ class TimerListProcessor:
         for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
             first = nsmallest(most, chain(first, (each for each in places if each > after)))
             yield None
-            if not self._filed.holds(bucket):
+            if not self._index.holds(bucket):
                 return []
         return first
 
@@ -174,13 +174,13 @@ class TimerListProcessor:
             except NotInMemory as lack:
                 unread = lack.unread
             yield self._cold_reads.when_loaded(unread, Reply)
-            if not self._filed.holds(bucket):
+            if not self._index.holds(bucket):
                 return None
         return self._entry(bucket, number, topic, wait=True)
 
     def _entry(self, bucket: TimerBucket, number: int, topic: str, *, wait: bool) -> TimerEntry | None:
         try:
-            message = self._filed.message(bucket, number, wait=wait)
+            message = self._index.message(bucket, number, wait=wait)
         except StoreCorrupt as error:
             logger.warning("timer %d of those due in hour %d is not listed: %s", number, bucket.hour, error)
             return None

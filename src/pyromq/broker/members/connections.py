@@ -127,6 +127,11 @@ class Connections:
         """Return the groups whose members subscribe to the topic."""
         return {group.name for group in self._consumers.values() if topic in group.subscriptions}
 
+    def subscribes(self, group: str, topic: str) -> bool:
+        """Return whether a group's stored offsets for a topic count: False if its members do not subscribe to it."""
+        consumers = self._consumers.get(group)
+        return consumers is None or not consumers.subscriptions or topic in consumers.subscriptions
+
     def producers(self, group: str) -> list[Member]:
         return list(self._producers.get(group, {}).values())
 

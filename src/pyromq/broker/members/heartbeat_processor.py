@@ -41,7 +41,7 @@ class HeartbeatProcessor:
         self._topics = topics
         self._config = config
         self._clock = clock
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
 
     @answers(Heartbeat)
     def note(self, header: Heartbeat, call: Call) -> Reply | Future[Reply]:
@@ -51,7 +51,7 @@ class HeartbeatProcessor:
         """
         heartbeat = decode_body(HeartbeatBody, call.body, REQUEST)
         check_heartbeat(heartbeat, self._config.limits.subscription_length)
-        return self._long_answers.give(self._noted(heartbeat, call), call)
+        return self._slow_replies.give(self._noted(heartbeat, call), call)
 
     def _noted(self, heartbeat: HeartbeatBody, call: Call) -> SlowReply:
         member = Member(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sized
 
-from pyromq.broker.admin.consume_stats import subscribes
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.lags import Lag, Lags, in_steps
 from pyromq.broker.consuming.store_times import StoreTimes, stored_time
@@ -108,7 +107,7 @@ class BrokerMetrics:
             begin, end = state.store.min_offset(name, level - 1), state.store.max_offset(name, level - 1)
             labels = f"{common},{label_text(level=str(level))}"
             exposition.add(families.DELAYED, labels, max(0, end - max(begin, done.get(level, 0))))
-        for topic, count in state.timers.filed.pending.items():
+        for topic, count in state.timers.index.pending.items():
             exposition.add(families.TIMING, f"{common},{label_text(topic=topic)}", count)
 
     def _tell_members(self, exposition: Exposition) -> Telling:
@@ -184,7 +183,7 @@ class LagSamples:
             topic, _, group = key.partition("@")
             config = self._topics.find(topic)
             yield None
-            if config is None or exposition.is_full or not subscribes(self._connections, group, topic):
+            if config is None or exposition.is_full or not self._connections.subscribes(group, topic):
                 continue
             lag = Lag(group, topic)
             yield from loaded(self._lags.look(lag, config.read_queues), self._disk)

@@ -400,7 +400,7 @@ def _timed_sends(state: SharedState, sending: SendProcessor) -> TimedSends:
         find=find,
         limit_ms=lambda: config.timer_max_delay_seconds * 1000,
         hurry=timers.hurry,
-        file=timers.filed.file_recent,
+        file=timers.index.file_recent,
         writer_for=lambda: _writer_of(sending.templates[1]),
         broker_name=config.name,
     )

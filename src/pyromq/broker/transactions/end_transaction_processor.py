@@ -15,11 +15,11 @@ from pyromq.broker.put_message import PutMessage
 from pyromq.broker.transactions.half_messages import (
     TRANSACTION_BITS,
     Half,
+    HalfIdentity,
     HalfMessages,
-    Origin,
     half_copy,
+    identity_of,
     names_real_queue,
-    origin_of,
     real_queue,
 )
 from pyromq.errors import BrokerError
@@ -62,9 +62,9 @@ class EndTransactionProcessor:
         self._confirmation = confirmation
         self._store = store
         self._cold_reads = cold_reads
-        self._long_answers = slow_replies
+        self._slow_replies = slow_replies
         self._permissions = permissions
-        self._decided: dict[Origin | int, int] = {}  # which half message -> decision
+        self._decided: dict[HalfIdentity | int, int] = {}  # which half message -> decision
 
     @answers(EndTransaction)
     def end(self, header: EndTransaction, call: Call) -> Answered | Future[Answered]:
@@ -156,7 +156,7 @@ class EndTransactionProcessor:
 
         Those for topics on which the asking account has no right are left out.
         """
-        return self._long_answers.give(self._listed(header, call.account), call)
+        return self._slow_replies.give(self._listed(header, call.account), call)
 
     def _listed(self, header: ListHalfMessages, asker: str | None) -> SlowReply:
         wanted = min(max(header.count, 1), MOST_LISTED)
@@ -201,6 +201,6 @@ def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:
     )
 
 
-def _key(record: StoredMessage) -> Origin | int:
+def _key(record: StoredMessage) -> HalfIdentity | int:
     """By what decisions are remembered: one key for all copies of a half message, if they can be told."""
-    return origin_of(record) or record.log_offset
+    return identity_of(record) or record.log_offset

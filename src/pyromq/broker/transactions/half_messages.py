@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.flushed_progress import QueueProgress
+from pyromq.broker.consuming.flushed_progress import InternalQueueProgress
 from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.broker.put_message import PutMessage, is_half
 from pyromq.broker.topics import Topics
@@ -35,7 +35,7 @@ DONE = f"{Property.TAGS}\x01d\x02{Property.WAIT}\x01true"  # properties of an op
 TRANSACTION_BITS = SysFlag.ROLLBACK
 
 
-class Origin(NamedTuple):
+class HalfIdentity(NamedTuple):
     """What all copies of one half message have in common."""
 
     unique_key: str
@@ -53,7 +53,7 @@ class Half(msgspec.Struct, frozen=True, gc=False):
     born_ms: int
     checks: int  # how often its producer has been asked
     immune_ms: int | None  # its own time without checks
-    origin: Origin | None  # None for one without a unique key: its copies cannot be told from others
+    identity: HalfIdentity | None  # None for one without a unique key: its copies cannot be told from others
 
 
 class HalfMessages:
@@ -76,16 +76,16 @@ class HalfMessages:
         self._clock = clock
         self._most = most
         self._open: dict[int, Half] = {}
-        self._latest: dict[Origin, int] = {}  # queue offset of the latest copy
+        self._latest: dict[HalfIdentity, int] = {}  # queue offset of the latest copy
         # Queue offsets of earlier copies of which no op record says that they are done with: the message was sent
         # twice, or a crash came between a copy and its op record.
-        self._earlier: dict[Origin, list[int]] = {}
+        self._earlier: dict[HalfIdentity, list[int]] = {}
         self._earlier_count = 0
         self._seen = 0  # the half queue is taken up to here
         # Of each op record from `_first_op` on the highest queue offset it names.
         self._ops: deque[int] = deque()
         self._first_op = 0
-        self._progress = QueueProgress(GROUP, store, offsets)
+        self._progress = InternalQueueProgress(GROUP, store, offsets)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -148,8 +148,8 @@ class HalfMessages:
         """Return the undecided half message that `record`, from the half topic, is a copy of; None if decided."""
         self._follow()
         half = self._open.get(record.queue_offset)
-        if half is None and (origin := origin_of(record)) is not None:
-            half = self._open.get(self._latest.get(origin, -1))
+        if half is None and (identity := identity_of(record)) is not None:
+            half = self._open.get(self._latest.get(identity, -1))
         return half
 
     def _follow(self, done: set[int] | frozenset[int] = frozenset()) -> None:
@@ -162,18 +162,18 @@ class HalfMessages:
 
     def _take_up(self, record: StoredMessage) -> None:
         half = _half(record)
-        if half.origin is not None:
-            if (earlier := self._open.pop(self._latest.get(half.origin, -1), None)) is not None:
-                self._earlier.setdefault(half.origin, []).append(earlier.queue_offset)
+        if half.identity is not None:
+            if (earlier := self._open.pop(self._latest.get(half.identity, -1), None)) is not None:
+                self._earlier.setdefault(half.identity, []).append(earlier.queue_offset)
                 self._earlier_count += 1
-            self._latest[half.origin] = half.queue_offset
+            self._latest[half.identity] = half.queue_offset
         self._open[half.queue_offset] = half
 
     def _forget(self, half: Half) -> None:
         self._open.pop(half.queue_offset, None)
-        if half.origin is not None and self._latest.get(half.origin) == half.queue_offset:
-            del self._latest[half.origin]
-            self._earlier_count -= len(self._earlier.pop(half.origin, ()))
+        if half.identity is not None and self._latest.get(half.identity) == half.queue_offset:
+            del self._latest[half.identity]
+            self._earlier_count -= len(self._earlier.pop(half.identity, ()))
 
     # -- writing
 
@@ -206,7 +206,7 @@ class HalfMessages:
 
         Raises `MessageRefused`, `StoreNotWritable`.
         """
-        done = [*(self._earlier.get(half.origin, ()) if half.origin else ()), half.queue_offset]
+        done = [*(self._earlier.get(half.identity, ()) if half.identity else ()), half.queue_offset]
         *ops_before, op = [self._op_record(queue_offset) for queue_offset in done]
         # The earlier copies first: where a crash takes the end, the latest must not be decided without them.
         put = self._put_message
@@ -277,10 +277,10 @@ def real_queue(record: StoredMessage) -> tuple[str, int]:
     return record.properties[Property.REAL_TOPIC], int(record.properties[Property.REAL_QUEUE_ID])
 
 
-def origin_of(record: StoredMessage) -> Origin | None:
+def identity_of(record: StoredMessage) -> HalfIdentity | None:
     """Return what the copies of a half message have in common; None for one without a unique key."""
     key = record.properties.get(Property.UNIQUE_KEY)
-    return Origin(key, record.born_ms, record.born_address, record.body_crc) if key else None
+    return HalfIdentity(key, record.born_ms, record.born_address, record.body_crc) if key else None
 
 
 def half_copy(record: StoredMessage, *, checks: int, topic: str = HALF_TOPIC) -> StoredMessage:
@@ -309,7 +309,7 @@ def _half(record: StoredMessage) -> Half:
         record.born_ms,
         _number(properties.get(Property.TRANSACTION_CHECK_TIMES, "")) or 0,
         None if immune is None or immune < 0 else immune * 1000,
-        origin_of(record),
+        identity_of(record),
     )
 
 

@@ -110,7 +110,7 @@ COPY_BYTES = 256 << 20  # of log, after which they are copied however many come
 REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
 
 
-class TimerTable:
+class TimerIndex:
     """One writer. `near` is the last hour whose due times somebody keeps; `unread` the hours of which some are new."""
 
     def __init__(self, store: MessageStore, folder: Path) -> None:

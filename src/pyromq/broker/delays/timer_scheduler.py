@@ -16,6 +16,7 @@ from zlib import crc32
 
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.delays.timer_index import TimerIndex
 from pyromq.broker.delays.timer_records import (
     LATEST_MS,
     ScheduledMessage,
@@ -25,7 +26,6 @@ from pyromq.broker.delays.timer_records import (
     park,
     unique_key_of,
 )
-from pyromq.broker.delays.timer_table import TimerTable
 from pyromq.broker.put_message import PutMessage
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
@@ -85,7 +85,7 @@ class _Batch:
         self.lacking.append(time)
 
 
-class TimerDelivery:
+class TimerScheduler:
     """The waiting messages of one broker. `load` after the store is open, before anything else.
 
     `queue_for` says which queue of a topic a message for a queue goes to, as the topic is by then.
@@ -105,16 +105,16 @@ class TimerDelivery:
         put_message.park = self.divert
         self.alarm = Alarm(clock)
         self._queue_for = queue_for
-        self.filed = TimerTable(store, folder)
-        self.intake = self.filed.intake
+        self.index = TimerIndex(store, folder)
+        self.intake = self.index.intake
         self._put_message = put_message
         self._config = config
         self._clock = clock
         self._times = DueTimes()
         self._to_write, self._to_deliver = Fetching(cold_reads, self.alarm), Fetching(cold_reads, self.alarm)
-        self.load = self.filed.load
-        self.parked = put_message.parked = self.filed.parked
-        self.persist = self.filed.persist
+        self.load = self.index.load
+        self.parked = put_message.parked = self.index.parked
+        self.persist = self.index.persist
 
     # -- taking in
 
@@ -152,8 +152,8 @@ class TimerDelivery:
 
         Yields where others may have a turn. Raises `RecallRefused` where nothing waits there, `StoreNotWritable`.
         """
-        yield from self.filed.catch_up()
-        for found in self.filed.waiting(handle.topic, handle.due_ms, handle.unique_key.encode()):
+        yield from self.index.catch_up()
+        for found in self.index.waiting(handle.topic, handle.due_ms, handle.unique_key.encode()):
             if found is not None:
                 break
             yield
@@ -164,11 +164,11 @@ class TimerDelivery:
             )
         # No turn of others is between: it waits, and `step` delivers nothing before it has followed.
         self._put_message.put_record(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
-        yield from self.filed.catch_up()
+        yield from self.index.catch_up()
 
     def unsaved(self) -> Callable[[], None] | None:
         """Return what writes progress that may be written by now, in any thread; None if there is nothing new."""
-        return self.filed.unsaved(lambda: self.alarm.ring_within(0))
+        return self.index.unsaved(lambda: self.alarm.ring_within(0))
 
     # -- delivering
 
@@ -180,18 +180,18 @@ class TimerDelivery:
         not be stored, or read, is delivered next time.
         """
         now = self._clock.now_ms()
-        filed = self.filed
+        index = self.index
         self.intake.urgent_ms = LATEST_MS
         self._look_ahead(now)
         is_written = self._write()
-        if not self._for_a_slice(filed.follow):  # what is still to be filed may be due before all others
+        if not self._for_a_slice(index.follow):  # what is still to be filed may be due before all others
             return 0.0
         is_at_work = self._work_off(now)
         if is_at_work and not self._to_deliver.is_under_way:
             return 0.0
-        if not filed.buckets and is_written:
+        if not index.buckets and is_written:
             return None
-        self.intake.urgent_ms = (filed.near + 1) * HOUR_MS
+        self.intake.urgent_ms = (index.near + 1) * HOUR_MS
         first = None if is_at_work else self._times.first()
         wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
         return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
@@ -216,7 +216,7 @@ class TimerDelivery:
             return False
 
     def _write_piece(self) -> bool:
-        done = self.filed.write(wait=self._to_write.is_in_vain)
+        done = self.index.write(wait=self._to_write.is_in_vain)
         self._to_write.went_on()
         return done
 
@@ -231,30 +231,30 @@ class TimerDelivery:
         except NotInMemory as lack:
             fetching.lacks(lack.unread)
             return True
-        return delivered or bool(self.filed.unread)
+        return delivered or bool(self.index.unread)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Let the buckets whose hour comes closer be read; none is let go when the clock is set back."""
-        filed = self.filed
+        index = self.index
         hour = (now_ms + AHEAD_MS) // HOUR_MS
-        if hour > filed.near:
-            filed.unread |= {each for each in filed.buckets if filed.near < each <= hour}
-            filed.near = hour
+        if hour > index.near:
+            index.unread |= {each for each in index.buckets if index.near < each <= hour}
+            index.near = hour
 
     def _read_ahead(self, now_ms: int) -> int:
         """Read some due times; return the time (ms) before which all are in memory.
 
         After a long stop the overdue hours are read one by one, as they are delivered.
         """
-        unread = self.filed.unread
+        unread = self.index.unread
         if not unread:
-            return self.filed.near * HOUR_MS + HOUR_MS
+            return self.index.near * HOUR_MS + HOUR_MS
         hour = min(unread)
         if hour >= now_ms // HOUR_MS or len(self._times) < ENOUGH_IN_MEMORY:
-            bucket = self.filed.buckets.get(hour)
+            bucket = self.index.buckets.get(hour)
             if bucket is None or self._for_a_slice(partial(self._list, bucket)):
                 unread.discard(hour)
-        return min(unread, default=self.filed.near + 1) * HOUR_MS
+        return min(unread, default=self.index.near + 1) * HOUR_MS
 
     def _list(self, bucket: TimerBucket) -> bool:
         """Read due times of one bucket; True if none is left."""
@@ -262,7 +262,7 @@ class TimerDelivery:
             return False
         found = [
             # Of another hour: only damage says so.
-            (due_ms if due_ms // HOUR_MS == bucket.hour else self.filed.due_of_damaged(bucket, number), number)
+            (due_ms if due_ms // HOUR_MS == bucket.hour else self.index.due_of_damaged(bucket, number), number)
             for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.is_in_vain)
         ]
         for due_ms, number in found:  # all or none: they are read again where one cannot be
@@ -318,7 +318,7 @@ class TimerDelivery:
     def _open(self, time: DueTime, *, wait: bool) -> _Delivery | None:
         """Return the message of a due time; None, and a line in the log if it is broken, where there is none to go."""
         try:
-            found = self.filed.open(*time, wait=wait)
+            found = self.index.open(*time, wait=wait)
             if found is None:
                 return None
             bucket, parked = found
@@ -341,7 +341,7 @@ class TimerDelivery:
                     logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
                 elif error is not None:
                     raise error
-                self.filed.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
+                self.index.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
                 done += 1
         finally:
             del deliveries[:done]

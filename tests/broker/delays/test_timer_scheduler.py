@@ -12,9 +12,9 @@ from tests.broker.timers import DAY, cancel, timed
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.delays import timer_delivery as timers
-from pyromq.broker.delays import timer_table as filed_timers
-from pyromq.broker.delays.timer_delivery import LONGEST_WAIT, TimerDelivery
+from pyromq.broker.delays import timer_index
+from pyromq.broker.delays import timer_scheduler as timers
+from pyromq.broker.delays.timer_scheduler import LONGEST_WAIT, TimerScheduler
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, StoreNotWritable
@@ -37,7 +37,7 @@ class Alone(NamedTuple):
     """A store with its timers, without a broker that runs them all the time."""
 
     store: MessageStore
-    timers: TimerDelivery
+    timers: TimerScheduler
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def alone_in(clock):
         put_message = PutMessage(store, Statistics("c", clock), config)
         cold_reads = LoadedAtOnce(store, clock)
         folder = config.data / "timers"
-        timers = TimerDelivery(store, put_message, folder, config=config, cold_reads=cold_reads, clock=clock)
+        timers = TimerScheduler(store, put_message, folder, config=config, cold_reads=cold_reads, clock=clock)
         opened.append(Alone(store, timers))
         timers.load()
         return Alone(store, timers)
@@ -59,7 +59,7 @@ def alone_in(clock):
     yield begin
     for each in opened:
         each.store.close()
-        each.timers.filed._files.release()
+        each.timers.index._files.release()
 
 
 @pytest.fixture
@@ -294,18 +294,18 @@ def test_an_hour_may_come_again_after_the_clock_was_set_back(alone, clock):
     park(alone, now + 1000, b"a")
     park(alone, now + 30 * DAY * 1000, b"far")
     work(alone)
-    finished = alone.timers.filed.buckets[now // HOUR_MS]
+    finished = alone.timers.index.buckets[now // HOUR_MS]
     clock.jump(2 * 3600)
     work(alone)
     save(alone)
-    assert len(alone.timers.filed.buckets) == 1
-    assert finished.name not in {path.stem for path in alone.timers.filed._files.folder.iterdir()}
+    assert len(alone.timers.index.buckets) == 1
+    assert finished.name not in {path.stem for path in alone.timers.index._files.folder.iterdir()}
     clock.jump(-2 * 3600)
     park(alone, now + 1000, b"b")
     clock.jump(1)
     work(alone)
     assert delivered(alone) == [b"a", b"b"]
-    assert alone.timers.filed.buckets[now // HOUR_MS].name != finished.name
+    assert alone.timers.index.buckets[now // HOUR_MS].name != finished.name
 
 
 def save(alone):
@@ -397,8 +397,8 @@ def refuse(*_):
 
 def test_when_the_disk_of_the_timers_is_full_nothing_is_lost(alone, clock, monkeypatch, caplog):
     now = clock.now_ms()
-    monkeypatch.setattr(filed_timers, "UNWRITTEN_BYTES", 0)
-    folder = alone.timers.filed._files.folder
+    monkeypatch.setattr(timer_index, "UNWRITTEN_BYTES", 0)
+    folder = alone.timers.index._files.folder
     folder.write_text("no folder can be here")
     park(alone, now + 1000, b"near")
     park(alone, now + DAY * 1000, b"far")
@@ -442,7 +442,7 @@ def test_a_broken_record_is_left_out_and_named(alone, clock, caplog):
 def damage(alone):
     """Flip a bit in the body of the first record that is filed; return its file."""
     save(alone)
-    [path] = (alone.timers.filed._files.folder).glob("*.records")
+    [path] = (alone.timers.index._files.folder).glob("*.records")
     content = bytearray(path.read_bytes())
     content[90] ^= 1
     path.write_bytes(content)
@@ -550,12 +550,12 @@ def test_what_has_come_for_one_hour_is_written_and_copied_in_small_pieces(alone_
     alone = alone_in(replace(config, store=replace(config.store, segment_bytes=1 << 23)), disk=disk)
     for number in range(count):
         park(alone, clock.now_ms() + DAY * 1000 + number % 1000, bytes(body_bytes))
-    files = alone.timers.filed._files
-    alone.timers.filed.file_recent()
+    files = alone.timers.index._files
+    alone.timers.index.file_recent()
     files.begin_round(copy=True)
     disk.taken()
     most = pieces = 0
-    while not files.write_some(filed_timers.WRITTEN_RECORDS, keep=0):
+    while not files.write_some(timer_index.WRITTEN_RECORDS, keep=0):
         most = max(most, disk.taken())
         pieces += 1
     assert not files.unwritten

@@ -7,7 +7,7 @@ from pyromq.remoting.header import Header, field, respell
 
 
 class SendMessageResponse(Header):
-    """Where the message went; for a batch, the ids joined by commas and the first one's queue offset."""
+    """Where the message was stored; for a batch, the ids joined by commas and the first message's queue offset."""
 
     message_id: str = field(name="msgId")
     queue_id: int
@@ -15,20 +15,19 @@ class SendMessageResponse(Header):
     transaction_id: str | None = None
     region: str | None = field(name="MSG_REGION", default=None)
     trace_on: str | None = field(name="TRACE_ON", default=None)
-    recall_handle: str | None = None  # RocketMQ 5: cancels a message that waits for its time
+    recall_handle: str | None = None  # RocketMQ 5: cancels a scheduled message
 
 
 class SendRefusal(Header):
-    """What comes with the code and text of a refused send."""
+    """The fields that accompany the code and text of a refused send."""
 
     region: str | None = field(name="MSG_REGION", default=None)
     trace_on: str | None = field(name="TRACE_ON", default=None)
 
 
-class SendMessage(Header):
-    """Store one message, the body."""
+class _SendHeader(Header):
+    """The fields of every request whose body is a message to send."""
 
-    code = RequestCode.SEND_MESSAGE
     reply_header = SendMessageResponse
     producer_group: str
     topic: str
@@ -44,6 +43,12 @@ class SendMessage(Header):
     batch: bool | None = None
     max_reconsume_times: int | None = None
     broker_name: str | None = field(name="bname", default=None)
+
+
+class SendMessage(_SendHeader):
+    """Store the message."""
+
+    code = RequestCode.SEND_MESSAGE
 
 
 _SHORT_NAMES = {
@@ -67,32 +72,17 @@ SendMessageV2 = respell(SendMessage, RequestCode.SEND_MESSAGE_V2, "SendMessageV2
 SendBatchMessage = respell(SendMessage, RequestCode.SEND_BATCH_MESSAGE, "SendBatchMessage", **_SHORT_NAMES)
 
 
-class SendReplyMessage(Header):
-    """Hand a reply to the client that asked."""
+class SendReplyMessage(_SendHeader):
+    """Pass a reply on to the client that sent the request."""
 
     code = RequestCode.SEND_REPLY_MESSAGE
-    reply_header = SendMessageResponse
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_count: int = field(name="defaultTopicQueueNums")
-    queue_id: int
-    sys_flag: int
-    born_ms: int = field(name="bornTimestamp")
-    flag: int
-    properties: str | None = None
-    reconsume_times: int | None = None
-    unit_mode: bool | None = None
-    batch: bool | None = None
-    max_reconsume_times: int | None = None
-    broker_name: str | None = field(name="bname", default=None)
 
 
 SendReplyMessageV2 = respell(SendReplyMessage, RequestCode.SEND_REPLY_MESSAGE_V2, "SendReplyMessageV2", **_SHORT_NAMES)
 
 
 class PushReplyMessage(Header):
-    """The broker hands a reply to the client that asked."""
+    """The broker passes a reply on to the client that sent the request."""
 
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
@@ -112,7 +102,7 @@ class PushReplyMessage(Header):
 
 
 class SendMessageBack(Header):
-    """A consumer could not handle the message at `offset` of the log: deliver it again later."""
+    """Redeliver later the message at log offset `offset`, whose processing failed."""
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: int

@@ -58,7 +58,7 @@ async def test_answers_reach_a_peer_that_is_still_sending(server):
 
 
 async def test_a_broken_connection_ends_although_an_answer_never_comes(server, offsets, until, monkeypatch):
-    monkeypatch.setattr(connection, "LAST_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "DRAIN_SECONDS", 0.01)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(asked(MinOffset(topic="t", queue_id=1), 1) + b"this is no frame")
     assert await frames(reader) == 0

@@ -200,7 +200,7 @@ async def test_a_request_that_is_too_large_is_refused_before_it_has_come_and_the
     for _ in range(32):
         peer.writer.write(bytes(65_536))
         await peer.writer.drain()
-        assert all(session.splitter.unfinished == 0 for session in server.sessions)
+        assert all(session.splitter.incomplete_bytes == 0 for session in server.sessions)
     assert await peer.is_served()
     assert answering.bodies == []
     assert refusals.counts == {"maxRequestBytes": 1}
@@ -303,7 +303,7 @@ async def test_all_together_leave_only_so_much_unread(serve, connect, answering,
         peer.ask(*map(large, range(100)))
         await until(
             lambda count=count: (
-                refusals.counts["maxAllUnreadBytes"] or sum(each.is_unread for each in server.sessions) == count
+                refusals.counts["maxAllUnreadBytes"] or sum(each.is_output_full for each in server.sessions) == count
             )
         )
         if refusals.counts["maxAllUnreadBytes"]:
@@ -325,7 +325,7 @@ async def test_begun_requests_of_all_together_take_only_so_much(serve, connect, 
         peer.writer.write(begun(Heartbeat(), 4 * MIB) + bytes(300_000))
         await peer.writer.drain()
     await until(lambda: refusals.counts["maxReceivedBytes"] >= 5)
-    assert sum(session.splitter.unfinished for session in server.sessions) <= MIB + 300_000
+    assert sum(session.splitter.incomplete_bytes for session in server.sessions) <= MIB + 300_000
     assert len(server.sessions) == 10 - refusals.counts["maxReceivedBytes"]
     honest = await connect(server)
     honest.ask(Heartbeat(), body=bytes(700_000))

@@ -16,7 +16,7 @@ class Working:
         self.order, self.seconds = order, seconds
         self.turns = 0
 
-    def go_on(self, until):
+    def answer_pending(self, until):
         self.turns += 1
         while self.pieces and (self.clock.monotonic() < until or not self.seconds):
             self.pieces -= 1

@@ -17,7 +17,7 @@ from pyromq.net.channel import connect
 from pyromq.net.server import IDLE_SECONDS, Server
 from pyromq.remoting.command import Reply, encode_request
 from pyromq.remoting.connection_limits import ConnectionLimits
-from pyromq.remoting.dispatch import ASK_AGAIN, Dispatcher, RetryWhenLoaded, answers
+from pyromq.remoting.dispatch import RETRY, Dispatcher, RetryWhenLoaded, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, MaxOffset, MinOffset, OffsetResponse
 
 
@@ -315,7 +315,7 @@ async def test_what_comes_after_the_end_is_not_asked_again(serve, dial, until):
     await channel.close()
     await until(lambda: not server.sessions)
     await server.close()
-    cold.ready.set_result(ASK_AGAIN)
+    cold.ready.set_result(RETRY)
     await asyncio.sleep(0)  # the loop's turn in which it would be
     assert cold.asked == [5]
 
@@ -323,7 +323,7 @@ async def test_what_comes_after_the_end_is_not_asked_again(serve, dial, until):
 async def test_a_connection_closed_within_a_frame_is_noted(server, until, caplog):
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(encode_request(maximum(1), b"", opaque=1, flag=0)[:20])
-    await until(lambda: any(session.splitter.unfinished for session in server.sessions))
+    await until(lambda: any(session.splitter.incomplete_bytes for session in server.sessions))
     writer.close()
     await writer.wait_closed()
     await until(lambda: not server.sessions)

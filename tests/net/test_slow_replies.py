@@ -6,7 +6,7 @@ import pytest
 
 from pyromq.errors import BrokerError
 from pyromq.net import slow_replies as slow_replies
-from pyromq.net.slow_replies import SLICE_SECONDS, UNREAD_BYTES, UNREAD_SECONDS, SlowReplies, in_pieces
+from pyromq.net.slow_replies import MAX_UNSENT_BYTES, SLICE_SECONDS, UNSENT_SECONDS, SlowReplies, in_pieces
 from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher
@@ -32,10 +32,15 @@ def counting(turns, name, steps, outcome=None):
     return Reply(remark=name)
 
 
-def a_call():
+def a_call(writer=None):
     """A request over a connection of its own."""
     peer = RemotingSession(
-        Dispatcher(), FakeClock(), address=("127.0.0.1", 1), wake=lambda: None, run_soon=lambda *_: None
+        Dispatcher(),
+        FakeClock(),
+        address=("127.0.0.1", 1),
+        wake=lambda: None,
+        run_soon=lambda *_: None,
+        writer=writer,
     )
     return Call(code=1, peer=peer)
 
@@ -149,16 +154,16 @@ def test_who_leaves_answers_unread_gets_no_further_one(answers):
         def get_write_buffer_size(self):
             return unread[0]
 
-    call, unread = a_call(), [0]
-    call.peer.writer = Unread()
+    unread = [0]
+    call = a_call(Unread())
     first, second = (give(answers, counting([], name, 4), call) for name in ("first", "second"))
     while not first.done():
         answers.step()
-    unread[0] = UNREAD_BYTES + 1
+    unread[0] = MAX_UNSENT_BYTES + 1
     other = give(answers, counting([], "other", 4))
     while not other.done():
         answers.step()
-    assert answers.step() == UNREAD_SECONDS
+    assert answers.step() == UNSENT_SECONDS
     assert not second.done()
     unread[0] = 0
     work_off(answers)

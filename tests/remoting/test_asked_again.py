@@ -6,7 +6,7 @@ from tests.remoting.test_remoting_session import Offsets, Pair, maximum, minimum
 
 from pyromq.errors import BrokerError, ResponseCode
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request
-from pyromq.remoting.dispatch import ASK_AGAIN, MAX_RETRIES, RetryWhenLoaded, answers
+from pyromq.remoting.dispatch import MAX_RETRIES, RETRY, RetryWhenLoaded, answers
 from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.headers import MaxOffset, MinOffset, OffsetResponse
 
@@ -28,7 +28,7 @@ class Unready(Offsets):
 
     def come(self):
         self.came.append(True)
-        self.missing[len(self.came) - 1].set_result(ASK_AGAIN)
+        self.missing[len(self.came) - 1].set_result(RETRY)
 
 
 def test_a_call_is_answered_from_the_start_each_time_something_it_lacked_has_come():
@@ -42,7 +42,7 @@ def test_a_call_is_answered_from_the_start_each_time_something_it_lacked_has_com
         pair.server.run_soon()
         pair.carry()
     assert (unready.asked, pair.offsets) == ([5, 5, 5], [5])
-    assert pair.server.session.parked == 0
+    assert pair.server.session.in_flight == 0
 
 
 def test_an_answer_that_comes_later_may_follow():
@@ -59,7 +59,7 @@ def test_an_answer_that_comes_later_may_follow():
     pair = Pair(confirmed)
     pair.client.ask(minimum(5))
     pair.carry()
-    confirmed.ready.set_result(ASK_AGAIN)
+    confirmed.ready.set_result(RETRY)
     pair.server.run_soon()
     confirmed.waiting[0].set_result(Reply(OffsetResponse(offset=7)))
     pair.server.run_soon()
@@ -78,7 +78,7 @@ def test_a_one_way_request_of_a_peer_that_is_gone_is_done_all_the_same():
         pair.server.run_soon()
     assert unready.asked == [5, 5, 5]
     assert pair.server.output() == b""
-    assert pair.server.session.parked == 0
+    assert pair.server.session.in_flight == 0
 
 
 def test_a_call_that_always_lacks_something_is_refused(caplog):
@@ -99,6 +99,6 @@ def test_a_call_that_always_lacks_something_is_refused(caplog):
 def test_nobody_says_how_often_its_call_was_asked():
     (frame,) = FrameSplitter().split(encode_request(maximum(5), b"", opaque=1, flag=0))
     serialization, header, body = frame
-    call = decode_request(serialization, header.replace(b'"flag"', b'"#rounds":-9,"flag"'), body)
+    call = decode_request(serialization, header.replace(b'"flag"', b'"#retries":-9,"flag"'), body)
     assert type(call) is not Call  # it was decoded the fast way
-    assert call.rounds == 0
+    assert call.retries == 0

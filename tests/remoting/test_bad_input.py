@@ -138,10 +138,10 @@ def test_a_frame_of_the_greatest_size_is_taken(session):
 def test_a_frame_that_is_cut_waits_for_the_rest(session):
     for end in (1, 7, 8, len(GOOD) - 1):
         session.receive(GOOD[:end])
-        assert session.splitter.unfinished == end
+        assert session.splitter.incomplete_bytes == end
         session.receive(GOOD[end:])
         assert answered(session) == [GOOD_ANSWER]
-        assert session.splitter.unfinished == 0
+        assert session.splitter.incomplete_bytes == 0
 
 
 # -- requests that are answered with what is wrong

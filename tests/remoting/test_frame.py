@@ -39,7 +39,7 @@ def test_frames_come_back_from_any_pieces_in_order(frames, data):
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += splitter.split(stream[start:end])
     assert found == frames
-    assert splitter.unfinished == 0
+    assert splitter.incomplete_bytes == 0
 
 
 @given(st.lists(st.integers(1, 30_000), max_size=20), st.sampled_from([0, 7, 5000]))
@@ -52,7 +52,7 @@ def test_large_frames_come_back_from_small_and_large_pieces(sizes, header_size):
     found = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += splitter.split(stream[start:end])
-        assert splitter.unfinished == end - len(joined(found))
+        assert splitter.incomplete_bytes == end - len(joined(found))
     assert found == frames
 
 
@@ -73,7 +73,7 @@ def test_what_follows_a_frame_stays_for_the_next_piece():
     first, second = joined([(JSON, b"a", b"")]), joined([(BINARY, b"b", b"c")])
     splitter = FrameSplitter()
     assert splitter.split(first + second[:3]) == [(JSON, b"a", b"")]
-    assert splitter.unfinished == 3
+    assert splitter.incomplete_bytes == 3
     assert splitter.split(second[3:]) == [(BINARY, b"b", b"c")]
 
 
@@ -136,7 +136,7 @@ def test_nothing_is_kept_of_a_frame_that_is_not_admitted():
     stream = joined([(JSON, b"head", bytes(50_000)), (JSON, b"next", b"")])
     found = []
     for start in range(0, len(stream), 1000):
-        assert splitter.unfinished == 0
+        assert splitter.incomplete_bytes == 0
         assert splitter.is_within_frame == (0 < start < 50_012)
         found += splitter.split(stream[start : start + 1000])
     assert found == [(JSON, b"next", b"")]

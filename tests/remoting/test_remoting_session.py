@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from pyromq.errors import ConnectionLost, DeadlineExceeded, ProtocolError, ResponseCode, TopicNotFound, Unavailable
 from pyromq.message import pack_address
-from pyromq.remoting.budget import Budget
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request, write_reply
-from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS
+from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, Budget
 from pyromq.remoting.dispatch import Dispatcher, answers, answers_runs
 from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
 from pyromq.remoting.header import Filled, HeaderTemplate
@@ -347,11 +346,11 @@ def test_a_parked_answer_overtakes_nothing_and_comes_when_it_is_ready():
     pair.client.ask(maximum(2))
     pair.carry()
     assert pair.offsets == [2]
-    assert pair.server.session.parked == 1
+    assert pair.server.session.in_flight == 1
     offsets.waiting[0].set_result(Reply(OffsetResponse(offset=1)))
-    assert (pair.server.session.parked, pair.server.wakes) == (1, 0)  # only the owner's thread touches the state
+    assert (pair.server.session.in_flight, pair.server.wakes) == (1, 0)  # only the owner's thread touches the state
     pair.server.run_soon()
-    assert (pair.server.session.parked, pair.server.wakes) == (0, 1)
+    assert (pair.server.session.in_flight, pair.server.wakes) == (0, 1)
     pair.carry()
     assert pair.offsets == [2, 1]
 
@@ -391,7 +390,7 @@ def test_a_cancelled_answer_is_never_sent():
     offsets.waiting[0].cancel()
     pair.server.run_soon()
     assert pair.server.output() == b""
-    assert pair.server.session.parked == 0
+    assert pair.server.session.in_flight == 0
 
 
 def test_a_parked_answer_after_the_end_goes_nowhere():
@@ -403,7 +402,7 @@ def test_a_parked_answer_after_the_end_goes_nowhere():
     offsets.waiting[0].set_result(Reply())
     pair.server.run_soon()
     assert pair.server.output() == b""
-    assert pair.server.session.parked == 0
+    assert pair.server.session.in_flight == 0
 
 
 # -- the server asks
@@ -527,8 +526,8 @@ class Writer:
 
 def test_a_client_that_does_not_read_is_sent_no_more_unasked():
     budget = Budget(DEFAULT_CONNECTION_LIMITS, RejectionLog(FakeClock()))
-    side = Side(Dispatcher(), FakeClock(), initiator=False, budget=budget)
-    side.session.writer = writer = Writer()
+    writer = Writer()
+    side = Side(Dispatcher(), FakeClock(), initiator=False, budget=budget, writer=writer)
     writer.kept = 1
     while side.session.takes_pushes:
         side.session.notify(ConsumerIdsChanged(consumer_group="g"), bytes(100_000))

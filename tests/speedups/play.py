@@ -99,7 +99,7 @@ class Peer(asyncio.Protocol):
         self.news.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.frames.append(f"closed, {self._splitter.unfinished} bytes over")
+        self.frames.append(f"closed, {self._splitter.incomplete_bytes} bytes over")
         self.is_closed = True
         self.news.set()
 
@@ -203,7 +203,7 @@ class Player:
         """Wait until nothing goes on but pulls that wait for messages."""
         await settle()
         for _ in range(int(STILL_SECONDS / 0.001)):
-            parked = sum(session.parked for session in self._broker._server.sessions)
+            parked = sum(session.in_flight for session in self._broker._server.sessions)
             if not self._broker.topics.unsaved and parked <= len(self._long_polls):
                 break
             await asyncio.sleep(0.001)

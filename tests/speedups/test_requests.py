@@ -136,7 +136,7 @@ def _plainly(data):
             splitter.split(b"")
     except ProtocolError as error:
         return commands, str(error)
-    return commands, (splitter.unfinished, data[len(data) - splitter.unfinished :])
+    return commands, (splitter.incomplete_bytes, data[len(data) - splitter.incomplete_bytes :])
 
 
 # -- messages

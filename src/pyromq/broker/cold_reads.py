@@ -16,7 +16,7 @@ from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.command import Answered, Reply
-from pyromq.remoting.dispatch import ASK_AGAIN, RetryWhenLoaded
+from pyromq.remoting.dispatch import RETRY, RetryWhenLoaded
 from pyromq.store.looking import FilePiece, Looking, Unread
 from pyromq.store.message_store import MessageStore
 
@@ -72,7 +72,7 @@ class ColdReads:
         """The same of anything that leads to that record; nothing is lacking where `unread` is empty."""
         if unread:
             in_vain = self._residency.unreadable(log_offset)
-            raise RetryWhenLoaded(partial(self.when_loaded, unread, lambda: ASK_AGAIN), in_vain)
+            raise RetryWhenLoaded(partial(self.when_loaded, unread, lambda: RETRY), in_vain)
 
     def fetch(self, unread: Unread, alarm: Alarm) -> Future[None]:
         """Load something for a step, and let its alarm ring when that is there."""

@@ -18,7 +18,7 @@ from functools import wraps
 from typing import TYPE_CHECKING
 
 from pyromq.net.alarm import Alarm
-from pyromq.remoting.guard import Guard
+from pyromq.remoting.dispatch import Guard
 from pyromq.remoting.hooks import RemotingHook
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""Addresses of name servers, `host:port;host:port`, and the HTTP servers that say them to who is given a URL instead.
+"""Name server addresses, `host:port;host:port`, and address servers, which return them for a URL.
 
-Source: RocketMQ 4.9.8, TopAddressing; its address is `http://DOMAIN:8080/rocketmq/nsaddr`. None is asked by default.
+Source: RocketMQ 4.9.8, TopAddressing; its URL is `http://DOMAIN:8080/rocketmq/nsaddr`. By default no URL is used.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS = 120.0  # how often addresses are looked up again. Source: MQClientInstance.startScheduledTask
 TIMEOUT_SECONDS = 3.0  # from connecting to the last byte. Source: TopAddressing.fetchNSAddr
-MOST_BYTES = 64 << 10  # of an answer: some thousand addresses
+MOST_BYTES = 64 << 10  # of a response: some thousand addresses
 
 _SCHEMES = ("http://", "https://")
 _ADVICE = "correct the address, or give the name servers themselves as host:port;host:port"
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Return the addresses of `host:port;host:port` in order, or the one URL that they are looked up at.
+    """Return the addresses of `host:port;host:port` in order, or one URL of an address server.
 
-    `http://host:port` is an address, too, as Java's clients have it: a URL has a path. Raises `UsageError` naming what
-    is neither.
+    `http://host:port` is an address as well, as in Java's clients: a URL has a path. Raises `UsageError` that names
+    any other text.
     """
     if not isinstance(text, str):
         raise UsageError(f"namesrv={text!r:.80} is {type(text).__name__}; it is a text, host:port;host:port")
@@ -54,26 +54,26 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is no address but says where to look addresses up."""
+    """Return whether a text is the URL of an address server."""
     scheme, separator, rest = text.strip().partition("//")
     path = rest.partition("/")[2]
     return scheme + separator in _SCHEMES and path != "" and path[0] not in ";,"
 
 
 class AddressServer:
-    """Asks one URL for addresses of name servers."""
+    """Looks up name server addresses at one URL."""
 
     def __init__(self, url: str) -> None:
-        """Raises `UsageError` for what cannot be asked."""
+        """Raises `UsageError` for an invalid URL."""
         self.url = url
         self._parts = _check_url(url)
 
     async def look_up(self) -> list[str]:
-        """Return the addresses it says now, in its order; takes 3 s at most, and blocks nobody.
+        """Return the current addresses in the server's order, within 3 s; does not block the event loop.
 
-        Raises `NoNameServer` naming the URL, what is wrong and what to do.
+        Raises `NoNameServer` that names the URL, the fault and what to do.
         """
-        from http.client import HTTPException  # for those who look up: it is a good part of a client's import
+        from http.client import HTTPException  # imported when needed: it takes a good part of a client's import time
 
         answer: Future[str] = Future()
         opened: list[socket] = []
@@ -83,21 +83,21 @@ class AddressServer:
                 text = await asyncio.wrap_future(answer)
         except TimeoutError as error:
             raise self._failure(f"does not answer within {TIMEOUT_SECONDS:g} s") from error
-        except (OSError, HTTPException, ValueError) as error:  # the last: a host that is no name
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid host name
             raise self._failure(f"cannot be asked: {excerpt(str(error)) or type(error).__name__}") from error
         finally:
             for each in opened:
                 with suppress(OSError):
-                    each.shutdown(SHUT_RDWR)  # wakes the thread, if it waits still, which closing would not
+                    each.shutdown(SHUT_RDWR)  # wakes a waiting thread; closing would not
         return self._addresses(text)
 
     def _ask(self, answer: Future[str], opened: list[socket]) -> None:
-        """Run in a thread of its own: names are looked up and certificates verified here."""
+        """Runs in its own thread, because resolving names and verifying certificates block."""
         if not answer.set_running_or_notify_cancel():
             return
         try:
             answer.set_result(self._got(opened))
-        except Exception as error:  # noqa: BLE001  whatever it is, who waits is told
+        except Exception as error:  # noqa: BLE001  raised to the caller
             answer.set_exception(error)
 
     def _got(self, opened: list[socket]) -> str:
@@ -146,7 +146,7 @@ def _check_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         usable = parts.hostname and parts.port != 0 and parts.username is None and url.isascii() and url.isprintable()
-    except ValueError:  # what stands for the port is none
+    except ValueError:  # the port is no number
         usable = False
     if not usable or " " in url or ";" in url or "," in url:
         raise UsageError(

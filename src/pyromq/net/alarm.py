@@ -1,4 +1,4 @@
-"""Work that is due at certain times: one task that sleeps until the next of them."""
+"""A task that sleeps until its action is due."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pyromq.logs import logger_of
 logger = logger_of(__name__)
 
 RETRY_SECONDS = 1.0  # after a failure
-_LONGEST_SLEEP = 3600.0  # timers of event loops do not take infinity
+_LONGEST_SLEEP = 3600.0  # event loops refuse an infinite delay
 
 
 class Alarm:
-    """Runs an action when its time has come. Who has work for it later calls `ring_within`, before `run` as well."""
+    """Runs an action when it is due. `ring_within` makes it due; it may be called before `run`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class Alarm:
         self._sleep: asyncio.Future[None] | None = None
 
     def ring_within(self, seconds: float) -> None:
-        """Let the action run in so many seconds at the latest; 0: in the loop's next turn."""
+        """Run the action within `seconds`; 0 means the event loop's next turn."""
         at = self._clock.monotonic() + seconds
         if at < self._at:
             self._at = at
@@ -34,14 +34,14 @@ class Alarm:
 
     @property
     def seconds_left(self) -> float:
-        """In how many seconds the action runs, as far as is known; infinity: nobody wants it to."""
+        """Seconds until the action runs; infinity if it is not due at any time."""
         return self._at - self._clock.monotonic()
 
     async def run(self, action: Callable[[], float | None], *, first_after: float = 0.0) -> None:
-        """Act in so many seconds, and then whenever it is time, until cancelled.
+        """Run the action after `first_after` seconds and then whenever it is due, until cancelled.
 
-        The action returns in how many seconds it wants to run again, None: not before `ring_within` says so. A failing
-        one is logged and runs again a second later.
+        The action returns the seconds until its next run, or None to wait for `ring_within`. An action that fails is
+        logged and runs again a second later.
         """
         self.ring_within(first_after)
         while True:
@@ -50,7 +50,7 @@ class Alarm:
             self._at = math.inf
             if (seconds := _result(action)) is not None:
                 self.ring_within(seconds)
-            await asyncio.sleep(0)  # others get their turn, however much there is to do
+            await asyncio.sleep(0)  # other tasks run between two actions
 
     async def _wait(self, seconds: float) -> None:
         self._sleep = asyncio.ensure_future(self._clock.sleep(min(seconds, _LONGEST_SLEEP)))

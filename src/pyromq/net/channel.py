@@ -1,4 +1,4 @@
-"""The client's side of a connection: connect, call, send one-way, answer the server's requests."""
+"""The client's side of a connection: connects, calls, sends one-way, answers the server's requests."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatching
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.hooked_calls import Completed
+from pyromq.remoting.hooks import Completed
 from pyromq.remoting.remoting_session import RemotingSession
 
 logger = logger_of(__name__)
 
 CONNECT_SECONDS = 3.0
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
-WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
+WRITE_SECONDS = 1.0  # for writing the output at the end, to a peer that may not read
 
 
 class Channel:
-    """One open connection to a server. All calls of a process to one address share it; answers may overtake."""
+    """One open connection to a server, shared by all calls of a client. Responses may arrive in any order."""
 
     def __init__(self, connection: Connection, ended: asyncio.Event) -> None:
-        """`ended` is set when the connection is gone."""
+        """`ended` is set when the connection has closed."""
         self._connection = connection
         self._session = connection.session
         self._ended = ended
@@ -46,7 +46,7 @@ class Channel:
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """Our end of the connection."""
+        """The local host and port."""
         return self._connection.local_address
 
     @property
@@ -66,9 +66,9 @@ class Channel:
     exchange = session  # read by the compiled outbox
 
     def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
-        """Ask now, together with what else is asked in this turn; the future gets the response, whatever its code.
+        """Send a request at the end of this turn; the future gets the response, whatever its code.
 
-        It fails with `DeadlineExceeded` or `ConnectionLost`. Seconds.
+        The future fails with `DeadlineExceeded` or `ConnectionLost`. `timeout` is in seconds.
         """
         future: asyncio.Future[Response] = self._loop.create_future()
 
@@ -84,28 +84,28 @@ class Channel:
         return future
 
     def ask(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
-        """Ask now; `answered` gets the response, `DeadlineExceeded` or `ConnectionLost`, without a future between."""
+        """Send a request as `call_soon` does; `answered` is called with the response or the error."""
         self._session.call(header, body, timeout=timeout, answered=answered)
         if self._expiry is None:
             self.watch()
 
     def watch(self) -> None:
-        """See to it that calls end at their deadlines: for callers that use the session itself."""
+        """Expire calls at their deadlines; for callers that use the session directly."""
         if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
 
     def flush(self) -> None:
-        """Write what was asked in this turn now."""
+        """Write the requests of this turn now."""
         self._connection.flush()
 
     def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
-        """Ask as `ask` does, written before this returns: for a caller that is about to wait for nothing else."""
+        """Send a request as `ask` does, and write it before returning; for callers that wait for this response only."""
         self._connection.hold()
         self.ask(header, body, timeout=timeout, answered=answered)
         self._connection.flush()
 
     async def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> Response:
-        """Ask and wait; waits also while the peer does not read what was written before, all within the timeout."""
+        """Send a request and wait for the response. Waiting for the peer to read earlier requests counts as well."""
         if not self._connection.writable.is_set():
             timeout = await self.writable(header.code, timeout)
         return await self.call_soon(header, body, timeout=timeout)
@@ -115,9 +115,9 @@ class Channel:
         self._session.notify(header, body)
 
     async def writable(self, code: int, timeout: float) -> float:
-        """Wait while more than a few MiB are written and not read by the peer; return how much of the timeout is left.
+        """Wait while unsent bytes exceed `HIGH_WATER_BYTES`; return the rest of the timeout.
 
-        `code` is that of the request in question. Raises `DeadlineExceeded`.
+        `code` is the request's, for the error. Raises `DeadlineExceeded`.
         """
         deadline = self._loop.time() + timeout
         try:
@@ -129,7 +129,7 @@ class Channel:
         return deadline - self._loop.time()
 
     async def close(self) -> None:
-        """Write what is ready, close, and wait for the end. A peer that does not read loses what was written."""
+        """Write the output, close, and wait until closed. Bytes that the peer does not read within 1 s are lost."""
         if not self._session.closed:
             self._connection.finish()
             try:
@@ -143,7 +143,7 @@ class Channel:
             self._expiry = None
 
     def cut(self) -> None:
-        """Break the connection at once: what both sides see of a crash or a torn cable."""
+        """Abort the connection, as a crash or a torn cable would."""
         self._connection.cut()
 
     def _expire(self) -> None:
@@ -159,7 +159,7 @@ async def connect(
     *,
     connections: ConnectionConfig = PLAIN,
 ) -> Channel:
-    """Open a connection to `host:port`. Raises `Unavailable` naming the address and why: `TlsRefused` where TLS is."""
+    """Open a connection to `host:port`. Raises `Unavailable` with address and reason; `TlsRefused` if TLS fails."""
     host, _, port = address.rpartition(":")
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     tls = connections.tls
@@ -178,11 +178,11 @@ async def connect(
         raise Unavailable(f"{address} refuses connections: nothing listens there") from error
     except TimeoutError as error:
         raise Unavailable(f"{address} cannot be reached within {CONNECT_SECONDS:g} s") from error
-    except (gaierror, UnicodeError) as error:  # the latter: a text that is no name of a host
+    except (gaierror, UnicodeError) as error:  # UnicodeError: an invalid host name
         reason = error.strerror if isinstance(error, gaierror) else "it is no name of a host"
         raise HostNotFound(f"{address} cannot be reached: host {host!r} cannot be resolved ({reason})") from error
-    except (OSError, ValueError, OverflowError) as error:  # the last: a port beyond 65535
-        if set(_ERRNO.findall(str(error))) == {str(ECONNREFUSED)}:  # of each address of a host with several
+    except (OSError, ValueError, OverflowError) as error:  # OverflowError: a port beyond 65535
+        if set(_ERRNO.findall(str(error))) == {str(ECONNREFUSED)}:  # for every address of the host
             raise Unavailable(f"{address} refuses connections: nothing listens there") from error
         if tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
             raise TlsRefused(f"{address}: {refused_handshake(error, tls)}") from error
@@ -192,11 +192,11 @@ async def connect(
         raise Unavailable(f"{address} closed the connection at once")
     channel = Channel(connected, ended)
     if (end := channel.certificate_expiry) is not None and (left := end - clock.now_ms() / 1000) < SOON_DAYS * 86_400:
-        _tell_expiry(address, lifetime(left))
+        _log_expiry(address, lifetime(left))
     return channel
 
 
 @lru_cache(maxsize=1024)
-def _tell_expiry(address: str, life: str) -> None:
-    """Once a day and address at most: connections are made again and again."""
+def _log_expiry(address: str, life: str) -> None:
+    """Log once per address and day: `life` changes daily, and connections are reopened often."""
     logger.warning("the TLS certificate of %s %s", address, life)

@@ -1,7 +1,7 @@
-"""One TCP connection: its bytes go to a `RemotingSession`, the session's output to the socket, one write per burst.
+"""One TCP connection of a client or a server: connects a `RemotingSession` with a transport, one write per burst.
 
-Used by both sides: `server.py` accepts connections, `channel.py` opens them. The one place where answers that complete
-later hop back to the event loop.
+`ConnectionQuota` charges the bytes that a server's connection holds and pauses reading from it. Replies that complete
+in another thread return to the event loop only here (`run_soon`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pyromq.clock import Clock
 from pyromq.errors import AnotherServer, ConnectionLost, ProtocolError
 from pyromq.logs import logger_of
 from pyromq.net.connection_config import ConnectionConfig
-from pyromq.net.connection_quota import ConnectionQuota, Shared, run_soon
-from pyromq.net.ended_transport import untie
-from pyromq.net.tls.failures import broken, ended_unheard
+from pyromq.net.fair_scheduler import FairScheduler
+from pyromq.net.tls.failures import closed_without_a_reply, describe
+from pyromq.net.tls.transport import release_transport
+from pyromq.remoting.connection_limits import Budget, BytesPool, share
 from pyromq.remoting.dispatch import Dispatching
 from pyromq.remoting.rejection_log import BROKEN_OFF, NO_FRAMES
 from pyromq.remoting.remoting_session import RemotingSession
@@ -28,7 +29,7 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class Transport:
-        """No transport is one of the compiled reactor's."""
+        """Stands for the compiled reactor's transport, which no connection has."""
 
         heard: float
         is_within_frame: bool
@@ -36,27 +37,28 @@ else:
 
 logger = logger_of(__name__)
 
-LAST_SECONDS = 5.0  # of a connection that broke: for answers that wait for the disk, and for the peer to read them
-HIGH_WATER_BYTES = 4 << 20  # output a server may leave unread: then a client stops asking
+DRAIN_SECONDS = 5.0  # limit for pending replies (which may wait for the disk) after invalid bytes, and for reading them
+HIGH_WATER_BYTES = 4 << 20  # unsent bytes of a client's connection before its calls wait
+COUNTED_BYTES = 4096  # smaller received amounts are not charged: most connections hold an incomplete frame now and then
 
 
 class Connection(asyncio.Protocol):
-    """A connection from its first byte to its last. `session` is there once it is open.
+    """A connection from opening to closing. `session` exists once it is open.
 
-    `initiator` is true at the side that opened it; the other side is a server's and has `shared`, by whose limits its
-    peer lives. `opened` and `lost` are called once each, at begin and end.
+    `initiator` is true for the client's side. A server's connection has `shared` instead, with the server's limits.
+    `opened` and `lost` are called once each.
     """
 
-    # There may be tens of thousands, as of what they are made of.
+    # A server may have tens of thousands: slots save memory.
     # fmt: off
     __slots__ = (
-        "__weakref__", "_clock", "_config", "_deadline", "_dispatcher", "_failure", "_flush_asked", "_has_ended",
-        "_initiator", "_is_refused", "_last_written", "_loop", "_lost", "_made_at", "_opened", "_shared", "_sockname",
-        "_transport", "_usage", "session", "writable",
+        "__weakref__", "_clock", "_config", "_deadline", "_dispatcher", "_failure", "_initiator", "_is_ended_here",
+        "_is_eof_written", "_is_flush_scheduled", "_last_written", "_loop", "_lost", "_opened", "_opened_at", "_quota",
+        "_shared", "_sockname", "_transport", "session", "writable",
     )
     # fmt: on
     session: RemotingSession
-    writable: asyncio.Event  # of an initiator: not set while the peer leaves too much unread
+    writable: asyncio.Event  # of a client: cleared while unsent bytes exceed `HIGH_WATER_BYTES`
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Connection(asyncio.Protocol):
             self.writable = asyncio.Event()
             self.writable.set()
         self._shared = shared
-        self._usage: ConnectionQuota | None = None
+        self._quota: ConnectionQuota | None = None  # made when first needed; most connections never need one
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
@@ -83,74 +85,74 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._sockname: tuple[str, int]
-        self._flush_asked = False
-        self._is_refused = False
-        self._has_ended = False
+        self._is_flush_scheduled = False
+        self._is_ended_here = False  # then an incomplete frame is not logged
+        self._is_eof_written = False
         self._failure: ConnectionLost | None = None
-        self._deadline: asyncio.TimerHandle | None = None  # of a server's connection that broke
+        self._deadline: asyncio.TimerHandle | None = None  # set while draining
         self._last_written = 0.0
-        self._made_at = 0.0
+        self._opened_at = 0.0
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """Our end: host and port, also when the connection is gone."""
+        """The local host and port, also after the connection has closed."""
         host, port = self._sockname[:2]
         return host, port
 
     @property
     def idle_since(self) -> float:
-        """When something last came or was written; monotonic seconds."""
+        """Monotonic seconds of the latest read or write."""
         heard = self._transport.heard if isinstance(self._transport, Transport) else 0.0
         return max(self.session.last_heard, self._last_written, heard)
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The certificate that the peer showed, in DER; None if it showed none."""
+        """The peer's certificate in DER; None without one."""
         tls = self._transport.get_extra_info("ssl_object")
         return tls.getpeercert(True) if tls is not None else None
 
     @property
-    def is_ending(self) -> bool:
-        """Whether it broke: it answers the requests that came before, and reads on until the peer has ended, too.
+    def is_draining(self) -> bool:
+        """Whether invalid bytes came: earlier requests are answered, and later bytes are read and discarded.
 
-        A socket that is closed with bytes unread is reset, and the peer loses the answers that it has not read.
+        Closing a socket with bytes unread resets it, and the peer would lose replies that it has not read.
         """
         return self._deadline is not None
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether more has to come of a request that has begun."""
+        """Whether an incomplete frame has been received."""
         transport = self._transport
         return self.session.splitter.is_within_frame or (isinstance(transport, Transport) and transport.is_within_frame)
 
     def flush(self) -> None:
-        """Write what is ready, by one call."""
-        self._flush_asked = False
-        if self.session.closed:
+        """Write the session's output with one call."""
+        self._is_flush_scheduled = False
+        session = self.session
+        if session.closed:
             return
-        output = self.session.take_output()
+        output = session.take_output()
         if output:
             self._transport.write(output[0] if len(output) == 1 else b"".join(output))
-        usage, session = self._usage, self.session
-        if self.is_ending and not (session.parked or session.is_behind):
+        if self.is_draining and not (session.in_flight or session.has_pending):
             self._write_end()
             return
-        is_counted = usage is not None and usage.is_counted
-        if self._shared is not None and (is_counted or session.is_behind or session.splitter.unfinished):
-            self._used(self._shared).weigh()
+        needs_update = self._quota is not None and self._quota.needs_update
+        if self._shared is not None and (needs_update or session.has_pending or session.splitter.incomplete_bytes):
+            self._quota_in(self._shared).update()
 
     def hold(self) -> None:
-        """Schedule no flush: the caller is about to flush."""
-        self._flush_asked = True
+        """Suppress the scheduled flush: the caller flushes itself."""
+        self._is_flush_scheduled = True
 
     def finish(self) -> None:
-        """Write what is ready, then close."""
+        """Write the output, then close."""
         self.flush()
         self._transport.close()
 
     def cut(self) -> None:
-        """Close at once, whatever is unwritten."""
-        self._is_refused = True  # a frame that ends with it is no news
+        """Close immediately and discard unsent bytes."""
+        self._is_ended_here = True
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -160,115 +162,117 @@ class Connection(asyncio.Protocol):
         self.session = RemotingSession(
             self._dispatcher,
             self._clock,
-            address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # none: the peer is gone already
-            wake=self._ask_flush,
+            address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # None if the peer has closed already
+            wake=self._schedule_flush,
+            writer=self._transport,
             run_soon=partial(run_soon, self._loop) if self._shared is None else self._shared.run_soon,
             initiator=self._initiator,
             serialization=self._config.serialization,
             hooks=self._config.hooks,
-            signer=self._config.signer if self._initiator else None,  # who serves has no account
+            signer=self._config.signer if self._initiator else None,  # servers do not sign
             budget=None if self._shared is None else self._shared.budget,
         )
-        self.session.writer = self._transport
         if self._shared is None:
             self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        else:  # all that is not sent is counted: told from the first bytes that stay until the last are gone
+        else:  # any unsent byte calls `pause_writing`: the quota charges all of them
             self._transport.set_write_buffer_limits(high=1, low=0)
         if isinstance(transport, Transport):
             transport.set_address(self.session.packed_address)
-        self._made_at = self.session.last_heard
+        self._opened_at = self.session.last_heard
         self._opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_ending:  # nobody knows where the next frame begins
+        if self.is_draining:  # the next frame's beginning is unknown
             return
         try:
-            self.session.receive(data, is_next=self._shared is None or self._shared.scheduler.is_empty)
+            self.session.receive(data, at_once=self._shared is None or self._shared.scheduler.is_empty)
         except ProtocolError as error:
             self._end(error, data)
         else:
             self.flush()
 
-    def go_on(self, until: float) -> None:
-        """Answer what is behind until then; monotonic seconds."""
+    def answer_pending(self, until: float) -> None:
+        """Answer pending requests until a monotonic time, in seconds."""
         if self._transport.is_closing():
             return
         try:
-            self.session.go_on(until)
+            self.session.answer_pending(until)
         except ProtocolError as error:
             self._end(error)
         else:
             self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        unfinished = self.session.splitter.unfinished
-        if unfinished and not self._is_refused:
-            self._tell(BROKEN_OFF, "connection %s %s ended within a frame, after %d bytes", unfinished)
+        incomplete = self.session.splitter.incomplete_bytes
+        if incomplete and not self._is_ended_here:
+            self._log(BROKEN_OFF, "connection %s %s ended within a frame, after %d bytes", incomplete)
         if self._shared is None:
             self.writable.set()
-        elif self._usage is not None:
-            self._usage.end()
-            self._usage = None
+        elif self._quota is not None:
+            self._quota.release()
+            self._quota = None
         if self._deadline is not None:
             self._deadline.cancel()
         self._lost(self)
-        untie(self._transport)
+        release_transport(self._transport)
         self.session.close(self._reason(error), self._failure)
 
     def _reason(self, error: Exception | None) -> str:
-        was_heard = self.session.last_heard != self._made_at
-        if self._initiator and not was_heard and (error is None or isinstance(error, ConnectionResetError)):
-            return ended_unheard(self._config.tls)
-        return broken(error) if error else "closed by the server" if self._initiator else "closed by peer"
+        has_received = self.session.last_heard != self._opened_at
+        if self._initiator and not has_received and (error is None or isinstance(error, ConnectionResetError)):
+            return closed_without_a_reply(self._config.tls)
+        return describe(error) if error else "closed by the server" if self._initiator else "closed by peer"
 
     def pause_writing(self) -> None:
-        """Not all was sent. Of a server's connection called again when much more stays."""
+        """Called when bytes stay unsent; for a server's connection again when many more are added."""
         if self._shared is None:
             self.writable.clear()
         else:
-            self._used(self._shared).is_clogged = True
-            self._used(self._shared).weigh()
+            self._set_write_paused(self._shared, True)
 
     def resume_writing(self) -> None:
         if self._shared is None:
             self.writable.set()
         else:
-            self._used(self._shared).is_clogged = False
-            self._used(self._shared).weigh()
+            self._set_write_paused(self._shared, False)
 
-    def _used(self, shared: Shared) -> ConnectionQuota:
-        """Return what counts what this connection uses: made once there is something, which most never have."""
-        if self._usage is None:
-            self._usage = ConnectionQuota(self, self._transport, shared)
-        return self._usage
+    def _set_write_paused(self, shared: Shared, is_paused: bool) -> None:
+        quota = self._quota_in(shared)
+        quota.is_write_paused = is_paused
+        quota.update()
+
+    def _quota_in(self, shared: Shared) -> ConnectionQuota:
+        if self._quota is None:
+            self._quota = ConnectionQuota(self, self._transport, shared)
+        return self._quota
 
     def _end(self, error: ProtocolError, data: bytes = b"") -> None:
-        """The peer has sent what is no frame: requests before it are answered, then the connection closes."""
-        if self.is_ending:
+        """Handle invalid bytes: answer the requests before them, then close."""
+        if self.is_draining:
             self.flush()
             return
-        self._is_refused = True
+        self._is_ended_here = True
         address = self.session.address
         if self._initiator:
             self._failure = _another_server(address, data) or ConnectionLost(f"connection to {address} broke: {error}")
-        if not isinstance(self._failure, AnotherServer):  # else who asks is told
-            self._tell(NO_FRAMES, "closing connection %s %s: %s", error)
+        if not isinstance(self._failure, AnotherServer):  # which callers get as an error
+            self._log(NO_FRAMES, "closing connection %s %s: %s", error)
         if self._initiator:
             self.finish()
             return
         if isinstance(self._transport, Transport):
-            self._transport.set_address(b"")  # no frames any more, not for the compiled parts either
-        self._deadline = self._loop.call_later(LAST_SECONDS, self.finish)
+            self._transport.set_address(b"")  # stops the compiled parts from reading frames
+        self._deadline = self._loop.call_later(DRAIN_SECONDS, self.finish)
         self.flush()
 
     def _write_end(self) -> None:
         if not self._transport.can_write_eof():  # TLS
             self._transport.close()
-        elif not self._has_ended:
-            self._has_ended = True
+        elif not self._is_eof_written:
+            self._is_eof_written = True
             self._transport.write_eof()
 
-    def _tell(self, reason: str, text: str, what: object) -> None:
+    def _log(self, reason: str, text: str, what: object) -> None:
         address = self.session.address
         self._dispatcher.refusals.note(reason, address, text, self._preposition, address, what)
 
@@ -276,24 +280,149 @@ class Connection(asyncio.Protocol):
     def _preposition(self) -> str:
         return "to" if self._initiator else "of"
 
-    def _ask_flush(self) -> None:
-        """Output came up outside `data_received`: write it at the end of this turn, together with what follows."""
-        if not self._flush_asked:
-            self._flush_asked = True
+    def _schedule_flush(self) -> None:
+        """Flush at the end of the event loop's turn, together with output that follows."""
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             self._last_written = self._clock.monotonic()
             self._loop.call_soon(self.flush)
 
 
 def _another_server(address: str, data: bytes) -> AnotherServer | None:
-    """Return what is to be told of bytes that begin no frame; None where they look like nothing known.
+    """Return an error that names the protocol of bytes that begin no frame; None if it is unknown.
 
-    A frame begins with the high byte of its length, which is 0 or 1; no text does, nor an alert of TLS.
+    A frame begins with the high byte of its length, which is 0 or 1. No text and no TLS alert does.
     """
     line = data[:60].strip().split(b"\n")[0].strip().decode("latin-1")
-    if line.startswith(("HTTP/", "<")):  # the latter from servers that take us for HTTP 0.9
+    if line.startswith(("HTTP/", "<")):  # "<" from servers that assume HTTP 0.9
         return AnotherServer(f"{address} answers in HTTP: a web server listens there, no RocketMQ server")
     if data.startswith(b"\x15\x03"):
         return AnotherServer(f"{address} answers in TLS: what listens there takes no plain connections")
     if len(line) >= 4 and line.isascii() and line.isprintable():
         return AnotherServer(f"{address} answers {line!r}: no RocketMQ server listens there")
     return None
+
+
+class Shared:
+    """The budget, the byte pools and the scheduler of one server's connections."""
+
+    def __init__(self, budget: Budget, scheduler: FairScheduler) -> None:
+        self.budget = budget
+        self.scheduler = scheduler
+        self.received: BytesPool[ConnectionQuota] = BytesPool(budget.limits.received_bytes)
+        self.unsent: BytesPool[ConnectionQuota] = BytesPool(budget.limits.all_unread_bytes)
+        self.run_soon = partial(run_soon, asyncio.get_running_loop())
+
+
+def run_soon(loop: asyncio.AbstractEventLoop, *call: object) -> None:
+    """Call a function with its arguments in the event loop; from any thread."""
+    try:
+        loop.call_soon_threadsafe(*call)  # type: ignore[arg-type]  # function and its arguments
+    except RuntimeError:  # the loop is closed
+        logger.debug("a reply completed after the event loop was closed")
+
+
+class ConnectionQuota:
+    """Charges the bytes that one connection holds to its server's pools, and pauses reading from it (back-pressure).
+
+    The states of a connection, and the flags that make them (s: of its session, q: of its quota):
+
+        state      s.has_pending  s.is_output_full  q._is_reading_paused  replies             leaves when
+        open       no             no                no                    at once             -
+        scheduled  yes            no                yes                   one slice per turn  nothing is pending
+        blocked    yes or no      yes               yes                   none                the peer has read enough
+
+    `s.has_pending`: requests or completed replies wait, because a slice was used up, others are first, or the peer does
+    not read. `s.is_output_full`: unsent bytes exceed the connection's limit or its share of all connections' limit.
+    A scheduled connection is in the scheduler (`q._is_scheduled`), except during its turn. A blocked one may still be
+    there: its turn then does nothing. In any state `Connection.is_draining` stops new requests; reading that is
+    paused then stays paused. When all connections exceed a pool, the one whose amount changed least recently is cut.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_is_reading_paused",
+        "_is_scheduled",
+        "_received_bytes",
+        "_session",
+        "_shared",
+        "_transport",
+        "_unsent_bytes",
+        "is_write_paused",
+        "needs_update",
+    )
+
+    def __init__(self, connection: Connection, transport: asyncio.Transport, shared: Shared) -> None:
+        self.needs_update = False  # at each flush: bytes are charged, or reading is paused
+        self.is_write_paused = False  # between `pause_writing` and `resume_writing` of the transport
+        self._connection = connection
+        self._session = connection.session
+        self._transport = transport
+        self._shared = shared
+        self._unsent_bytes = self._received_bytes = 0
+        self._is_reading_paused = False
+        self._is_scheduled = False
+
+    @property
+    def address(self) -> str:
+        return self._session.address
+
+    def update(self) -> None:
+        """Charge the current amounts, then pause or resume reading."""
+        session, shared = self._session, self._shared
+        if session.closed:
+            return
+        unsent = self._transport.get_write_buffer_size() + session.pending_reply_bytes
+        if unsent != self._unsent_bytes:
+            shared.unsent.hold(self, unsent)
+            self._unsent_bytes = unsent
+        received = session.splitter.incomplete_bytes + session.pending_request_bytes
+        if received != self._received_bytes:
+            shared.received.hold(self, received if received > COUNTED_BYTES else 0)
+            self._received_bytes = received
+        self.needs_update = bool(unsent or received)
+        self._cut_idlest()
+        if not session.closed and not self._transport.is_closing():
+            self._pause_or_resume()
+            # Pending replies that are memory views charge nothing; reading must be resumed after them as well.
+            self.needs_update = self.needs_update or self._is_reading_paused
+
+    def answer_pending(self, until: float) -> None:
+        """Take the connection's turn."""
+        self._is_scheduled = False
+        self._connection.answer_pending(until)
+
+    def release(self) -> None:
+        """Charge nothing more: the connection has ended."""
+        self._shared.unsent.hold(self, 0)
+        self._shared.received.hold(self, 0)
+
+    def _cut_idlest(self) -> None:
+        shared = self._shared
+        for pool, setting in ((shared.received, "maxReceivedBytes"), (shared.unsent, "maxAllUnreadBytes")):
+            while (idlest := pool.idlest()) is not None:
+                idlest._cut(setting, pool.limit)
+
+    def _cut(self, setting: str, limit: int) -> None:
+        text = "closing connection of %s: all connections together keep %d bytes (%s), and it has been idle for longest"
+        self._shared.budget.refusals.note(setting, self.address, text, self.address, limit, setting)
+        self.release()
+        self._connection.cut()
+
+    def _pause_or_resume(self) -> None:
+        session, shared, limits = self._session, self._shared, self._shared.budget.limits
+        limit = min(limits.unread_bytes, share(limits.all_unread_bytes, shared.unsent.taken))
+        is_blocked = session.is_output_full = self._unsent_bytes > limit
+        if is_blocked or session.has_pending:
+            if not self._is_reading_paused:
+                self._is_reading_paused = True
+                self._transport.pause_reading()
+            if is_blocked:
+                if not self.is_write_paused:  # within a burst: the socket may take the bytes at its end
+                    asyncio.get_running_loop().call_soon(self.update)
+            elif not self._is_scheduled:
+                self._is_scheduled = True
+                shared.scheduler.add(self)
+        elif self._is_reading_paused and not self._connection.is_draining:
+            self._is_reading_paused = False
+            self._transport.resume_reading()

@@ -1,4 +1,4 @@
-"""What all connections of one client or server have in common."""
+"""The configuration shared by all connections of one client or server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pyromq.remoting.signer import AccessKeySigner, Signer
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """How connections are made: encrypted, signed, watched."""
+    """TLS, signing, hooks and serialization of connections."""
 
-    tls: TlsConfig | None = None  # of connections that we open; None: plain
-    hooks: tuple[RemotingHook, ...] = ()  # told of every call, ours and the peers'
-    signer: Signer | None = None  # signs what we ask
-    serialization: int = JSON  # of the headers that we send; 1 is binary
-    # An account of a broker's permissions: short for a signer that has both.
+    tls: TlsConfig | None = None  # of connections to servers; None: plain
+    hooks: tuple[RemotingHook, ...] = ()  # called for every request in both directions
+    signer: Signer | None = None  # signs requests
+    serialization: int = JSON  # of sent headers: 0 is JSON, 1 is binary
+    # An account of the broker's permissions: shorthand for `signer=AccessKeySigner(access_key, secret_key)`.
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)  # the account's; never shown
 
@@ -28,7 +28,7 @@ class ConnectionConfig:
             return
         account = AccessKeySigner(self.access_key or "", self.secret_key or "")
         if self.signer not in (None, account):
-            raise UsageError("signer= and access_key= are given: one of them signs")
+            raise UsageError("signer= and access_key= are both given; give only one of them")
         object.__setattr__(self, "signer", account)
 
 

@@ -1,4 +1,4 @@
-"""How a port is opened, and how its listening sockets end."""
+"""Opens and closes listening ports, and accepts their connections."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ logger = logger_of(__name__)
 
 BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 64
-_PAUSE_SECONDS = 1.0  # where the process has no descriptor left for another connection
-_TRIES = 20  # to find a free port that has another free one beside it
-_ACCEPT_TURNS = 3  # of the loop, until a connection that was accepted has told its protocol
+_PAUSE_SECONDS = 1.0  # before accepting again when the process has no free descriptor
+_TRIES = 20  # to find two free ports at the wanted distance
+_ACCEPT_TURNS = 3  # of the event loop, until the protocol of an accepted connection is called
 
 
 class Listener(Protocol):
-    """What accepts connections."""
+    """Accepts connections."""
 
     @property
     def sockets(self) -> Sequence[Any]: ...
@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 
 class HandingListener:
-    """Accepts connections as `asyncio.Server` does, and hands each to who serves it: sockets that do not block."""
+    """Accepts connections as `asyncio.Server` does and passes each non-blocking socket to `serve`."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class HandingListener:
         reactor: Reactor | None,
         first_bytes: FirstBytes | None = None,
     ) -> None:
-        """`reactor` and `first_bytes` end with the listener."""
+        """`reactor` and `first_bytes` are closed with the listener."""
         self.sockets = sockets
         self._serve = serve
         self._reactor = reactor
@@ -83,7 +83,7 @@ class HandingListener:
             self._first_bytes.close()
 
     async def wait_closed(self) -> None:
-        """Called when all connections have ended."""
+        """Close the rest; call it when all connections have ended."""
         if self._first_bytes is not None:
             await self._first_bytes.wait_closed()
         if self._reactor is not None:
@@ -98,13 +98,13 @@ class HandingListener:
             except OSError as error:
                 logger.warning("accepting connections pauses for %g s: %s", _PAUSE_SECONDS, error)
                 self._loop.remove_reader(listening.fileno())
-                self._loop.call_later(_PAUSE_SECONDS, self._go_on, listening)
+                self._loop.call_later(_PAUSE_SECONDS, self._resume, listening)
                 return
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._serve(accepted)
 
-    def _go_on(self, listening: socket.socket) -> None:
+    def _resume(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
@@ -122,11 +122,11 @@ async def listen(
     busy_poll_us: int = 0,
     kept_bytes: int = 16 << 20,
 ) -> Listener:
-    """Open a port: with the compiled reactor where there is one, with asyncio's transports otherwise.
+    """Open a port, with the compiled reactor if it is available, otherwise with asyncio's transports.
 
-    `beside`: open another one, so far from the first, for the same. `express` answer hot requests there, before a
-    protocol sees them; `kept_bytes` are those of requests that may be kept there before protocols have them. Raises
-    `UsageError` naming the port that cannot be opened.
+    `beside` is the distance of a second port for the same protocols; 0: none. `express` answer frequent requests in the
+    reactor; `kept_bytes` limits the incomplete requests that it keeps. Raises `UsageError` that names a port that
+    cannot be opened.
     """
     loop = asyncio.get_running_loop()
     sockets = await _open_both(host, port, beside) if beside else await _open(host, port)
@@ -154,7 +154,7 @@ async def listen(
 
 
 async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
-    """Return listening sockets of a port, first, and of the one `beside` it; of any such pair for port 0."""
+    """Return the listening sockets of a port and then of the port `beside` it; any free pair for port 0."""
     for left in reversed(range(_TRIES)):
         opened = await _open(host, port)
         try:
@@ -171,7 +171,7 @@ async def _open(host: str, port: int) -> list[socket.socket]:
     """Return listening sockets for all addresses of a host. Raises `UsageError`."""
     try:
         opened = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
-    except (OSError, OverflowError) as error:  # the latter: a port beyond 65535
+    except (OSError, OverflowError) as error:  # OverflowError: a port beyond 65535
         raise UsageError(listen_failure(host, port, error)) from error
     sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in opened.sockets]
     opened.close()
@@ -182,7 +182,7 @@ async def _open(host: str, port: int) -> list[socket.socket]:
 
 
 def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
-    """Return why a port cannot be opened, for who wanted it."""
+    """Return the error text for a port that cannot be opened."""
     if isinstance(error, OverflowError):
         return f"cannot listen on {host}:{port}: a port is 0 to 65535"
     if error.errno == errno.EADDRINUSE:
@@ -198,7 +198,7 @@ def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
 def _serve_by_asyncio(accepted: socket.socket, protocol: asyncio.Protocol) -> None:
     loop = asyncio.get_running_loop()
     connecting = loop.create_task(loop.connect_accepted_socket(lambda: protocol, accepted), name="take a connection")
-    _connecting.add(connecting)  # the loop itself forgets tasks
+    _connecting.add(connecting)  # the event loop keeps only weak references to tasks
     connecting.add_done_callback(_connecting.discard)
 
 
@@ -206,9 +206,9 @@ _connecting: set[asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]] = set
 
 
 def stop_listening(listener: Listener) -> None:
-    """Take no new connections from now on; the port is free two turns of the loop later. Idempotent.
+    """Accept no more connections; the port is free two turns of the event loop later. Idempotent.
 
-    A connection accepted in this very turn gets its transport first: asyncio would forget it, unclosed.
+    A connection accepted in this turn still gets its transport: asyncio would leave its socket open otherwise.
     """
     loop = listener.get_loop()
     for each in listener.sockets:
@@ -217,13 +217,13 @@ def stop_listening(listener: Listener) -> None:
 
 
 async def all_accepted() -> None:
-    """Return when connections accepted before `stop_listening` are known to their protocols, like the others."""
+    """Wait until the protocols of all connections accepted before `stop_listening` are called."""
     for _ in range(_ACCEPT_TURNS):
         await asyncio.sleep(0)
 
 
 def port_owner(port: int) -> str | None:
-    """Return `name (pid N)` of the process that listens on the port; None if unknown or not ours to see."""
+    """Return `name (pid N)` of the process that listens on the port; None if it is unknown or another user's."""
     try:
         inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
         for process in Path("/proc").iterdir():
@@ -249,7 +249,7 @@ def _listening_inodes(port: int) -> Iterator[str]:
 def _open_files(process: Path) -> set[str]:
     try:
         links = list((process / "fd").iterdir())
-    except OSError:  # another user's process, or one that just ended
+    except OSError:  # another user's process, or an ended one
         return set()
     return {target for link in links if (target := _target(link)) is not None}
 
@@ -257,5 +257,5 @@ def _open_files(process: Path) -> set[str]:
 def _target(link: Path) -> str | None:
     try:
         return os.readlink(link)  # noqa: PTH115  Path.readlink builds a Path
-    except OSError:  # closed meanwhile, as the one that has just read this very folder
+    except OSError:  # closed meanwhile, for example the descriptor that listed this folder
         return None

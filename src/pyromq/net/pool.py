@@ -1,4 +1,4 @@
-"""One connection per address, opened when first needed and again when it broke."""
+"""One connection per address, opened when first needed and reopened after it broke."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyromq.remoting.dispatch import Dispatching
 
 
 class Pool:
-    """The connections of one client: `channel(address)` gives the open one or opens it."""
+    """The connections of one client. `channel(address)` returns the open connection or opens one."""
 
     def __init__(self, dispatcher: Dispatching, clock: Clock, connections: ConnectionConfig = PLAIN) -> None:
         self._dispatcher = dispatcher
@@ -22,14 +22,14 @@ class Pool:
         self._opening: dict[str, asyncio.Task[Channel]] = {}
 
     def open_channel(self, address: str) -> Channel | None:
-        """Return the open connection to the address, if there is one."""
+        """Return the open connection to the address; None if there is none."""
         channel = self._channels.get(address)
         return channel if channel is not None and not channel.closed else None
 
     async def channel(self, address: str) -> Channel:
-        """Return the connection to `host:port`; all who ask meanwhile get the same one, or the same error.
+        """Return the connection to `host:port`. Concurrent callers get the same connection or the same error.
 
-        Raises `Unavailable` when it cannot be opened, `NotRunning` when the pool is closed meanwhile.
+        Raises `Unavailable` if it cannot be opened, `NotRunning` if the pool is closed meanwhile.
         """
         if (channel := self.open_channel(address)) is not None:
             return channel
@@ -38,7 +38,7 @@ class Pool:
             opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
             opening.add_done_callback(_take_error)
         try:
-            return await asyncio.shield(opening)  # who stops waiting does not stop the others
+            return await asyncio.shield(opening)  # cancelling one caller does not cancel the others
         except asyncio.CancelledError:
             if opening.cancelled():
                 raise NotRunning(f"the client was closed while it connected to {address}") from None
@@ -54,12 +54,12 @@ class Pool:
             await channel.close()
 
     async def close(self) -> None:
-        """Close all connections, also those on their way."""
+        """Close all connections, also those being opened."""
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        self._opening.clear()  # of those that had not even begun
+        self._opening.clear()  # tasks cancelled before their first step
         for address in list(self._channels):
             await self.drop(address)
 
@@ -74,6 +74,6 @@ class Pool:
 
 
 def _take_error(opening: asyncio.Task[Channel]) -> None:
-    """Where nobody waits any more, the loop would log that nobody did."""
+    """Retrieve the error: the event loop logs errors of tasks whose callers were all cancelled."""
     if not opening.cancelled():
         opening.exception()

@@ -1,4 +1,4 @@
-"""A listening port: accepts connections, closes idle ones, and ends with all of them."""
+"""A server: opens its port, limits and closes connections."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
 from pyromq.logs import logger_of
-from pyromq.net.connection import Connection
+from pyromq.net.connection import Connection, Shared
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.connection_quota import Shared
 from pyromq.net.fair_scheduler import FairScheduler
 from pyromq.net.listening import Listener, all_accepted, listen, stop_listening
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.server import ServerContext, ServerTlsConfig, TlsMode
-from pyromq.remoting.budget import Budget
-from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
+from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, Budget, ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.rejection_log import IDLE
 from pyromq.remoting.remoting_session import RemotingSession
@@ -31,16 +29,16 @@ if TYPE_CHECKING:
 logger = logger_of(__name__)
 
 IDLE_SECONDS = 120.0  # upstream closes a connection without traffic after this
-KEPT_SHARE = 4  # part of `received_bytes` that the compiled reactor keeps before connections count them
-_OTHER_DESCRIPTORS = 64  # at least, of files of the store
-WRITE_SECONDS = 1.0  # for what is ready to be written at the end, to a peer that may not read
+KEPT_SHARE = 4  # the compiled reactor keeps this part of `received_bytes`, which connections do not charge
+_OTHER_DESCRIPTORS = 64  # at least, reserved for files of the store
+WRITE_SECONDS = 1.0  # for writing the output at the end, to peers that may not read
 
 
 class Server:
-    """Serves one dispatcher on one address. `port` is known after `start`, also when 0 was asked for.
+    """Serves one dispatcher on one address. After `start`, `port` is the real port, also for port 0.
 
-    `beside`: listen on another port, too, so far from the first; connections of both are alike, and count together.
-    `express` answer hot requests without it, as it would, where there are no hooks, and no guard that they do not know.
+    `beside` is the distance of a second port; connections of both ports count together. `express` answer frequent
+    requests as the dispatcher would; they are not used with hooks, or with a guard that is not compiled.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class Server:
         self._shared: Shared | None = None
         self._most_connections = min(limits.connections, _most_descriptors())
         self._by_host: Counter[str] = Counter()
-        self._tell_opened, self._tell_lost = self._opened, self._lost  # made once, not for each connection
+        self._on_opened, self._on_lost = self._opened, self._lost  # bound once, not for each connection
         self._tls = tls
         self._express = express
         self._busy_poll_us = busy_poll_us
@@ -78,7 +76,7 @@ class Server:
         self._tasks = Tasks()
 
     async def start(self) -> None:
-        """Listen. Raises `UsageError` naming the port, and its owner if known, when it cannot; or a file of TLS."""
+        """Listen. Raises `UsageError` naming the port, and its owner if known, or a TLS file that cannot be used."""
         self._shared = Shared(Budget(self._limits, self._refusals), FairScheduler(self._clock))
         context = None
         if self._tls is not None and self._tls.mode is not TlsMode.DISABLED:
@@ -100,19 +98,18 @@ class Server:
         self._tasks.start(every(0.5, self._expire_calls, self._clock), name="expire calls")
 
     def stop_accepting(self) -> None:
-        """Take no new connections; those there are go on."""
+        """Accept no more connections; open ones stay."""
         if self._listener is not None:
             stop_listening(self._listener)
 
     async def close(self, drain_seconds: float = 2.0) -> None:
-        """Stop accepting, give parked answers `drain_seconds` to come, close every connection.
+        """Stop accepting, wait `drain_seconds` for requests in flight, close every connection.
 
-        Who does not read loses what was written to it. From then on no request is answered, also none that was to be
-        asked again.
+        Bytes that a peer does not read within 1 s are lost. Afterwards no request is answered, nor retried.
         """
         self.stop_accepting()
         await all_accepted()
-        await _poll(lambda: not any(session.parked for session in self.sessions), drain_seconds)
+        await _poll(lambda: not any(session.in_flight for session in self.sessions), drain_seconds)
         await self._tasks.stop()
         for connection in list(self._connections):
             connection.finish()
@@ -126,7 +123,7 @@ class Server:
             await self._listener.wait_closed()
 
     def cut(self) -> None:
-        """Break every connection at once, whatever is unwritten: what clients see of a crash."""
+        """Abort every connection, as a crash would."""
         for connection in list(self._connections):
             connection.cut()
 
@@ -137,8 +134,8 @@ class Server:
             self._config,
             initiator=False,
             shared=self._shared,
-            opened=self._tell_opened,
-            lost=self._tell_lost,
+            opened=self._on_opened,
+            lost=self._on_lost,
         )
 
     def _opened(self, connection: Connection) -> None:
@@ -159,7 +156,7 @@ class Server:
         connection.cut()
 
     def _lost(self, connection: Connection) -> None:
-        if connection not in self._connections:  # it was refused
+        if connection not in self._connections:  # it was refused when it was opened
             return
         self.sessions.discard(connection.session)
         self._connections.discard(connection)
@@ -194,16 +191,16 @@ class Server:
 
 
 def _most_descriptors() -> int:
-    """Return how many connections leave the process enough descriptors for its files."""
+    """Return the number of connections that leaves enough descriptors for files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - max(_OTHER_DESCRIPTORS, soft // 8)
 
 
 async def _poll(done: Callable[[], bool], seconds: float) -> None:
-    """Wait until something holds, but not longer. Looks again and again: only for what comes once in a life."""
+    """Wait until `done`, at most `seconds`. It polls, so it suits only the end of a server."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     turns = 0
     while not done() and loop.time() < deadline:
         turns += 1
-        await asyncio.sleep(0 if turns < 10 else 0.005)  # closing a connection takes three turns
+        await asyncio.sleep(0 if turns < 10 else 0.005)  # closing a connection takes three turns of the event loop

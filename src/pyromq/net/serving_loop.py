@@ -1,7 +1,7 @@
-"""The event loop of a process that serves: asyncio's, which looks after connections while it waits.
+"""The event loop of a server process: asyncio's, whose selector serves connections while it waits.
 
-Where there are no compiled parts it is asyncio's own. In any other loop the compiled reactor works as well, but every
-burst of requests costs a turn of that loop.
+Without compiled parts it is asyncio's own loop. The compiled reactor works in any other loop as well, but there every
+burst of requests costs a turn of the loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _selectors: WeakKeyDictionary[asyncio.AbstractEventLoop, ServingSelector] = Weak
 
 
 def new_serving_loop() -> asyncio.AbstractEventLoop:
-    """Return a new loop for a process that serves, for `asyncio.Runner`."""
+    """Return a new event loop for a server process; for `asyncio.Runner`."""
     if not speedups.is_active:
         return asyncio.new_event_loop()
     selector = ServingSelector()
@@ -29,5 +29,5 @@ def new_serving_loop() -> asyncio.AbstractEventLoop:
 
 
 def selector_of(loop: asyncio.AbstractEventLoop) -> ServingSelector | None:
-    """Return the selector of a loop made here; None of any other."""
+    """Return the selector of a loop made by `new_serving_loop`; None for other loops."""
     return _selectors.get(loop)

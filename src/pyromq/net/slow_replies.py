@@ -1,8 +1,8 @@
-"""Answers that take long: worked out in slices, between which others are served.
+"""Replies that take longer than a slice, computed in slices between other requests.
 
-Such an answer is a generator that yields wherever it may be left for a while, and returns the reply; it may yield a
-future to be gone on with when that is done. What it speaks of may change meanwhile, so it takes a list of what it goes
-through before the first `yield`.
+A slow reply is a generator that yields wherever it may be interrupted and returns the reply. It may yield a future, and
+then continues when that is done. Tables may change meanwhile, so it copies what it iterates over before the first
+`yield`.
 """
 
 from __future__ import annotations
@@ -23,89 +23,89 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.remoting.remoting_session import RemotingSession
 
-SLICE_SECONDS = 0.001  # of work between two turns of the loop: everybody else waits as long
-CHUNK_PIECES = 1_000  # of a body, put together at once
-MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)  # of a body; there is a header as well
-UNREAD_BYTES = 4 << 20  # of answers: a connection that leaves more gets no further one
-UNREAD_SECONDS = 0.01  # between two looks whether it has read them
+SLICE_SECONDS = 0.001  # of work between two turns of the event loop: other requests wait as long
+CHUNK_PIECES = 1_000  # of a body, joined at once
+MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)  # of a body: leaves room for the header
+MAX_UNSENT_BYTES = 4 << 20  # of a connection whose next slow reply is computed
+UNSENT_SECONDS = 0.01  # between checks whether such a connection has read
 
 SlowReply = Generator[Future[Any] | None, None, Reply]
 
 
-class _Begun(NamedTuple):
+class _Started(NamedTuple):
     work: SlowReply
     peer: RemotingSession
     answered: Future[Reply]
 
 
 class SlowReplies:
-    """The answers of one server that are being worked out, in turns. `alarm` rings when `step` has something to do.
+    """The slow replies of one server. `alarm` rings when `step` has something to do.
 
-    Connections take turns, not answers, and one that leaves its answers unread waits: so nobody gets more than its
-    share of the time, and no more of the memory than one answer. `run_soon` runs a function in the loop's thread; it
-    is called by those that complete futures.
+    Connections take turns. A connection with many unsent bytes waits, so each holds the memory of about one reply.
+    `run_soon` runs a function in the event loop; threads that complete futures call it. The owner sets it once the
+    event loop runs.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.alarm = Alarm(clock)
         self.run_soon: Callable[[Callable[[], None]], object] = lambda work: work()
         self._clock = clock
-        self._begun: dict[RemotingSession, deque[_Begun]] = {}  # by connection, the one whose turn it is first
-        self._spent = 0.0  # seconds, on what was answered at once since the last step
+        self._started: dict[RemotingSession, deque[_Started]] = {}  # by connection, in order of their turns
+        self._spent = 0.0  # seconds on replies finished by `give` since the last step
 
     def __len__(self) -> int:
-        """How many answers are being worked out."""
-        return sum(map(len, self._begun.values()))
+        """Return the number of unfinished replies."""
+        return sum(map(len, self._started.values()))
 
     def give(self, work: SlowReply, call: Call) -> Reply | Future[Reply]:
-        """Return the reply where a slice suffices for it, else what it will come by; its errors likewise.
+        """Return the reply if one slice suffices, otherwise a future for it. Errors are raised or set likewise.
 
-        While others are being worked out it waits for its turn: many that come at once must not all begin.
+        While other replies are unfinished it waits for its turn: of many at once, few may begin.
         """
         outcome: Reply | Future[Any] | None = None
-        if not self._begun and self._spent < SLICE_SECONDS:
+        if not self._started and self._spent < SLICE_SECONDS:
             outcome = self._advance(work)
         if isinstance(outcome, Reply):
             return outcome
-        begun = _Begun(work, call.peer, Future())
-        self._lay_by(begun, outcome)
-        return begun.answered
+        started = _Started(work, call.peer, Future())
+        self._suspend(started, outcome)
+        return started.answered
 
     def step(self) -> float | None:
-        """Work for a slice on one answer; return in how many seconds to go on, None when there is nothing to do."""
+        """Compute one slice of one reply. Return the seconds until the next step; None if there is nothing to do."""
         self._spent = 0.0
-        begun = self._next()
-        if begun is not None:
+        started = self._next()
+        if started is not None:
             try:
-                outcome = self._advance(begun.work)
+                outcome = self._advance(started.work)
             except MQError as error:
-                begun.answered.set_exception(error.with_traceback(None))  # whose frames hold the answer
-            except Exception as error:  # noqa: BLE001  who waits for the answer logs it
-                begun.answered.set_exception(error)
+                started.answered.set_exception(error.with_traceback(None))  # its frames hold the reply
+            except Exception as error:  # noqa: BLE001  the waiting session logs it
+                started.answered.set_exception(error)
             else:
                 if isinstance(outcome, Reply):
-                    begun.answered.set_result(outcome)
+                    started.answered.set_result(outcome)
                 else:
-                    self._lay_by(begun, outcome, first=True)
-        if not self._begun:
+                    self._suspend(started, outcome, first=True)
+        if not self._started:
             return None
-        return 0 if begun is not None else UNREAD_SECONDS
+        return 0 if started is not None else UNSENT_SECONDS
 
-    def _next(self) -> _Begun | None:
-        """Take an answer of the next connection that reads those it gets."""
-        for peer in list(self._begun):
-            waiting = self._begun.pop(peer)
-            if peer.unread > UNREAD_BYTES:
-                self._begun[peer] = waiting
+    def _next(self) -> _Started | None:
+        """Take a reply of the next connection whose unsent bytes are within the limit."""
+        for peer in list(self._started):
+            waiting = self._started.pop(peer)
+            if peer.unsent_bytes > MAX_UNSENT_BYTES:
+                self._started[peer] = waiting
                 continue
-            begun = waiting.popleft()
+            started = waiting.popleft()
             if waiting:
-                self._begun[peer] = waiting  # behind the others
-            return begun
+                self._started[peer] = waiting  # behind the others
+            return started
         return None
 
     def _advance(self, work: SlowReply) -> Reply | Future[Any] | None:
-        """Work for a slice; return the reply if it is ready, or what has to be waited for."""
+        """Compute a slice; return the finished reply, a future to wait for, or None."""
         begin = self._clock.monotonic()
         end = begin + SLICE_SECONDS
         try:
@@ -121,20 +121,20 @@ class SlowReplies:
         finally:
             self._spent += self._clock.monotonic() - begin
 
-    def _lay_by(self, begun: _Begun, awaited: Future[Any] | None, *, first: bool = False) -> None:
+    def _suspend(self, started: _Started, awaited: Future[Any] | None, *, first: bool = False) -> None:
         if awaited is None:
-            self._go_on(begun, first=first)
+            self._resume(started, first=first)
         else:
-            awaited.add_done_callback(lambda _: self.run_soon(partial(self._go_on, begun)))
+            awaited.add_done_callback(lambda _: self.run_soon(partial(self._resume, started)))
 
-    def _go_on(self, begun: _Begun, *, first: bool = True) -> None:
-        waiting = self._begun.setdefault(begun.peer, deque())
-        waiting.appendleft(begun) if first else waiting.append(begun)
+    def _resume(self, started: _Started, *, first: bool = True) -> None:
+        waiting = self._started.setdefault(started.peer, deque())
+        waiting.appendleft(started) if first else waiting.append(started)
         self.alarm.ring_within(0)
 
 
 def in_pieces(body: msgspec.Struct) -> SlowReply:
-    """Work out the reply that has this body."""
+    """Compute the reply that has this body."""
     chunks: list[bytes] = []
     pieces: list[str] = []
     for piece in body_pieces(body):

@@ -1,4 +1,4 @@
-"""Periodic work with an owner: `every` repeats an action until its task is cancelled."""
+"""Background tasks that belong to an owner, and periodic actions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ async def every(
     *,
     first_after: float | None = None,
 ) -> None:
-    """Run `action` each `seconds` for ever, the first time after `first_after` (default: `seconds`).
+    """Run `action` every `seconds`, first after `first_after` (default: `seconds`), until cancelled.
 
-    A failing action is logged and runs again next time: a loop that dies silently is worse than one that repeats its
-    complaint. Cancelling the task ends it.
+    An action that fails is logged and runs again next time: a task must not end silently.
     """
     await clock.sleep(seconds if first_after is None else first_after)
     while True:
@@ -40,7 +39,7 @@ async def every(
 
 
 class Tasks:
-    """The tasks of one owner. Leaving cancels them and waits until each has ended."""
+    """The background tasks of one owner."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,7 +56,7 @@ class Tasks:
             logger.error("task %s died", task.get_name(), exc_info=error)
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for their end."""
+        """Cancel all tasks and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

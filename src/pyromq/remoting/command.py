@@ -63,7 +63,7 @@ class Call(msgspec.Struct):
     fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: as they came, where asked for
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: what hooks saw of it
     peer: Any = msgspec.field(name="#peer", default=None)  # the `RemotingSession` it came by
-    rounds: int = msgspec.field(name="#rounds", default=0)  # how often it was to be asked again
+    retries: int = msgspec.field(name="#retries", default=0)  # how often it was to be asked again
     account: str | None = msgspec.field(name="#account", default=None)  # whose rights count; set by the guard
 
 
@@ -203,7 +203,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
                 if not call.flag & RESPONSE:
                     call.body = body
                     call.serialization = JSON
-                    call.rounds = 0
+                    call.retries = 0
                     call.account = None
                     return call
     return _decode_tolerantly(serialization, header, body)

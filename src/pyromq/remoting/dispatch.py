@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
@@ -11,12 +11,11 @@ from pyromq.clock import SystemClock
 from pyromq.errors import MQError, ProtocolError, ResponseCode
 from pyromq.excerpt import bounded
 from pyromq.remoting.command import Answered, Call, Reply
-from pyromq.remoting.guard import Guard
 from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.later import Later
 from pyromq.remoting.rejection_log import FAILED, UNREADABLE, UNSUPPORTED, RejectionLog
 
-ASK_AGAIN = Reply()  # what an answer that comes later is, where the call is to be answered from the start then
+RETRY = Reply()  # what an answer that comes later is, where the call is to be answered from the start then
 MAX_RETRIES = 4  # times that a call is asked again: a record's head and the rest, and both once more if they went
 MOST_REMARK = 1000  # characters of an error's text in an answer: it quotes names of whatever length
 
@@ -27,7 +26,7 @@ A = TypeVar("A", bound=Callable[..., Any])
 
 class RetryWhenLoaded(Exception):
     """Raised by who judges or answers a call and lacks something: `fetch` begins to fetch it, and its future resolves
-    to `ASK_AGAIN`. Where it was fetched `MAX_RETRIES` times and still is lacking, the call is refused with `in_vain`.
+    to `RETRY`. Where it was fetched `MAX_RETRIES` times and still is lacking, the call is refused with `in_vain`.
 
     Nothing may have been changed by then that must not be changed twice.
     """
@@ -153,8 +152,8 @@ class Dispatcher:
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def _again(self, lack: RetryWhenLoaded, call: Call) -> Answered | Future[Answered]:
-        if call.rounds < MAX_RETRIES:
-            call.rounds += 1
+        if call.retries < MAX_RETRIES:
+            call.retries += 1
             return lack.fetch()
         text, address = "request %d from %s failed: %s", call.peer.address
         self.refusals.note(FAILED, address, text, call.code, address, lack.in_vain, level=logging.ERROR)
@@ -220,3 +219,17 @@ def _marked(answerers: Iterable[object], mark: str) -> set[int]:
 def refusal(error: MQError) -> Reply:
     """Return the answer that tells a peer about an error."""
     return Reply(code=int(error.code), remark=bounded(str(error), MOST_REMARK))
+
+
+class Guard(Protocol):
+    """Judges the calls of a burst together, in order; only calls whose headers fit their codes.
+
+    `reads_fields`: whether it needs `Call.fields`, the fields as they came, undeclared ones among them. Keeping them
+    costs a second look at each header. `is_compiled`: whether compiled answers judge by it as well.
+    """
+
+    reads_fields: bool
+    is_compiled: bool
+
+    def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
+        """Return for each call the error it is refused with, or None."""

@@ -1,4 +1,4 @@
-"""Splitting a byte stream into frames and putting frames together.
+"""Splits a byte stream into frames and writes the words before a frame's header.
 
 frame            bytes  type  meaning
 length           4      int   of everything after this field
@@ -15,29 +15,28 @@ from collections.abc import Callable
 from pyromq.errors import FrameTooLarge, ProtocolError
 
 MAX_FRAME_BYTES = 16_777_216  # upstream's limit (com.rocketmq.remoting.frameMaxLength): length word and content
-RUN_HEADER_BYTES = 64 << 10  # of requests that are answered together: properties have 32 KiB, and take 2 ms at worst
+RUN_HEADER_BYTES = 64 << 10  # of requests decoded together: 2 ms at worst. One message's properties have 32 KiB
 JSON = 0
 BINARY = 1
 
 _WORDS = struct.Struct(">II")
 _pack_words = _WORDS.pack
 _unpack_words = _WORDS.unpack_from
-_LARGE_PIECE = 4096  # bytes received at once of a frame that is not complete
+_LARGE_PIECE = 4096  # pieces of an incomplete frame from this size on are kept as received
 
-# How the header is written, the header's bytes, the body (empty: none). A plain tuple: one is made for every command.
+# Serialization, header, body (may be empty). A plain tuple, because one is made for every command.
 Frame = tuple[int, bytes, bytes]
 
 
-# Whether a large frame is taken: asked with serialization, header and the frame's bytes as soon as the header is there.
+# Returns whether a large frame is taken; called with serialization, header and frame size once the header is complete.
 Admit = Callable[[int, bytes, int], bool]
 
 
 class FrameSplitter:
-    """Collects received bytes and gives them back as frames; keeps what is not yet complete.
+    """Splits received bytes into frames and keeps an incomplete frame until its rest arrives.
 
-    `admit` is asked about frames of more than `header_bytes`, the most that a header may have; what it does not admit
-    is passed over, and the next frame is found. `broken` after a `split` says that what follows its frames is none:
-    the next call raises, with or without data.
+    A header may have `header_bytes`. `admit` is called for larger frames; a frame that it refuses is skipped. `broken`
+    after a `split` says that invalid bytes follow the returned frames: the next call raises, with or without data.
     """
 
     __slots__ = (
@@ -47,10 +46,10 @@ class FrameSplitter:
         "_max_header",
         "_needed",
         "_parts",
-        "_passing",
+        "_skipped_bytes",
         "_small",
         "broken",
-        "unfinished",
+        "incomplete_bytes",
     )
 
     def __init__(
@@ -61,33 +60,33 @@ class FrameSplitter:
         admit: Admit | None = None,
     ) -> None:
         self.broken = False
-        self.unfinished = 0  # bytes received of a frame that is not complete
+        self.incomplete_bytes = 0  # bytes received of an incomplete frame
         self._max = max_frame_bytes
         self._max_header = header_bytes
-        self._small = max_frame_bytes if admit is None else min(header_bytes, max_frame_bytes)  # taken unasked
+        self._small = max_frame_bytes if admit is None else min(header_bytes, max_frame_bytes)  # no call of `admit`
         self._admit = admit
-        self._parts: list[bytes | bytearray] | tuple[()] = ()  # of the unfinished frame; joined once, not per packet
-        self._needed = 8  # bytes the unfinished frame takes in all, or until more can be said of it
-        self._is_sound = False  # whether the unfinished frame is one, and admitted
-        self._passing = 0  # bytes to come of a frame that is not taken
+        self._parts: list[bytes | bytearray] | tuple[()] = ()  # of the incomplete frame; joined when it is complete
+        self._needed = 8  # size of the incomplete frame, or of the part that must arrive before the size is known
+        self._is_sound = False  # whether the incomplete frame is valid and admitted
+        self._skipped_bytes = 0  # bytes still to arrive of a frame that is skipped
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether more has to come of a frame that has begun."""
-        return self.unfinished > 0 or self._passing > 0
+        """Whether a frame has begun and is incomplete."""
+        return self.incomplete_bytes > 0 or self._skipped_bytes > 0
 
     def split(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes, in order. Raises `FrameTooLarge` or `ProtocolError`.
 
-        After an error the stream has no known frame border any more: the connection must be closed.
+        After an error the next frame's beginning is unknown: the connection must be closed.
         """
         frames: list[Frame] = []
         position = 0
-        if self._passing:
-            position = min(self._passing, len(data))
-            self._passing -= position
+        if self._skipped_bytes:
+            position = min(self._skipped_bytes, len(data))
+            self._skipped_bytes -= position
         elif self._parts:
-            missing = self._needed - self.unfinished
+            missing = self._needed - self.incomplete_bytes
             if len(data) < missing:
                 self._keep(data)
                 return frames
@@ -97,7 +96,7 @@ class FrameSplitter:
             else:
                 data = b"".join((*self._parts, data))
             self._parts = ()
-            self.unfinished = 0
+            self.incomplete_bytes = 0
         end = len(data)
         self._needed = 8
         self._is_sound = False
@@ -107,7 +106,7 @@ class FrameSplitter:
             body_at = header_at + (mark & 0xFFFFFF)
             frame_end = position + 4 + length
             if body_at > frame_end or length + 4 > self._small:
-                if self._why_not(length, mark) is not None:
+                if self._fault(length, mark) is not None:
                     if not frames:
                         self._refuse(length, mark)
                     self.broken = True
@@ -116,7 +115,7 @@ class FrameSplitter:
                     self._needed = body_at - position
                     break
                 if self._admit is not None and not self._admit(mark >> 24, data[header_at:body_at], length + 4):
-                    self._passing = max(frame_end - end, 0)
+                    self._skipped_bytes = max(frame_end - end, 0)
                     position = min(frame_end, end)
                     continue
             if frame_end > end:
@@ -132,8 +131,8 @@ class FrameSplitter:
         return frames
 
     def _keep(self, data: bytes) -> None:
-        """Keep a piece of the unfinished frame; small ones are put together, or they would take much more memory."""
-        self.unfinished += len(data)
+        """Keep a piece of the incomplete frame; small pieces are joined, because objects take much more memory."""
+        self.incomplete_bytes += len(data)
         parts = self._parts = self._parts or []
         if len(data) >= _LARGE_PIECE:
             parts.append(data)
@@ -143,7 +142,7 @@ class FrameSplitter:
             parts.append(bytearray(data))
 
     def _take(self, data: bytes, missing: int) -> Frame:
-        """Return the unfinished frame, whose words are known to be sound, with the first `missing` bytes of `data`."""
+        """Return the valid incomplete frame, completed by the first `missing` bytes of `data`."""
         parts = [memoryview(part) for part in (*self._parts, data)]
         parts[-1] = parts[-1][:missing]
         mark = _unpack_words(parts[0])[1]
@@ -155,14 +154,14 @@ class FrameSplitter:
         return mark >> 24, header, b"".join(parts)
 
     def _check_early(self, data: bytes, position: int, end: int) -> None:
-        """Refuse an oversized frame by its length word alone, before its second word arrives."""
+        """Refuse an oversized frame by its length, before its second word arrives."""
         if 4 <= end - position < 8:
             length = int.from_bytes(data[position : position + 4], "big")
             if length + 4 > self._max:
                 self._refuse(length, 0)
 
-    def _why_not(self, length: int, mark: int) -> ProtocolError | None:
-        """Return what is wrong with a frame that has these words."""
+    def _fault(self, length: int, mark: int) -> ProtocolError | None:
+        """Return the error for a frame that has these words; None if they are valid."""
         header_size = mark & 0xFFFFFF
         if length + 4 > self._max:
             return FrameTooLarge(f"frame of {length} bytes; the limit is {self._max - 4}")
@@ -173,16 +172,16 @@ class FrameSplitter:
         return None
 
     def _refuse(self, length: int, mark: int) -> None:
-        why = self._why_not(length, mark)
+        why = self._fault(length, mark)
         if why is not None:
             try:
                 raise why
             finally:
-                del why  # or error and frame would hold each other, and the connection, until they are collected
+                del why  # error and traceback would hold each other, and the connection, until garbage collection
 
 
 def run_length(frames: list[Frame], most: int) -> int:
-    """Return how many of these frames are read in one go: one at least, and no more large headers than take a slice."""
+    """Return how many of these frames are decoded together: at least one, at most `most` or `RUN_HEADER_BYTES`."""
     size = 0
     for count, (_, header, _) in enumerate(frames[:most]):
         size += len(header)
@@ -192,5 +191,5 @@ def run_length(frames: list[Frame], most: int) -> int:
 
 
 def frame_words(serialization: int, header_size: int, body_size: int) -> bytes:
-    """Return the two words that go before the header."""
+    """Return the two words before a frame's header."""
     return _pack_words(4 + header_size + body_size, serialization << 24 | header_size)

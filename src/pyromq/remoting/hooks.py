@@ -5,12 +5,18 @@ What a hook raises is logged and changes nothing. Source: RocketMQ 4.9.8, RPCHoo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pyromq.errors import MQError
 from pyromq.logs import Tracebacks, logger_of
-from pyromq.remoting.header import Header
+from pyromq.remoting.codes import ONE_WAY
+from pyromq.remoting.command import Answered, Call, FilledReply, Response
+from pyromq.remoting.header import Filled, Header
+from pyromq.remoting.signer import ACCESS_KEY
+
+Completed = Callable[[Response | MQError], None]
 
 logger = logger_of(__name__)
 _tracebacks = Tracebacks()
@@ -67,3 +73,48 @@ def call_hooks(calls: Sequence[Callable[..., object]], *arguments: object) -> No
         except Exception as error:
             name, (counted, traceback) = getattr(call, "__qualname__", call), _tracebacks.count(error)
             logger.exception("hook %s failed; what it was called for goes on%s", name, counted, exc_info=traceback)
+
+
+class HookedCalls:
+    """Calls the hooks around calls with the peer of this address."""
+
+    def __init__(self, address: str, hooks: Sequence[RemotingHook]) -> None:
+        self._address = address
+        self._before = [hook.before_request for hook in hooks]
+        self._after = [hook.after_response for hook in hooks]
+
+    def before_answers(self, calls: Iterable[Call]) -> None:
+        """Calls of the peer are about to be answered."""
+        for call in calls:
+            one_way = bool(call.flag & ONE_WAY)
+            account = call.fields and call.fields.get(ACCESS_KEY)
+            call.hooked = RemotingRequest(
+                self._address, call.code, call.header, call.body, one_way, True, {}, str(account) if account else None
+            )
+            call_hooks(self._before, call.hooked)
+
+    def after_answer(self, call: Call, reply: Answered) -> None:
+        """A call of the peer is answered."""
+        answer = reply.template if isinstance(reply, FilledReply) else reply
+        call_hooks(self._after, call.hooked, RemotingOutcome(int(answer.code), answer.remark))
+
+    def before_request(self, header: Header | Filled, body: bytes, *, one_way: bool) -> RemotingRequest:
+        """We are about to ask."""
+        plain = header.header if isinstance(header, Filled) else header
+        request = RemotingRequest(self._address, int(header.code), plain, body, one_way, False, {})
+        call_hooks(self._before, request)
+        return request
+
+    def around(self, header: Header | Filled, body: bytes, answered: Completed) -> Completed:
+        """We are about to ask; return what completes the call and tells the hooks before."""
+        request = self.before_request(header, body, one_way=False)
+
+        def complete(result: Response | MQError) -> None:
+            if isinstance(result, MQError):
+                outcome = RemotingOutcome(None, str(result))
+            else:
+                outcome = RemotingOutcome(result.code, result.remark)
+            call_hooks(self._after, request, outcome)
+            answered(result)
+
+        return complete

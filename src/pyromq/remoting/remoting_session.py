@@ -1,7 +1,7 @@
-"""One connection's state, without a socket: frames in, answers and requests out, calls waiting for their answers.
+"""The state of one connection without a socket: frames in, replies and requests out, pending calls.
 
-Whoever owns the socket feeds `receive`, writes what `take_output` gives, and calls `expire` now and then. Both peers
-may ask over one connection; each numbers its own requests.
+The owner of the socket passes received bytes to `receive`, writes the result of `take_output`, and calls `expire`
+regularly. Both peers may send requests over one connection; each numbers its own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
 
+import msgspec
+
 from pyromq import speedups
 from pyromq.clock import Clock
 from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError, ProtocolError, Unavailable
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
-from pyromq.remoting.budget import Budget, Writer
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import (
     Answered,
@@ -30,11 +31,11 @@ from pyromq.remoting.command import (
     own_bytes,
     write_reply,
 )
-from pyromq.remoting.dispatch import ASK_AGAIN, Dispatching
+from pyromq.remoting.connection_limits import Budget, Writer
+from pyromq.remoting.dispatch import RETRY, Dispatching
 from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter, run_length
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.hooked_calls import Completed, HookedCalls, WaitingCall
-from pyromq.remoting.hooks import RemotingHook
+from pyromq.remoting.hooks import Completed, HookedCalls, RemotingHook
 from pyromq.remoting.later import Later
 from pyromq.remoting.signer import Signer, frame_signer
 
@@ -43,36 +44,46 @@ if speedups.is_active:
 
 logger = logger_of(__name__)
 
-SLICE_SECONDS = 0.002  # of answering one connection's requests before others have their turn
-WRITTEN_BYTES = 1 << 20  # of answers that are made before they are written
-PUSHED_BYTES = 1 << 20  # of requests of ours to a client that has not taken those before
-RUN_CALLS = 64  # requests that are read before the first of them is answered
+SLICE_SECONDS = 0.002  # of answering one connection's requests in a row: other connections wait as long
+OUTPUT_BYTES = 1 << 20  # of replies encoded before the next write: limits the memory of one burst
+PUSHED_BYTES = 1 << 20  # of a server's requests that its client has not read; further ones are refused
+RUN_CALLS = 64  # requests decoded before the first of them is answered
 
-# Completes the calls whose answers received bytes begin with, if brokers wrote them, and says where the rest begins.
+# Completes the calls answered at the beginning of received bytes; returns where bytes in another form begin.
 deliver_answers = AnswerReader(Response, MAX_FRAME_BYTES).deliver if speedups.is_active else None
 
 
-_NOTHING_ASKED: dict[int, WaitingCall] = {}  # over connections that were accepted, so far
-_NONE: Any = ()  # a list from the first entry on
+class WaitingCall(msgspec.Struct, gc=False):
+    """A call that waits for its response until the deadline; monotonic seconds."""
+
+    deadline: float
+    answered: Completed
+    code: int
+    timeout: float
+
+
+_NO_CALLS: dict[int, WaitingCall] = {}  # shared by accepted connections until their first call
+_NONE: Any = ()  # stands for an empty list, which would take memory
 
 
 class RemotingSession:
     """The state of one connection.
 
-    `wake` is called when there is output that no `receive` is about to deliver; `run_soon(function, *arguments)` runs
-    a function on the owner's thread, for answers that other threads complete, after the end too: it holds no owner.
-    `initiator`: it is this side that opened the connection, and mostly receives answers. `hooks` see every call, ours
-    and the peer's; `signer` signs ours. `budget` is that of the server's connections; without one the peer is trusted:
-    nothing is `behind` then; else what is not answered in a slice, or while the peer reads little, is until `go_on`.
+    `wake` is called when there is output outside `receive`. `run_soon(function, *arguments)` runs a function on the
+    owner's thread, also after the end; other threads call it, so it must not refer to the owner. `writer` reports its
+    unsent bytes. `initiator` is true for the side that opened the connection and mostly receives responses. `hooks` are
+    called for requests of both peers; `signer` signs this side's. `budget` is that of a server's connections. With a
+    budget, requests not answered within a slice, or while the peer does not read, are pending until `answer_pending`.
     """
 
-    # There may be tens of thousands: no dict of so many names, and no list before something is in it.
+    # A server may have tens of thousands: slots save memory, and lists exist only with an entry.
     # fmt: off
     __slots__ = (
-        "_budget", "_calls", "_clock", "_decode", "_deliver", "_dispatcher", "_error", "_failure", "_finished",
-        "_frames", "_hooks", "_made", "_most_in_flight", "_output", "_pushed", "_run_soon", "_serialization",
-        "_signer", "_waiting", "_wake", "address", "behind_bytes", "closed", "finished_bytes", "is_behind", "is_unread",
-        "last_heard", "on_close", "opaque", "packed_address", "parked", "splitter", "writer",
+        "_budget", "_calls", "_clock", "_decode", "_deliver", "_dispatcher", "_error", "_failure", "_frames", "_hooks",
+        "_max_in_flight", "_output", "_output_bytes", "_pending_replies", "_pushed_bytes", "_run_soon",
+        "_serialization", "_signer", "_waiting", "_wake", "_writer", "address", "closed", "has_pending", "in_flight",
+        "is_output_full", "last_heard", "on_close", "opaque", "packed_address", "pending_reply_bytes",
+        "pending_request_bytes", "splitter",
     )
     # fmt: on
 
@@ -84,6 +95,7 @@ class RemotingSession:
         address: tuple[str, int],
         wake: Callable[[], None],
         run_soon: Callable[..., Any],
+        writer: Writer | None = None,
         initiator: bool = False,
         serialization: int = JSON,
         hooks: Sequence[RemotingHook] = (),
@@ -94,7 +106,7 @@ class RemotingSession:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.packed_address = pack_address(host, port)
         self.closed = False
-        self._failure: ConnectionLost | None = None  # what calls on a closed connection fail with, if not the usual
+        self._failure: ConnectionLost | None = None  # of calls on the closed connection; None: a general error
         self.last_heard = clock.monotonic()
         self.on_close: tuple[Callable[[RemotingSession], None], ...] = ()
         self._dispatcher, self._clock = dispatcher, clock
@@ -109,64 +121,68 @@ class RemotingSession:
         self._budget = budget
         if budget is None:
             self.splitter = FrameSplitter()
-            self._most_in_flight = sys.maxsize
+            self._max_in_flight = sys.maxsize
         else:
             self.splitter = FrameSplitter(header_bytes=budget.limits.header_bytes, admit=self._admit)
-            self._most_in_flight = budget.most_in_flight()
+            self._max_in_flight = budget.max_in_flight()
         self._output: list[bytes | memoryview] = []
-        self._made = 0  # bytes of answers in it
-        self._waiting: dict[int, WaitingCall] = {} if initiator else _NOTHING_ASKED
-        self._pushed = self.opaque = self.parked = 0  # bytes of requests not taken; the number of our latest one
-        self.writer: Writer | None = None  # whose unwritten bytes count as unread
-        self.is_behind = False  # whether any of the next three holds something
+        self._output_bytes = 0  # of replies in `_output`
+        self._waiting: dict[int, WaitingCall] = {} if initiator else _NO_CALLS
+        self._writer = writer
+        self._pushed_bytes = 0  # of requests that the peer has not read
+        self.opaque = 0  # of the latest request
+        self.in_flight = 0  # requests of the peer whose replies are futures
+        # Pending work; replies are written first. `net.connection.ConnectionQuota` has a table of the states.
+        self.has_pending = False  # whether one of these lists has an entry
         self._frames: list[Frame] = _NONE
         self._calls: list[Call] = _NONE
-        self._finished: list[tuple[Call, Answered]] = _NONE
-        self.is_unread = False  # set by the owner: no more answers for the time being
-        self.behind_bytes = 0  # at most, of frames and calls
-        self.finished_bytes = 0  # of answers' own bodies; those that are views of files are not ours
-        self._error: ProtocolError | None = None  # what ends the connection once all before it is answered
+        self._pending_replies: list[tuple[Call, Answered]] = _NONE  # completed futures, not encoded
+        self.pending_request_bytes = 0  # upper limit of the bytes of `_frames` and `_calls`
+        self.pending_reply_bytes = 0  # of pending replies, without memory views of files
+        self.is_output_full = False  # set by the owner: encode no replies, the peer does not read
+        self._error: ProtocolError | None = None  # raised after everything before the invalid bytes is answered
 
-    def receive(self, data: bytes, *, is_next: bool = True) -> None:
-        """Take bytes of the peer, answer its requests in order, complete our calls; others are first if not `is_next`.
+    def receive(self, data: bytes, *, at_once: bool = True) -> None:
+        """Take received bytes: answer the peer's requests in order, complete calls.
 
-        Raises `ProtocolError` when the bytes are no frames: the connection must be closed.
+        Unless `at_once`, requests become pending, because other connections are scheduled first. Raises
+        `ProtocolError` for bytes that are no frames; the connection must be closed then.
         """
         self.last_heard = self._clock.monotonic()
         splitter = self.splitter
-        if self._deliver is not None and not splitter.unfinished:
+        if self._deliver is not None and not splitter.incomplete_bytes:
             position = self._deliver(data, self._waiting, self._complete)
             if position == len(data):
                 return
             data = data[position:]
-        had = splitter.unfinished
+        received_before = splitter.incomplete_bytes
         try:
             frames = splitter.split(data)
         except ProtocolError as error:
-            if not self.is_behind:
+            if not self.has_pending:
                 raise
             self._error, frames = error, []
         if frames:
             self._frames = [*self._frames, *frames] if self._frames else frames
-            self.behind_bytes += had + len(data)
+            self.pending_request_bytes += received_before + len(data)
         elif not splitter.broken:
             return
-        if is_next:
-            self.go_on(self.last_heard + SLICE_SECONDS)
+        if at_once:
+            self.answer_pending(self.last_heard + SLICE_SECONDS)
         else:
-            self.is_behind = True
+            self.has_pending = True
 
-    def go_on(self, until: float) -> None:
-        """Answer what is behind, until then (monotonic seconds), or until as much is answered as is written at once.
+    def answer_pending(self, until: float) -> None:
+        """Answer pending requests until a monotonic time, in seconds, or until the output is full.
 
-        Raises `ProtocolError` where bytes that are no frames come next.
+        Raises `ProtocolError` when invalid bytes come next.
         """
         has_budget = self._budget is not None
-        while self._frames or self._calls or self._finished:
-            if has_budget and (self.is_unread or self._made > WRITTEN_BYTES):
+        while self._frames or self._calls or self._pending_replies:
+            if has_budget and (self.is_output_full or self._output_bytes > OUTPUT_BYTES):
                 break
-            if self._finished:
-                self._write_finished()
+            if self._pending_replies:
+                self._write_pending_reply()
             elif not self._calls:
                 self._decode_some()
                 if len(calls := self._calls) > 1:
@@ -175,19 +191,19 @@ class RemotingSession:
                 self._answer(self._calls.pop(0))
             if has_budget and self._clock.monotonic() >= until:
                 break
-        self.is_behind = bool(self._calls or self._frames or self._finished)
+        self.has_pending = bool(self._calls or self._frames or self._pending_replies)
         if not (self._calls or self._frames):
-            self.behind_bytes = 0
+            self.pending_request_bytes = 0
             if self._error is not None:
                 try:
                     raise self._error
-                finally:  # kept, it would keep us for good: its traceback has calls, which no collector sees
+                finally:  # its traceback holds calls, which hold this session; the garbage collector does not see calls
                     self._error = None
             if self.splitter.broken:
                 self.splitter.split(b"")
 
     def _decode_some(self) -> None:
-        """Make calls of the next frames, and complete ours; an error waits until what came before is answered."""
+        """Decode the next frames into `_calls`, complete own calls; keep an error until earlier calls are answered."""
         decode = self._decode
         calls: list[Call] = []
         frames, self._frames = self._frames, _NONE
@@ -210,8 +226,11 @@ class RemotingSession:
             self._hooks.before_answers(calls)
 
     def _answer_run(self, calls: list[Call]) -> None:
-        """Answer all calls at once, where they are a run."""
-        if self.parked + len(calls) > self._most_in_flight or (replies := self._dispatcher.dispatch_run(calls)) is None:
+        """Answer all calls together if they ask for the same; otherwise leave them."""
+        if self.in_flight + len(calls) > self._max_in_flight:
+            return
+        replies = self._dispatcher.dispatch_run(calls)
+        if replies is None:
             return
         self._calls = _NONE
         for call, reply in zip(calls, replies, strict=True):
@@ -219,49 +238,52 @@ class RemotingSession:
 
     def _answer(self, call: Call) -> None:
         refused = None
-        if self.parked >= self._most_in_flight and self._budget is not None:
-            self._most_in_flight = self._budget.most_in_flight()
-            refused = self._budget.too_many_in_flight(self.parked, self.address)
+        if self.in_flight >= self._max_in_flight and self._budget is not None:
+            self._max_in_flight = self._budget.max_in_flight()
+            refused = self._budget.too_many_in_flight(self.in_flight, self.address)
         self._reply(call, refused or self._dispatcher.dispatch(call))
 
     def _reply(self, call: Call, reply: Answered | Future[Answered] | Later) -> None:
         if type(reply) is Later:
-            self._count_parked(1)
-            reply.add_done_callback(partial(self._unpark, call))
+            self._count_in_flight(1)
+            reply.add_done_callback(partial(self._reply_completed, call))
             return
         if type(reply) is Future:
-            self._count_parked(1)
-            reply.add_done_callback(partial(self._run_soon, self._unpark, call))
+            self._count_in_flight(1)
+            reply.add_done_callback(partial(self._run_soon, self._reply_completed, call))
             return
         if self._hooks:
             self._hooks.after_answer(call, cast(Answered, reply))
         if not call.flag & ONE_WAY:
-            self._made += write_reply(cast(Answered, reply), call, self._output)
+            self._output_bytes += write_reply(cast(Answered, reply), call, self._output)
 
     def take_output(self) -> list[bytes | memoryview]:
-        """Return and forget the bytes to write, in order."""
-        self._made = 0
+        """Return the bytes to write, in order, and clear the output."""
+        self._output_bytes = 0
         output = self._output[:]
-        self._output.clear()  # the list itself stays: `receive` holds it
+        self._output.clear()  # in place: the compiled outbox refers to this list
         return output
 
     def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
-        """Ask the peer; `answered` gets its response, or `DeadlineExceeded`, `ConnectionLost`, or `Unavailable` where a
-        server's client does not read. Seconds."""
+        """Send a request; `timeout` is in seconds.
+
+        `answered` is called with the response, `DeadlineExceeded`, `ConnectionLost`, or, at a server whose client does
+        not read, `Unavailable`.
+        """
         if not self.takes_pushes:
             lost = self._failure or ConnectionLost(f"connection to {self.address} is closed")
             answered(lost if self.closed else Unavailable(f"{self.address} does not read what it was sent before"))
             return
         if self._hooks:
             answered = self._hooks.around(header, body, answered)
-        opaque = self.opaque = (self.opaque + 1) & 0x7FFFFFFF  # never negative: C++ masks the sign away
-        if self._waiting is _NOTHING_ASKED:
+        opaque = self.opaque = (self.opaque + 1) & 0x7FFFFFFF  # never negative: C++ clients mask the sign
+        if self._waiting is _NO_CALLS:
             self._waiting = {}
         self._waiting[opaque] = WaitingCall(self._clock.monotonic() + timeout, answered, header.code, timeout)
         self._request(header, body, opaque=opaque, flag=0)
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
-        """Send a one-way request. Lost without a word when the connection is closed, or the peer does not read."""
+        """Send a one-way request; dropped without an error if the connection is closed or the peer does not read."""
         if not self.takes_pushes:
             return
         if self._hooks:
@@ -274,23 +296,23 @@ class RemotingSession:
             header, body, opaque=opaque, flag=flag, serialization=self._serialization, signer=self._signer
         )
         self._output.append(frame)
-        self._pushed += len(frame)
-        if len(self._output) == 1:  # else it is known that there is output
+        self._pushed_bytes += len(frame)
+        if len(self._output) == 1:  # otherwise `wake` was called before
             self._wake()
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether more may be sent unasked: a server's client gets no more while a mebibyte of that is unread."""
+        """Whether requests may be sent: a server sends none while its client has not read `PUSHED_BYTES` of them."""
         if self._budget is None or self.closed:
             return not self.closed
-        if not self._output and self.writer is not None and not self.writer.get_write_buffer_size():
-            self._pushed = 0
-        return self._pushed < PUSHED_BYTES
+        if not self._output and self._writer is not None and not self._writer.get_write_buffer_size():
+            self._pushed_bytes = 0
+        return self._pushed_bytes < PUSHED_BYTES
 
     def for_express(self) -> tuple[dict[int, Any], list[bytes | memoryview], Callable[[], None], Any] | None:
-        """Return the calls by opaque, the output, what tells that there is some, and what signs frames, or None.
+        """Return what compiled senders need: calls by opaque, output, `wake`, the signer of frames.
 
-        None where a call takes more than its frame: hooks, a signer of another kind, another serialization.
+        None if calls need more: hooks, a signer of another kind, another serialization.
         """
         sign = frame_signer(self._signer)
         if self._hooks or (self._signer is not None and sign is None) or self._serialization != JSON:
@@ -298,17 +320,18 @@ class RemotingSession:
         return self._waiting, self._output, self._wake, sign
 
     @property
-    def unread(self) -> int:
-        """Bytes of answers that the peer has not taken yet."""
-        return (self.writer.get_write_buffer_size() if self.writer else 0) + self._made + self.finished_bytes
+    def unsent_bytes(self) -> int:
+        """Bytes of replies that the socket has not taken yet."""
+        written = self._writer.get_write_buffer_size() if self._writer else 0
+        return written + self._output_bytes + self.pending_reply_bytes
 
     @property
     def waiting(self) -> int:
-        """Calls of ours without an answer yet."""
+        """The number of calls that wait for a response."""
         return len(self._waiting)
 
     def expire(self) -> None:
-        """Fail the calls whose deadline has passed."""
+        """Fail calls whose deadline has passed."""
         now = self._clock.monotonic()
         late = [opaque for opaque, waiting in self._waiting.items() if waiting.deadline <= now]
         for opaque in late:
@@ -317,43 +340,43 @@ class RemotingSession:
             waiting.answered(DeadlineExceeded(text))
 
     def close(self, reason: str, failure: ConnectionLost | None = None) -> None:
-        """The connection is gone: fail our calls, tell those who asked to know. Idempotent.
+        """Fail all calls and call the listeners of `on_close`. Idempotent.
 
-        Calls fail with `failure`, also later ones, else with an error that gives the reason.
+        Calls fail with `failure`, also later ones; without it, with an error that gives the reason.
         """
         if self.closed:
             return
         if self._budget is not None:
-            self._budget.in_flight -= self.parked
-        self.closed, self.is_behind = True, False
+            self._budget.in_flight -= self.in_flight
+        self.closed, self.has_pending = True, False
         self._failure, self._error = failure, None
-        self._frames = self._calls = self._finished = _NONE
-        # What refers to the owner, and back to us: without it both are gone as soon as nobody knows them.
-        self.splitter, self.writer, self._wake = FrameSplitter(), None, _nobody
+        self._frames = self._calls = self._pending_replies = _NONE
+        # These refer to the owner and back: dropping them frees both without the garbage collector.
+        self.splitter, self._writer, self._wake = FrameSplitter(), None, _do_nothing
         waiting = list(self._waiting.values())
         self._waiting.clear()
         for call in waiting:
             call.answered(failure or ConnectionLost(f"connection to {self.address} broke: {reason}"))
-        for tell in self.on_close:
-            tell(self)
+        for listener in self.on_close:
+            listener(self)
         self.on_close = ()
 
     def _complete(self, response: Response) -> None:
         waiting = self._waiting.pop(response.opaque, None)
         if waiting is None:
-            logger.debug("%s answered request %d, which nobody waits for", self.address, response.opaque)
+            logger.debug("%s answered request %d, which no call waits for", self.address, response.opaque)
         else:
             waiting.answered(response)
 
-    def _unpark(self, call: Call, future: Future[Answered] | Later) -> None:
-        self._count_parked(-1)
+    def _reply_completed(self, call: Call, future: Future[Answered] | Later) -> None:
+        self._count_in_flight(-1)
         if future.cancelled():
             return
         dispatcher, error = self._dispatcher, future.exception()
         reply: Answered | Future[Answered] | Later
         if error is not None:
             reply = dispatcher.refused(error, call) if isinstance(error, MQError) else dispatcher.failure(error, call)
-        elif (reply := future.result()) is ASK_AGAIN:
+        elif (reply := future.result()) is RETRY:
             if self._budget is not None and self._budget.is_over:
                 return
             reply = dispatcher.dispatch(call)
@@ -364,30 +387,31 @@ class RemotingSession:
             self._hooks.after_answer(call, reply)
         if self.closed or call.flag & ONE_WAY:
             return
-        if self._budget is not None and (self._finished or self.is_unread or self._made > WRITTEN_BYTES):
-            self._finished = self._finished or []
-            self._finished.append((call, reply))
-            self.finished_bytes += own_bytes(reply)
-            self.is_behind = True
+        is_full = self.is_output_full or self._output_bytes > OUTPUT_BYTES
+        if self._budget is not None and (is_full or self._pending_replies):
+            self._pending_replies = self._pending_replies or []
+            self._pending_replies.append((call, reply))
+            self.pending_reply_bytes += own_bytes(reply)
+            self.has_pending = True
         else:
-            self._made += write_reply(reply, call, self._output)
+            self._output_bytes += write_reply(reply, call, self._output)
         self._wake()
 
-    def _write_finished(self) -> None:
-        call, reply = self._finished.pop(0)
-        self.finished_bytes -= own_bytes(reply)
-        self._made += write_reply(reply, call, self._output)
+    def _write_pending_reply(self) -> None:
+        call, reply = self._pending_replies.pop(0)
+        self.pending_reply_bytes -= own_bytes(reply)
+        self._output_bytes += write_reply(reply, call, self._output)
 
-    def _count_parked(self, change: int) -> None:
-        self.parked += change
+    def _count_in_flight(self, change: int) -> None:
+        self.in_flight += change
         if self._budget is not None and not self.closed:
             self._budget.in_flight += change
-            self._most_in_flight = self._budget.most_in_flight()
+            self._max_in_flight = self._budget.max_in_flight()
 
     def _admit(self, serialization: int, header: bytes, size: int) -> bool:
-        """Return whether a large frame is taken; who sent another is told. Raises `ProtocolError` for no header."""
+        """Return whether to take a large frame; a refused one is answered. Raises `ProtocolError` for a bad header."""
         command = self._decode(serialization, header, b"")
-        if self._budget is None or not isinstance(command, Call):  # an answer: we have asked for it
+        if self._budget is None or not isinstance(command, Call):  # responses are always taken: they were requested
             return True
         refused = self._budget.too_large(command.code, size, self.address)
         if refused is not None:
@@ -395,5 +419,5 @@ class RemotingSession:
         return refused is None
 
 
-def _nobody(*_: object) -> None:
+def _do_nothing(*_: object) -> None:
     pass

@@ -306,13 +306,13 @@ async def test_a_producer_that_does_not_read_is_asked_no_more(broker, producer, 
     await clock.advance(ROUND)
     (member,) = broker.connections.producers("p")
     await _in_time(clock, lambda: not member.session.takes_pushes)
-    assert member.session.unread < 2 << 20
+    assert member.session.unsent_bytes < 2 << 20
     other = await transactions_of(broker)  # whose turn comes as before
     asked = broker.half_messages.undecided()
     await clock.advance(ROUND)
     await _in_time(clock, lambda: other.checked.asked.qsize() >= 3)
     assert len(broker.half_messages.undecided()) == count == len(asked)
-    assert member.session.unread < 2 << 20
+    assert member.session.unsent_bytes < 2 << 20
 
 
 async def test_a_producer_that_reads_is_asked_about_everything_in_one_round(producer, clock):

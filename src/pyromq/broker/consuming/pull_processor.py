@@ -40,7 +40,7 @@ from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
-from pyromq.remoting.headers.pulling import LitePullMessage
+from pyromq.remoting.headers.messages import LitePullMessage
 from pyromq.remoting.later import Later
 from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus

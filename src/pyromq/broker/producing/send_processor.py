@@ -33,7 +33,7 @@ from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTem
 from pyromq.remoting.dispatch import answers, answers_runs, refusal
 from pyromq.remoting.header import header_layout
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
-from pyromq.remoting.headers.sending import SendMessageV2
+from pyromq.remoting.headers.messages import SendMessageV2
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.store.batch_appends import Shape, members_of
 from pyromq.store.message_store import MessageStore

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 
 from pyromq.net.tls.config import TlsConfig
+
+PROBE_SECONDS = 3.0
 
 _EXPIRED, _NOT_YET = 10, 9  # of OpenSSL's X509_V_ERR_...
 _OTHER_HOST = (62, 63, 64)
@@ -28,11 +31,11 @@ def refused_handshake(error: Exception, tls: TlsConfig) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _unverified(error, tls)
     if isinstance(error, ssl.SSLError):
-        return broken(error)
+        return describe(error)
     return f"closed the connection in the TLS handshake: {_PLAIN_PORT}"
 
 
-def broken(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """Return what is to be told of an error that ended a connection."""
     if not isinstance(error, ssl.SSLError):
         return str(error)
@@ -45,7 +48,7 @@ def broken(error: Exception) -> str:
     return f"TLS failed: {reason or error}"
 
 
-def ended_unheard(tls: TlsConfig | None) -> str:
+def closed_without_a_reply(tls: TlsConfig | None) -> str:
     """Return what is to be told of a connection that the server closed before it said anything."""
     if tls is None:
         return "closed by the server, which said nothing: it may take TLS connections only"
@@ -63,3 +66,18 @@ def _unverified(error: ssl.SSLCertVerificationError, tls: TlsConfig) -> str:
     trusted = f"by {tls.authority}" if tls.authority is not None else "by whom this system trusts: give its authority"
     signed = " (nobody signed it but itself)" if error.verify_code == _SELF_SIGNED else ""
     return f"its certificate is not vouched for {trusted}{signed}"
+
+
+async def speaks_tls(address: str) -> bool:
+    """Return whether what listens at `host:port` finishes a TLS handshake, whoever it is; nothing is sent to it."""
+    host, _, port = address.rpartition(":")
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=anybody)
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.transport.abort()
+    return True

@@ -10,8 +10,6 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from pyromq.net.ended_transport import untie
-
 _READ_BYTES = 1 << 16  # decrypted at once; records have 16 KiB at most
 
 
@@ -137,7 +135,7 @@ class TlsLayer(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._lower is not None:
-            untie(self._lower)
+            release_transport(self._lower)
         upper, self._upper, self._lower = self._upper, None, None
         if self._transport is not None:
             self._transport.forget()
@@ -183,3 +181,8 @@ class TlsLayer(asyncio.Protocol):
         shaken, self._shaken = self._shaken, None
         if shaken is not None:
             shaken(failure)
+
+
+def release_transport(transport: asyncio.BaseTransport) -> None:
+    """Let an ended transport go at once: asyncio's keeps a method of its own, and would stay until it is collected."""
+    getattr(transport, "__dict__", {}).pop("_read_ready_cb", None)

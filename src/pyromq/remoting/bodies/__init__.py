@@ -1,18 +1,15 @@
 """The JSON bodies of requests and answers, as declarations by subject."""
 
 from pyromq.remoting.bodies.accounts import *  # noqa: F403
-from pyromq.remoting.bodies.batches import *  # noqa: F403
 from pyromq.remoting.bodies.body import *  # noqa: F403
-from pyromq.remoting.bodies.clients import *  # noqa: F403
-from pyromq.remoting.bodies.half_messages import *  # noqa: F403
-from pyromq.remoting.bodies.offsets import *  # noqa: F403
-from pyromq.remoting.bodies.queues import *  # noqa: F403
+from pyromq.remoting.bodies.clients import *  # noqa: F403  # noqa: F403
+from pyromq.remoting.bodies.queues import *  # noqa: F403  # noqa: F403
 from pyromq.remoting.bodies.registration import *  # noqa: F403
 from pyromq.remoting.bodies.routes import *  # noqa: F403
-from pyromq.remoting.bodies.running import *  # noqa: F403
 from pyromq.remoting.bodies.statistics import *  # noqa: F403
 from pyromq.remoting.bodies.timers import *  # noqa: F403
 from pyromq.remoting.bodies.topics import *  # noqa: F403
+from pyromq.remoting.bodies.transactions import *  # noqa: F403  # noqa: F403
 from pyromq.remoting.json_quirks import ANSWER as ANSWER
 from pyromq.remoting.json_quirks import ATTEMPTS as ATTEMPTS
 from pyromq.remoting.json_quirks import FILE as FILE

@@ -1,13 +1,11 @@
 """Every request and its answer, as declarations by subject. Importing this package makes all of them known."""
 
-from pyromq.remoting.headers.accounts import *  # noqa: F403
-from pyromq.remoting.headers.batches import *  # noqa: F403
-from pyromq.remoting.headers.brokers import *  # noqa: F403
+from pyromq.remoting.headers.brokers import *  # noqa: F403  # noqa: F403
 from pyromq.remoting.headers.clients import *  # noqa: F403
+from pyromq.remoting.headers.messages import *  # noqa: F403  # noqa: F403
 from pyromq.remoting.headers.names import *  # noqa: F403
 from pyromq.remoting.headers.offsets import *  # noqa: F403
-from pyromq.remoting.headers.pulling import *  # noqa: F403
 from pyromq.remoting.headers.queries import *  # noqa: F403
-from pyromq.remoting.headers.sending import *  # noqa: F403
 from pyromq.remoting.headers.timers import *  # noqa: F403
 from pyromq.remoting.headers.topics import *  # noqa: F403
+from pyromq.remoting.headers.transactions import *  # noqa: F403

@@ -28,8 +28,8 @@ from pyromq.net.address_server import AddressServer, is_url
 from pyromq.net.channel import Channel, connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.tls.certificate_dates import SOON_DAYS, lifetime
+from pyromq.net.tls.failures import speaks_tls
 from pyromq.net.tls.first_bytes import REFUSED
-from pyromq.net.tls.probe import speaks_tls
 from pyromq.plural import counted
 from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
 from pyromq.remoting.dispatch import Dispatcher

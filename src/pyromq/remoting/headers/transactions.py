@@ -7,6 +7,49 @@ from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.header import Header, field
 
 
+class EndTransaction(Header):
+    """Commit (8), roll back (12) or leave open (0) a half message."""
+
+    code = RequestCode.END_TRANSACTION
+    producer_group: str
+    half_queue_offset: int = field(name="tranStateTableOffset")
+    log_offset: int = field(name="commitLogOffset")
+    decision: int = field(name="commitOrRollback")
+    message_id: str = field(name="msgId")
+    from_check: bool = field(name="fromTransactionCheck", default=False)
+    transaction_id: str | None = None
+    topic: str | None = None  # clients of RocketMQ 5 name it, perhaps without its namespace
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class CheckTransaction(Header):
+    """The broker asks a producer what became of a half message, the body."""
+
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    half_queue_offset: int = field(name="tranStateTableOffset")
+    log_offset: int = field(name="commitLogOffset")
+    message_id: str | None = field(name="msgId", default=None)
+    transaction_id: str | None = None
+    offset_message_id: str | None = field(name="offsetMsgId", default=None)
+
+
+class ResumeHalfMessage(Header):
+    """Check a given-up half message again."""
+
+    code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+    message_id: str | None = field(name="msgId", default=None)
+
+
+class ListHalfMessages(Header):
+    """Half messages nobody has decided on, oldest first, behind a queue offset; of one group or of all. Ours."""
+
+    code = RequestCode.LIST_HALF_MESSAGES
+    reply_body = bodies.HalfMessageList
+    count: int
+    after: int = -1
+    producer_group: str | None = None
+
+
 class HalfRunStored(Header):
     """The queue that the messages are meant for, and how many there are."""
 

@@ -96,7 +96,7 @@ def test_what_a_hook_raises_is_logged_and_breaks_no_call(caplog):
     pair.carry()
     assert pair.offsets == [5]
     assert len(watching.told) == 2
-    assert caplog.text.count("what it was called for goes on") == 4
+    assert caplog.text.count("its caller continues") == 4
 
 
 class Naming:

@@ -1,1 +1,1 @@
-"""RocketMQ's remoting protocol without sockets: frames, typed headers, bodies, one connection's state, dispatch."""
+"""RocketMQ's remoting protocol without sockets: frames, headers, bodies, sessions, dispatch."""

@@ -9,17 +9,17 @@ from enum import IntEnum
 
 VERSION = 409  # position of 4.9.8 in upstream's list of releases; sent in every command
 VERSION_NAME = "V4_9_8"
-MAX_RECONSUME_VERSION = 121  # 3.4.9: from here a client's own maxReconsumeTimes counts
-RELAY_VERSION = 62  # 3.1.8: lowest that may be asked for running info and direct consumption
-STATUS_VERSION = 28  # 3.0.7: lowest that may be asked for its consumer status
-_FIRST_REGULAR_VERSION = 194  # 3.9.1-SNAPSHOT: from here two numbers a release, its snapshot first
+MAX_RECONSUME_VERSION = 121  # 3.4.9: lowest whose own maxReconsumeTimes counts
+RELAY_VERSION = 62  # 3.1.8: lowest that answers running info and direct consumption
+STATUS_VERSION = 28  # 3.0.7: lowest that answers its consumer status
+_FIRST_REGULAR_VERSION = 194  # 3.9.1-SNAPSHOT: from this version on two numbers a release, its snapshot first
 
 RESPONSE = 0x1  # bit of a command's flag
 ONE_WAY = 0x2
 
 
 class PullFlag:
-    """Bits of a pull request's sysFlag. Plain numbers, as `Permission`: an enum's `&` costs as much as a look-up."""
+    """Bits of a pull request's sysFlag. Plain numbers, because `&` of an enum is slow."""
 
     COMMIT_OFFSET = 0x1
     SUSPEND = 0x2
@@ -42,7 +42,7 @@ UNIT_SUBSCRIPTION = 0x2
 
 
 class Language(IntEnum):
-    """What a command's sender is written in."""
+    """The language of a command's sender."""
 
     JAVA = 0
     CPP = 1
@@ -61,7 +61,7 @@ class Language(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a command asks for; those at the end come from RocketMQ 5."""
+    """The codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -148,7 +148,7 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
-    GET_TOPIC_CONFIG = 351
+    GET_TOPIC_CONFIG = 351  # RocketMQ 5, as the next two
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     LIST_HALF_MESSAGES = 100_323  # ours
@@ -162,7 +162,7 @@ class RequestCode(IntEnum):
 
 
 def version_name(version: int) -> str:
-    """Return a release's name as Java's tools print it, `V4_9_8`; of very old ones the number. Source: MQVersion."""
+    """Return a release's name as Java's tools print it, `V4_9_8`; for very old ones the number. Source: MQVersion."""
     if version < _FIRST_REGULAR_VERSION:
         return str(version)
     release, is_final = divmod(version - _FIRST_REGULAR_VERSION + 2 * 391, 2)

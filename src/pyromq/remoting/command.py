@@ -1,4 +1,4 @@
-"""Commands <-> bytes: the JSON and the binary (ROCKETMQ) form of a header, for requests and for answers.
+"""Encodes and decodes commands: the JSON and the binary (ROCKETMQ) form of a header.
 
     JSON header     {"code":310,"extFields":{...},"flag":0,"language":"JAVA","opaque":7,
                      "remark":"...","serializeTypeCurrentRPC":"JSON","version":409}
@@ -11,8 +11,8 @@
     remark          4 + n
     ext fields      4 + n  entries: key length short, key, value length int, value
 
-A request becomes a `Call` whose `header` is the struct declared for its code; an answer becomes a `Response` whose
-fields stay text until the caller, who knows what was asked, reads them.
+A received request becomes a `Call` whose `header` is the struct declared for its code. A received response becomes a
+`Response` whose fields stay text until the caller, who knows the request, decodes them.
 Source: RocketMQ 4.9.8, RemotingCommand, RocketMQSerializable.
 """
 
@@ -44,11 +44,11 @@ if speedups.is_active:
 
 OUR_LANGUAGE = Language.PYTHON
 _TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
-_pack_words = struct.Struct(">II").pack  # as frame_words, bound for the answers that are written most
+_pack_words = struct.Struct(">II").pack  # as `frame_words`, bound for the most frequent replies
 
 
 class Call(msgspec.Struct):
-    """A request as it arrived. `header` is None where it does not fit its code; `fault` then says why."""
+    """A received request. `header` is None if the fields do not fit its code; `fault` then is the error."""
 
     code: int
     opaque: int = 0
@@ -56,19 +56,19 @@ class Call(msgspec.Struct):
     language: str = "JAVA"
     version: int = 0
     header: Header | None = msgspec.field(name="extFields", default=None)
-    # The next eight are never on the wire: whoever decodes overwrites them.
+    # The next eight are never on the wire: decoding overwrites them.
     body: bytes = msgspec.field(name="#body", default=b"")
     serialization: int = msgspec.field(name="#serialization", default=JSON)
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
-    fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: as they came, where asked for
-    hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: what hooks saw of it
+    fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: undecoded, if a guard needs them
+    hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: as passed to hooks
     peer: Any = msgspec.field(name="#peer", default=None)  # the `RemotingSession` it came by
-    retries: int = msgspec.field(name="#retries", default=0)  # how often it was to be asked again
-    account: str | None = msgspec.field(name="#account", default=None)  # whose rights count; set by the guard
+    retries: int = msgspec.field(name="#retries", default=0)  # how often it was dispatched again
+    account: str | None = msgspec.field(name="#account", default=None)  # whose permissions apply; set by the guard
 
 
 class Response(msgspec.Struct):
-    """An answer as it arrived; `fields` are the header's texts, `body` the bytes behind it."""
+    """A received response; `fields` are the header's texts."""
 
     code: int
     opaque: int
@@ -79,24 +79,21 @@ class Response(msgspec.Struct):
     body: bytes = b""
 
     def header(self, declared: type[H]) -> H:
-        """Read the fields as the declared header. Raises `ProtocolError` where they do not fit."""
+        """Decode the fields as the declared header. Raises `ProtocolError` if they do not fit."""
         try:
             return msgspec.convert(self.fields, declared, strict=False)
-        except msgspec.ValidationError:  # the tolerant way reads more, or says what is wrong
+        except msgspec.ValidationError:  # the tolerant decoder accepts more, or names the fault
             return parse_header(declared, self.fields)
 
     def check(self, *also: int) -> Response:
-        """Return this response if its code is SUCCESS or one of `also`; raise the error it stands for otherwise."""
+        """Return this response if its code is SUCCESS or one of `also`; otherwise raise the error of its code."""
         if self.code and self.code not in also:
             raise from_response(self.code, self.remark)
         return self
 
 
 class Reply(msgspec.Struct):
-    """What an answer gives back: a header, a body, a code and a text.
-
-    `body` may be a list of views that belong together, such as stored records; they are copied when sent.
-    """
+    """The reply to a request. `body` may be a list of memory views, for example of stored records, copied when sent."""
 
     header: Header | None = None
     body: bytes | list[memoryview] = b""
@@ -105,7 +102,7 @@ class Reply(msgspec.Struct):
 
 
 class ReplyTemplate:
-    """An answer of which only some fields change, prepared as JSON: code, text and the rest of the header are fixed.
+    """A reply prepared as JSON in which only some header fields vary.
 
     `variables`, `formats` and `constants` are those of `HeaderTemplate`.
     """
@@ -124,25 +121,25 @@ class ReplyTemplate:
         self.remark = remark
         self._header = HeaderTemplate(header, variables, formats=formats, **constants)
         escaped = None if remark is None else remark.replace("%", "%%")
-        # With holes for the variables and the opaque.
+        # With placeholders for the variables and the opaque.
         self.line = _json_line(code, self._header.ext_json, flag=b"%d" % RESPONSE, opaque=b"%d", remark=escaped)
 
     def binary(self) -> tuple[bytes, list[tuple[bytes, bytes, int]]]:
-        """Return the answer's binary header up to its fields, and each field as `HeaderTemplate.entries` gives it.
+        """Return the binary header up to its fields, and the fields as `HeaderTemplate.entries` does.
 
-        The opaque is 0; the names have their lengths before them.
+        The opaque is 0; each name is preceded by its length.
         """
         head = encode_binary(self.code, {}, opaque=0, flag=RESPONSE, remark=self.remark)[:-4]
         entries = [(name.encode(), text.encode(), number) for name, text, number in self._header.entries()]
         return head, [(len(name).to_bytes(2) + name, text, number) for name, text, number in entries]
 
     def reply(self, filled: FilledReply) -> Reply:
-        """Return an answer by this template as structs, for those who need it in another form."""
+        """Return a reply of this template as structs, for encoding in another form."""
         return Reply(self._header.header(filled.values), filled.body, self.code, self.remark)
 
 
 class FilledReply(msgspec.Struct, gc=False):
-    """An answer by template: the values in the template's order, and the body, of `body_size` bytes in all."""
+    """A reply by template: values in the template's order, and a body of `body_size` bytes in all."""
 
     template: ReplyTemplate
     values: tuple[int | bytes, ...]
@@ -154,20 +151,20 @@ Answered = Reply | FilledReply
 
 
 def own_bytes(reply: Answered) -> int:
-    """Return how many bytes of an answer's body are its own, and no views of files."""
+    """Return the size of a reply's body if it is bytes; 0 for memory views of files."""
     return len(reply.body) if isinstance(reply.body, bytes) else 0
 
 
-# Properties have 32 KiB at most, of which JSON makes six times as many; a header of this size is read in 4 ms.
+# Properties have at most 32 KiB, in JSON six times as many. Decoding a header of this size takes 4 ms.
 MAX_HEADER_BYTES = 1 << 18
 
 _LARGEST_BINARY_CODE = 0x7FFF
 _HEADERS = request_headers()
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last two: no UTF-8, endless nesting
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last two: invalid UTF-8, too deep nesting
 
 
 def _call_class(header: type[Header]) -> type[Call]:
-    """Return `Call` with `extFields` decoded straight into the declared header; absent only if all may be absent."""
+    """Return a `Call` whose `extFields` decode into the declared header; required unless all fields are optional."""
     optional = all(not f.required for f in msgspec.structs.fields(header))
     ext = msgspec.field(name="extFields", default_factory=header) if optional else msgspec.field(name="extFields")
     call = msgspec.defstruct(
@@ -180,7 +177,7 @@ def _call_class(header: type[Header]) -> type[Call]:
     return cast("type[Call]", call)
 
 
-# By the first bytes of a header as Java, Go and C++ write them, up to the comma: `{"code":310`.
+# By the first bytes of a header, as Java, Go and C++ write them, up to the comma: `{"code":310`.
 _FAST = {
     b'{"code":%d' % code: msgspec.json.Decoder(_call_class(header), strict=False).decode
     for code, header in _HEADERS.items()
@@ -188,9 +185,9 @@ _FAST = {
 
 
 def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Return the command of a frame, expected to be a request. Raises `ProtocolError` for what is no header at all.
+    """Decode a frame that is probably a request. Raises `ProtocolError` for an invalid header.
 
-    Called for every request a server gets.
+    Called for every request of a server.
     """
     if serialization == JSON and len(header) <= MAX_HEADER_BYTES:
         decode = _FAST.get(header[: header.find(b",", 8, 20)])
@@ -198,7 +195,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
             try:
                 call: Call = decode(header)
             except _UNREADABLE:
-                pass  # a value of another type, a missing field, or no JSON: the tolerant way finds out
+                pass  # a value of another type, a missing field, or no JSON: decoded tolerantly below
             else:
                 if not call.flag & RESPONSE:
                     call.body = body
@@ -210,7 +207,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
 
 
 def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Decode as `decode_request` does; the call keeps its fields as they came, for guards that check signatures."""
+    """Decode as `decode_request` does; the call keeps its undecoded fields for guards that verify signatures."""
     command = decode_request(serialization, header, body)
     if isinstance(command, Call):
         raw = _decode_json(header) if serialization == JSON else _Raw(*decode_binary(header))
@@ -219,7 +216,7 @@ def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -
 
 
 def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Return the command of a frame, expected to be an answer. Raises `ProtocolError` for what is no header at all."""
+    """Decode a frame that is probably a response. Raises `ProtocolError` for an invalid header."""
     if serialization == JSON and len(header) <= MAX_HEADER_BYTES:
         try:
             raw = _RAW.decode(header)
@@ -231,7 +228,7 @@ def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Re
 
 
 class _Raw(msgspec.Struct, gc=False):
-    """Any JSON header, untyped."""
+    """Any JSON header, with undecoded fields."""
 
     code: int = 0
     opaque: int = 0
@@ -266,7 +263,7 @@ def _decode_tolerantly(serialization: int, header: bytes, body: bytes) -> Call |
         try:
             call.header = parse_header(declared, fields)
         except MQError as error:
-            # Without what was on the stack, the call itself among it: both would stay until they are collected.
+            # The traceback holds the call: without it no cycle waits for the garbage collector.
             error.__traceback__ = error.__cause__ = error.__context__ = None
             call.fault = error
     return call
@@ -280,7 +277,7 @@ def _decode_json(header: bytes) -> _Raw:
 
 
 def _language_name(language: Any) -> str:
-    """Java reads a name it does not know as null and goes on; so do we."""
+    """Return the name of a language. As in Java, an unknown one is no error."""
     if isinstance(language, int) and not isinstance(language, bool):
         return Language(language).name if language in Language._value2member_map_ else "OTHER"
     return language if isinstance(language, str) and len(language) <= 20 and language.isprintable() else "JAVA"
@@ -295,7 +292,7 @@ def encode_request(
     serialization: int = JSON,
     signer: Signer | None = None,
 ) -> bytes:
-    """Return the frame of a request. One whose code is too large for a binary header is written as JSON."""
+    """Return the frame of a request. A code too large for a binary header is written as JSON."""
     if header.code > _LARGEST_BINARY_CODE:
         serialization = JSON
     frames_signer = frame_signer(signer)
@@ -314,14 +311,14 @@ def encode_request(
             return signed
     fields = wire_fields(header.header if isinstance(header, Filled) else header)
     if signer is not None:
-        if serialization == BINARY:  # readers take a text of no bytes for absent, and so does the signature
+        if serialization == BINARY:  # readers, and so the signature, take an empty text as absent
             fields = {name: value for name, value in fields.items() if value}
         fields |= signer.sign(fields, body)
     return _encode(int(header.code), fields, body, opaque=opaque, flag=flag, remark=None, serialization=serialization)
 
 
 def _prepare_request(template: HeaderTemplate) -> bytes:
-    """Return the whole JSON header with holes for the template's variables, the flag and the opaque."""
+    """Return the JSON header with placeholders for the template's variables, the flag and the opaque."""
     template.request_line = _json_line(template.code, template.ext_json, flag=b"%d", opaque=b"%d", remark=None)
     if speedups.is_active:
         template.request_writer = RequestWriter(template.request_line)
@@ -329,7 +326,7 @@ def _prepare_request(template: HeaderTemplate) -> bytes:
 
 
 def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -> int:
-    """Append the frame that answers `call`, in the call's serialization, to what is written next; return its bytes."""
+    """Append the frame of a reply, in the call's serialization, to `output`. Return its size in bytes."""
     if type(reply) is FilledReply:
         if call.serialization == JSON:
             header = reply.template.line % (*reply.values, call.opaque)
@@ -393,7 +390,7 @@ def _json_line(code: int, fields: bytes | None, *, flag: bytes, opaque: bytes, r
 
 
 def decode_binary(header: bytes) -> BinaryHeader:
-    """Read a binary header. Raises `ProtocolError` for what is none."""
+    """Decode a binary header. Raises `ProtocolError` if it is invalid."""
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
         remark, position = _read_text(header, _BINARY_HEAD.size, _INT)
@@ -406,7 +403,7 @@ def decode_binary(header: bytes) -> BinaryHeader:
         while position < end:
             key, position = _read_text(header, position, _SHORT)
             value, position = _read_text(header, position, _INT)
-            if value:  # a value of no bytes counts as absent
+            if value:  # an empty value is absent
                 fields[key] = value
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"binary header of {len(header)} bytes cannot be read: {error}") from error
@@ -422,7 +419,7 @@ def _read_text(header: bytes, position: int, length: struct.Struct) -> tuple[str
 
 
 def encode_binary(code: int, fields: dict[str, str], *, opaque: int, flag: int, remark: str | None) -> bytes:
-    """Return the header; a text of None is written as one of no bytes."""
+    """Return a binary header; a remark of None is written as an empty text."""
     entries: list[bytes] = []
     for name, value in fields.items():
         key, text = name.encode(), value.encode()

@@ -1,7 +1,6 @@
-"""How much one connection, and all connections of a server together, may make it keep and do.
+"""The limits of one connection and of all connections of a server, and what of them is in use. No sockets here.
 
-What all share is shared out by `share`: a connection gets a part of what is free, so that however many take part, the
-next one finds room.
+`share` divides a common limit: a connection gets a part of the free amount, so further connections always find room.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from pyromq.remoting.command import Reply
 from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.remoting.rejection_log import RejectionLog
 
-ALWAYS_IN_FLIGHT = 100  # requests a connection may have in flight, however many others have
+ALWAYS_IN_FLIGHT = 100  # requests in flight that every connection may have, even if the common limit is reached
 
 H = TypeVar("H")
 
-SHARES = 10  # of what is free, one for a connection: ten greedy ones leave a third of all, a hundred a tenth
-LARGE_REQUESTS = frozenset(  # carry messages, all topics of a broker, or all attempts of a job's tasks
+SHARES = 10  # a connection may use 1/10 of the free amount: ten greedy ones leave a third, a hundred a tenth
+LARGE_REQUESTS = frozenset(  # with messages, all topics of a broker, or all attempts of a job
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -37,19 +36,19 @@ LARGE_REQUESTS = frozenset(  # carry messages, all topics of a broker, or all at
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Numbers that ten thousand ordinary clients do not reach, also when all of them come from one address."""
+    """Limits that ten thousand ordinary clients do not reach, even from one IP address."""
 
-    connections: int = 20_000  # at a time; four kilobytes each. Fewer where the process may have fewer files open
-    connections_per_address: int = 20_000  # of one IP address; as all, since many clients may be behind one router
+    connections: int = 20_000  # open at once, 4 kB each; fewer if the process may open fewer files
+    connections_per_address: int = 20_000  # of one IP address; the same, because many clients may be behind one router
     header_bytes: int = 256 << 10  # of one request: properties have at most 32 KiB, six times as much when escaped
-    request_bytes: int = 1 << 20  # of one request without messages: a heartbeat of some thousand subscriptions
-    message_request_bytes: int = MAX_FRAME_BYTES  # of one request with messages; a broker derives it from theirs
-    received_bytes: int = 64 << 20  # of requests that are not complete or not answered, all connections together
-    unread_bytes: int = 4 << 20  # of answers that one connection leaves unread before nothing is read from it
-    all_unread_bytes: int = 64 << 20  # ... all connections together
-    requests_in_flight: int = 10_000  # of one connection, taken and not answered, such as pulls that wait
-    all_requests_in_flight: int = 100_000  # ... all connections together; about a kilobyte each
-    frame_timeout_ms: int = 30_000  # for the next byte of a request that has begun
+    request_bytes: int = 1 << 20  # of one request without messages: a heartbeat with some thousand subscriptions
+    message_request_bytes: int = MAX_FRAME_BYTES  # of one request with messages; brokers derive it from maxMessageSize
+    received_bytes: int = 64 << 20  # of incomplete or pending requests, all connections together
+    unread_bytes: int = 4 << 20  # unsent bytes of one connection before reading from it is paused
+    all_unread_bytes: int = 64 << 20  # unsent bytes of all connections together; beyond it the idlest is closed
+    requests_in_flight: int = 10_000  # of one connection, for example waiting pulls
+    all_requests_in_flight: int = 100_000  # of all connections together; about a kilobyte each
+    frame_timeout_ms: int = 30_000  # for the next byte of an incomplete frame
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -59,7 +58,7 @@ class ConnectionLimits:
                 raise UsageError(f"{field.name} is {value!r}; it must be {least} to {most}")
 
     def frame_bytes(self, code: int) -> int:
-        """Return how large a request with this code may be."""
+        """Return the limit for the size of a request with this code."""
         return self.message_request_bytes if code in LARGE_REQUESTS else self.request_bytes
 
 
@@ -72,7 +71,7 @@ _RANGES = {
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits()
 
-# The settings' names in properties files, all of them ours -> fields.
+# Names in properties files -> fields. RocketMQ has none of them.
 CONNECTION_LIMIT_NAMES = {
     "maxConnections": "connections",
     "maxConnectionsPerAddress": "connections_per_address",
@@ -88,52 +87,52 @@ CONNECTION_LIMIT_NAMES = {
 
 
 def share(limit: int, taken: int) -> int:
-    """Return how much one connection may have of what all have a limit for and have taken so much of."""
+    """Return one connection's part of a common limit of which `taken` is in use."""
     return max(0, limit - taken) // SHARES
 
 
 class Writer(Protocol):
-    """What writes to one connection."""
+    """The transport of one connection."""
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes the peer has not taken yet."""
+        """Return the number of unsent bytes."""
 
 
 class BytesPool(Generic[H]):
-    """So many bytes for all holders. Who holds what, in the order in which that changed last."""
+    """A limit of bytes for all holders together, with each holder's amount."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
-        self._held: dict[H, int] = {}
+        self._held: dict[H, int] = {}  # least recently changed first
 
     def hold(self, holder: H, amount: int) -> None:
-        """Note that a holder has so much from now on."""
+        """Set the amount of a holder."""
         self.taken += amount - self._held.pop(holder, 0)
         if amount:
             self._held[holder] = amount
 
     def idlest(self) -> H | None:
-        """Return who has to give way, whose amount has not changed for longest; None while there is room."""
+        """Return the holder whose amount changed least recently; None while the limit is not exceeded."""
         return next(iter(self._held)) if self.taken > self.limit else None
 
 
 class Budget:
-    """The limits of one server's connections, and what these use. `refusals` are told who met which limit."""
+    """The limits of one server's connections and their use. `refusals` counts and logs the refused requests."""
 
     def __init__(self, limits: ConnectionLimits, refusals: RejectionLog) -> None:
         self.limits = limits
         self.refusals = refusals
-        self.in_flight = 0  # requests taken and not answered
-        self.is_over = False  # whether the server has stopped: what its answers are about may be closed
+        self.in_flight = 0  # requests not answered yet, all connections together
+        self.is_over = False  # the server has stopped: requests must not be retried on a closed store
 
     def max_in_flight(self) -> int:
-        """Return how many requests one connection may have in flight now."""
+        """Return the current limit of requests in flight for one connection."""
         free = share(self.limits.all_requests_in_flight, self.in_flight)
         return min(self.limits.requests_in_flight, max(ALWAYS_IN_FLIGHT, free))
 
     def too_large(self, code: int, size: int, address: str) -> Reply | None:
-        """Return the refusal of a request of so many bytes; None: it is taken."""
+        """Return the refusal of a request of `size` bytes; None if it is within the limit."""
         limit = self.limits.frame_bytes(code)
         if size <= limit:
             return None
@@ -145,7 +144,7 @@ class Budget:
         return Reply(code=code, remark=text)
 
     def too_many_in_flight(self, count: int, address: str) -> Reply | None:
-        """Return the refusal of one more request, where a connection has so many in flight; None: it is taken."""
+        """Return the refusal of a request of a connection with `count` in flight; None if it is within the limit."""
         limit = self.max_in_flight()
         if count < limit:
             return None

@@ -1,4 +1,4 @@
-"""From a request's code to the method that answers it: the `@answers` mark and the table built from the marks."""
+"""Finds the method that answers a request: the `@answers` mark and the table of marked methods."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.later import Later
 from pyromq.remoting.rejection_log import FAILED, UNREADABLE, UNSUPPORTED, RejectionLog
 
-RETRY = Reply()  # what an answer that comes later is, where the call is to be answered from the start then
-MAX_RETRIES = 4  # times that a call is asked again: a record's head and the rest, and both once more if they went
-MOST_REMARK = 1000  # characters of an error's text in an answer: it quotes names of whatever length
+RETRY = Reply()  # the result of a future after which the call is dispatched again
+MAX_RETRIES = 4  # a request is retried after each page load: head and body, twice if they were evicted meanwhile
+MOST_REMARK = 1000  # characters of an error's text in a reply: it may quote long names
 
 Answer = Callable[[Any, Call], "Answered | Future[Answered] | Later"]
 RunAnswer = Callable[[list[Call]], "list[Answered | Future[Answered] | Later]"]
@@ -25,10 +25,10 @@ A = TypeVar("A", bound=Callable[..., Any])
 
 
 class RetryWhenLoaded(Exception):
-    """Raised by who judges or answers a call and lacks something: `fetch` begins to fetch it, and its future resolves
-    to `RETRY`. Where it was fetched `MAX_RETRIES` times and still is lacking, the call is refused with `in_vain`.
+    """Raised by a guard or an answering method that needs pages which are not resident.
 
-    Nothing may have been changed by then that must not be changed twice.
+    `fetch` begins to load them; its future resolves to `RETRY`. After `MAX_RETRIES` the call is refused with `in_vain`.
+    The method runs again from its beginning, so it must raise this before it changes anything.
     """
 
     def __init__(self, fetch: Callable[[], Future[Answered]], in_vain: MQError) -> None:
@@ -37,9 +37,9 @@ class RetryWhenLoaded(Exception):
 
 
 def answers(*requests: type[Header]) -> Callable[[A], A]:
-    """Mark a method `(self, header, call) -> Reply | Future[Reply]` as the answer to these requests.
+    """Mark a method `(self, header, call) -> Reply | Future[Reply]` as answering these requests.
 
-    A second spelling of a request (a subclass of it) is answered by the same method, unless it is marked elsewhere.
+    It answers their second spellings (subclasses) as well, unless another method is marked with those.
     """
 
     def mark(method: A) -> A:
@@ -52,8 +52,8 @@ def answers(*requests: type[Header]) -> Callable[[A], A]:
 def answers_runs(*requests: type[Header]) -> Callable[[A], A]:
     """Mark a method `(self, calls) -> list[Answered | Future[Answered]]` that answers several such requests at once.
 
-    It is given the calls of a burst when all of them ask this, and only calls whose headers fit. It must refuse
-    single calls by their answers, not by raising.
+    It gets the calls of a burst if all have one of these codes and valid headers. It refuses single calls by their
+    replies, not by raising.
     """
 
     def mark(method: A) -> A:
@@ -64,9 +64,9 @@ def answers_runs(*requests: type[Header]) -> Callable[[A], A]:
 
 
 class Dispatching(Protocol):
-    """What a connection needs of who answers its peer's requests."""
+    """Answers the requests of connections."""
 
-    keeps_fields: bool  # whether calls are to keep their fields as they came
+    keeps_fields: bool  # whether calls keep their undecoded fields
     refusals: RejectionLog
 
     def dispatch(self, call: Call) -> Answered | Future[Answered] | Later: ...
@@ -79,10 +79,10 @@ class Dispatching(Protocol):
 
 
 class Dispatcher:
-    """The table code -> answer of one server or client, collected from the marked methods of the given objects.
+    """The table code -> method of one server or client, collected from the marked methods of the given objects.
 
-    `guard` is asked before calls are answered, once for a burst; what it refuses nobody else sees. `refusals` are told
-    of what cannot be read or answered.
+    `guard` judges calls before they are answered, a burst at once; refused calls reach no method. `refusals` logs
+    requests that cannot be read or answered.
     """
 
     def __init__(self, *answerers: object, guard: Guard | None = None, refusals: RejectionLog | None = None) -> None:
@@ -95,22 +95,22 @@ class Dispatcher:
             _collect(answerer, "answered_requests", self._table)
             _collect(answerer, "answered_runs", self._run_table)
         for code in _marked(answerers, "answered_requests") - _marked(answerers, "answered_runs"):
-            self._run_table.pop(code, None)  # a second spelling that one by one is answered elsewhere, is so in runs
+            self._run_table.pop(code, None)  # another method is marked with this second spelling
 
     @property
     def allows_express(self) -> bool:
-        """Whether compiled answers may be given: nobody judges calls, or they judge themselves."""
+        """Whether compiled parts may answer: there is no guard, or a compiled one."""
         return self._guard is None or self._guard.is_compiled
 
     @property
     def codes(self) -> frozenset[int]:
-        """The request codes that have an answer."""
+        """The request codes that are answered."""
         return frozenset(self._table)
 
     def dispatch(self, call: Call) -> Answered | Future[Answered] | Later:
-        """Answer a call: at once, or with a future where the answer has to wait. Never raises.
+        """Return the reply to a call, or a future for it. Never raises.
 
-        An `MQError` becomes its code and text; anything else becomes SYSTEM_ERROR.
+        An `MQError` becomes a reply with its code and text, any other exception a SYSTEM_ERROR.
         """
         try:
             answer = self._table.get(call.code)
@@ -125,10 +125,10 @@ class Dispatcher:
             if call.header is None:
                 raise _fault_of(call)
             if self._guard is not None and (error := self._guard.judge([call])[0]) is not None:
-                return self.refused(error, call)  # not raised, which would tie error and frame to each other
+                return self.refused(error, call)  # not raised: error and traceback would refer to each other
             return answer(call.header, call)
         except RetryWhenLoaded as lack:
-            return self._again(lack, call)
+            return self._retry(lack, call)
         except ProtocolError as error:
             text = "request %d of %s cannot be read: %s"
             self.refusals.note(UNREADABLE, call.peer.address, text, call.code, call.peer.address, error)
@@ -139,19 +139,19 @@ class Dispatcher:
             return self.failure(error, call)
 
     def refused(self, error: MQError, call: Call) -> Reply:
-        """Return the answer that tells a peer about an error; a limit that is reached is counted and logged."""
+        """Return the reply for an error; a reached limit is counted and logged."""
         self.refusals.note_limit(error, call.code, call.peer.address)
         return refusal(error)
 
     def failure(self, error: BaseException, call: Call, count: int = 1) -> Reply:
-        """Log a fault of ours, in answering so many requests, and return the answer that tells a peer about it."""
+        """Log an internal error in answering `count` requests, and return the reply for it."""
         requests = "request" if count == 1 else f"{count} requests"
         text, address = "%s %d from %s failed", call.peer.address
         self.refusals.note(FAILED, address, text, requests, call.code, address, level=logging.ERROR, error=error)
         remark = bounded(f"{type(error).__name__}: {error}", MOST_REMARK)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
-    def _again(self, lack: RetryWhenLoaded, call: Call) -> Answered | Future[Answered]:
+    def _retry(self, lack: RetryWhenLoaded, call: Call) -> Answered | Future[Answered]:
         if call.retries < MAX_RETRIES:
             call.retries += 1
             return lack.fetch()
@@ -160,7 +160,7 @@ class Dispatcher:
         return refusal(lack.in_vain)
 
     def dispatch_run(self, calls: list[Call]) -> list[Answered | Future[Answered] | Later] | None:
-        """Answer calls at once, in order, where all ask the same and that has a run answer; None: they are no run."""
+        """Return the replies to calls of one code, in order; None if codes differ or no method answers runs."""
         answer = self._run_table.get(calls[0].code)
         if answer is None or not _is_run(calls):
             return None
@@ -169,7 +169,7 @@ class Dispatcher:
         return self._answer_run(calls, answer)
 
     def _judged(self, guard: Guard, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered] | Later]:
-        """Answer those of a run that are not refused, and refuse the others."""
+        """Answer the calls that the guard allows, and refuse the others."""
         try:
             errors = guard.judge(calls)
         except Exception as error:  # noqa: BLE001  `failure` logs it
@@ -186,7 +186,7 @@ class Dispatcher:
 
 
 def _fault_of(call: Call) -> MQError:
-    """Take the fault out of a call: once raised, it has frames that hold the call, which only the collector frees."""
+    """Take the fault out of a call: its traceback will hold the call, and a cycle needs the garbage collector."""
     fault: MQError = call.fault
     call.fault = None
     return fault
@@ -207,7 +207,7 @@ def _collect(answerer: object, mark: str, table: dict[int, Any]) -> None:
 
 
 def _marked(answerers: Iterable[object], mark: str) -> set[int]:
-    """Return the codes of the requests that methods are marked with, second spellings not included."""
+    """Return the codes of the requests that methods are marked with, without second spellings."""
     return {
         int(request.code)
         for answerer in answerers
@@ -217,19 +217,19 @@ def _marked(answerers: Iterable[object], mark: str) -> set[int]:
 
 
 def refusal(error: MQError) -> Reply:
-    """Return the answer that tells a peer about an error."""
+    """Return the reply for an error."""
     return Reply(code=int(error.code), remark=bounded(str(error), MOST_REMARK))
 
 
 class Guard(Protocol):
-    """Judges the calls of a burst together, in order; only calls whose headers fit their codes.
+    """Decides whether calls are permitted. It gets the calls of a burst together, in order, with valid headers only.
 
-    `reads_fields`: whether it needs `Call.fields`, the fields as they came, undeclared ones among them. Keeping them
-    costs a second look at each header. `is_compiled`: whether compiled answers judge by it as well.
+    `reads_fields`: whether it needs `Call.fields`, the undecoded fields with undeclared ones. Keeping them costs a
+    second decoding of each header. `is_compiled`: whether compiled parts apply the same permissions.
     """
 
     reads_fields: bool
     is_compiled: bool
 
     def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
-        """Return for each call the error it is refused with, or None."""
+        """Return for each call the error to refuse it with, or None."""

@@ -1,7 +1,7 @@
-"""The base of declared headers: wire names, string values, second spellings.
+"""The base of declared headers: wire names, text values, second spellings.
 
-A header is declared once, as a struct; its wire form (an object or a list of string pairs), its checks and its
-decoding follow from the declaration. Values travel as strings: decimal numbers, `true` or `false`.
+A header is declared once, as a struct. Encoding, decoding and checks follow from the declaration. On the wire all
+values are texts: decimal numbers, `true` or `false`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ __all__ = [
 ]
 
 
-# Frozen at run time. Not spelled out in the class line, because a type checker would then want it repeated on every
-# declaration, although it is inherited.
+# Frozen at run time. As keywords in the class line, type checkers would want them repeated in every declaration.
 _DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}
 
 
 class Header(msgspec.Struct, **_DECLARATION):
-    """Base of every request and response header; a field's wire name is its camelCase unless `field(name=)` says.
+    """Base of every request and response header. A field's wire name is its camelCase unless `field(name=)` is given.
 
-    A request sets `code`, and, where there are any, `reply_header` (the answer's header), `request_body` and
-    `reply_body` (classes of the JSON bodies; None: raw bytes or nothing).
+    A request sets `code` and, if there are any, `reply_header` (the response's header), `request_body` and `reply_body`
+    (classes of JSON bodies; None: raw bytes or no body).
     """
 
     code: ClassVar[int] = -1
@@ -51,7 +50,7 @@ H = TypeVar("H", bound=Header)
 
 
 class WireField(NamedTuple):
-    """How one field travels: attribute, wire name, `int`, `bool` or `str`, whether it must be there, its default."""
+    """One field on the wire; `kind` is `int`, `bool` or `str`."""
 
     attribute: str
     wire_name: str
@@ -69,7 +68,7 @@ def wire_layout(header: type[Header]) -> tuple[WireField, ...]:
 
 
 def header_layout(header: type[Header]) -> list[tuple[str, str, bool]]:
-    """Return of each field wire name, `int`, `bool` or `str`, and whether it must be there; for compiled readers."""
+    """Return wire name, kind (`int`, `bool`, `str`) and whether it is required, of each field; for compiled readers."""
     return [(field.wire_name, field.kind.__name__, field.required) for field in wire_layout(header)]
 
 
@@ -82,7 +81,7 @@ def _kind(annotation: Any) -> type:
 
 
 def wire_fields(header: Header) -> dict[str, str]:
-    """Return wire name -> string value; absent (None) fields are left out."""
+    """Return wire name -> text; fields that are None are omitted."""
     fields = {}
     for attribute, wire_name, kind, _, _ in wire_layout(type(header)):
         value = getattr(header, attribute)
@@ -95,9 +94,9 @@ def wire_fields(header: Header) -> dict[str, str]:
 
 
 def parse_header(header: type[H], fields: Mapping[str, Any]) -> H:
-    """Read a header as Java does: numbers and booleans may come as JSON values, any text but `true` is false.
+    """Decode a header as Java does: numbers and booleans may be JSON values; any text but `true` is false.
 
-    Raises `MissingField` with Java's text, or `ProtocolError` naming the field and the value that is no number.
+    Raises `MissingField` with Java's text, or `ProtocolError` that names a field and its value that is no number.
     """
     values = {}
     for attribute, wire_name, kind, required, default in wire_layout(header):
@@ -113,7 +112,7 @@ def parse_header(header: type[H], fields: Mapping[str, Any]) -> H:
 
 def _read_int(name: str, value: Any) -> int:
     text = str(value)
-    # Java's parser takes ASCII digits with a sign, nothing else; Python's would take blanks, underscores and more.
+    # Java's parser accepts only ASCII digits and a sign; Python's also blanks, underscores and more.
     if text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20:
         try:
             number = int(text)
@@ -169,12 +168,11 @@ def _subclasses(header: type[Header]) -> Iterator[type[Header]]:
 
 
 class HeaderTemplate:
-    """A header most of which never changes, prepared for JSON: filling it costs one formatting.
+    """A header prepared as JSON in which only some fields vary: filling it costs one formatting.
 
-    `constants` are written once, None not at all; `variables` are the int fields that each command fills, in that
-    order; `formats`
-    gives a variable another form than decimal: a printf format whose result needs no JSON escaping, or `%b` for a
-    text that comes as `json_text` gives it.
+    `constants` are encoded once; None is omitted. `variables` are the int fields filled for each command, in order.
+    `formats` gives a variable another printf format than decimal, whose result needs no JSON escaping; `%b` is for a
+    text escaped by `json_text`.
     """
 
     def __init__(
@@ -186,8 +184,8 @@ class HeaderTemplate:
         **constants: str | int | None,
     ) -> None:
         self.code = int(header.code)
-        self.request_line = b""  # the whole JSON header of a request, kept here by `command`; so is the next
-        self.request_writer: Any = None  # writes it, where there are compiled parts
+        self.request_line = b""  # the JSON header of a request, set by `command` as the next one
+        self.request_writer: Any = None  # the compiled writer
         self._header = header
         self._variables = variables
         self._formats = formats or {}
@@ -199,14 +197,14 @@ class HeaderTemplate:
         self.ext_json = b"{%b}" % b",".join([*holes, text] if text else holes)
 
     def header(self, values: tuple[int | bytes, ...]) -> Header:
-        """Return what the template with these values says as a struct, for those who need it in another form."""
+        """Return the struct of the template with these values, for encoding in another form."""
         fields: dict[str, str | int] = {
             name: self._value(name, value) for name, value in zip(self._variables, values, strict=True)
         }
         return self._header(**fields, **self._constants)
 
     def entries(self) -> list[tuple[str, str, int]]:
-        """Return wire name, text, and number of the variable (-1: none) of each field, as `wire_fields` has them.
+        """Return wire name, text and number of the variable (-1: constant) of each field, in wire order.
 
         A variable's text is its format.
         """

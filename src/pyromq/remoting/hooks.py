@@ -1,6 +1,6 @@
-"""Hooks around every remoting call, at the side that asks and at the side that answers.
+"""Hooks around every remoting request, at the sending and at the answering side.
 
-What a hook raises is logged and changes nothing. Source: RocketMQ 4.9.8, RPCHook.
+Exceptions of hooks are logged and change nothing. Source: RocketMQ 4.9.8, RPCHook.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _tracebacks = Tracebacks()
 
 @dataclass(frozen=True, slots=True)
 class RemotingRequest:
-    """A request that is about to be sent, or has come.
+    """A request that is about to be sent, or has been received (`incoming`).
 
-    `address` is the peer's, `host:port`; `incoming`: it is the peer who asks. `header` is None where what came fits no
-    request that is known. `state` is for hooks: what `before_request` puts there, `after_response` finds. `account` is
-    the one that the request names, where requests are judged; whether it is that one, the outcome tells.
+    `address` is the peer's, `host:port`. `header` is None if the received fields fit no known request. `state` is free
+    for hooks: `before_request` may store values for `after_response`. `account` is the account named by the request, at
+    servers with permissions; only the outcome shows whether the signature was valid.
     """
 
     address: str
@@ -43,40 +43,37 @@ class RemotingRequest:
 
 @dataclass(frozen=True, slots=True)
 class RemotingOutcome:
-    """How a request ended: the response's code and text.
-
-    `code` is None where no response came; `remark` then says why.
-    """
+    """The response's code and text. Without a response `code` is None and `remark` gives the reason."""
 
     code: int | None
     remark: str | None
 
 
 class RemotingHook(Protocol):
-    """Is told of every request of a connection; called on the event loop, so it must be quick.
+    """Called for every request of a connection, on the event loop: a slow hook blocks it.
 
-    A request that nobody answers, because it is one-way, has no `after_response` at the side that sent it.
+    A one-way request has no response: `after_response` is not called at the side that sent it.
     """
 
     def before_request(self, request: RemotingRequest) -> None:
-        """Called before a request is sent; at the other side before it is answered, whoever may refuse it."""
+        """Called before a request is sent; at the answering side before permissions are checked."""
 
     def after_response(self, request: RemotingRequest, outcome: RemotingOutcome) -> None:
-        """Called when the response has come, or will not come; at the other side when it is about to be sent."""
+        """Called after the response or failure of a request; at the answering side before the response is sent."""
 
 
 def call_hooks(calls: Sequence[Callable[..., object]], *arguments: object) -> None:
-    """Call each, whatever the others raise."""
+    """Call each function; exceptions are logged."""
     for call in calls:
         try:
             call(*arguments)
         except Exception as error:
             name, (counted, traceback) = getattr(call, "__qualname__", call), _tracebacks.count(error)
-            logger.exception("hook %s failed; what it was called for goes on%s", name, counted, exc_info=traceback)
+            logger.exception("hook %s failed; its caller continues%s", name, counted, exc_info=traceback)
 
 
 class HookedCalls:
-    """Calls the hooks around calls with the peer of this address."""
+    """Calls the hooks around the requests of one connection."""
 
     def __init__(self, address: str, hooks: Sequence[RemotingHook]) -> None:
         self._address = address
@@ -84,7 +81,7 @@ class HookedCalls:
         self._after = [hook.after_response for hook in hooks]
 
     def before_answers(self, calls: Iterable[Call]) -> None:
-        """Calls of the peer are about to be answered."""
+        """Call the hooks for received requests."""
         for call in calls:
             one_way = bool(call.flag & ONE_WAY)
             account = call.fields and call.fields.get(ACCESS_KEY)
@@ -94,19 +91,19 @@ class HookedCalls:
             call_hooks(self._before, call.hooked)
 
     def after_answer(self, call: Call, reply: Answered) -> None:
-        """A call of the peer is answered."""
+        """Call the hooks for a reply to the peer."""
         answer = reply.template if isinstance(reply, FilledReply) else reply
         call_hooks(self._after, call.hooked, RemotingOutcome(int(answer.code), answer.remark))
 
     def before_request(self, header: Header | Filled, body: bytes, *, one_way: bool) -> RemotingRequest:
-        """We are about to ask."""
+        """Call the hooks for a request to the peer."""
         plain = header.header if isinstance(header, Filled) else header
         request = RemotingRequest(self._address, int(header.code), plain, body, one_way, False, {})
         call_hooks(self._before, request)
         return request
 
     def around(self, header: Header | Filled, body: bytes, answered: Completed) -> Completed:
-        """We are about to ask; return what completes the call and tells the hooks before."""
+        """Call the hooks for a request; return a function that calls them for the response and then `answered`."""
         request = self.before_request(header, body, one_way=False)
 
         def complete(result: Response | MQError) -> None:

@@ -1,8 +1,8 @@
-"""Bodies: JSON made declared structs, and written as Java's fastjson would, whose maps may have queues as keys.
+"""Decodes and encodes JSON bodies as declared structs, compatible with Java's fastjson.
 
-Reading tries msgspec first, then `tolerant_json`, within bounds that whoever reads names.
-Written are `{MessageQueue: ...}` maps with object keys and no blanks, since Go takes such texts apart by searching.
-Number keys are written with quotes: every client reads them, and so does any JSON reader.
+Decoding tries msgspec first, then `tolerant_json`, within the caller's bounds. `{MessageQueue: ...}` maps are encoded
+with objects as keys and without blanks, because Go clients search such texts. Number keys have quotes: all clients and
+any JSON parser accept them.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from pyromq.remoting.tolerant_json import as_queue, parse
 
 T = TypeVar("T")
 
-_MOST_KEY_BYTES = 1 << 10  # of a queue as a text: two names and a number
-_PART = 1_000  # members of a list or map that are written at once: some 50 us
+_MOST_KEY_BYTES = 1 << 10  # of a queue as text: two names and a number
+_PART = 1_000  # members of a list or map encoded at once: some 50 us
 _SORTED = msgspec.json.Encoder(order="sorted")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much of a body is read before it is refused: work and memory are known before they are spent.
+    """Limits for decoding a body, checked before time and memory are spent.
 
-    The tolerant way is for texts that are no plain JSON, or hold a value of another type than declared. It takes some
-    two microseconds for a value, which is fifty times msgspec's.
+    Tolerant decoding is for texts that are no plain JSON, or have a value of another type than declared. It takes some
+    2 us per value, 50 times as long as msgspec.
     """
 
-    plain_bytes: int  # of a body, by msgspec: a mebibyte takes it up to 5 ms
-    odd_bytes: int  # of one that is read the tolerant way
-    odd_values: int  # in it: numbers, texts, lists and objects, those that references repeat once more each time
+    plain_bytes: int  # of a body decoded by msgspec: 1 MiB takes up to 5 ms
+    odd_bytes: int  # of a body decoded tolerantly
+    odd_values: int  # in it: numbers, texts, lists and objects; repeated references count each time
 
 
-# What is asked of a server, whose loop others wait for: 10 ms at most. The largest honest requests are heartbeats of
-# clients with a thousand subscriptions (150 kB, plain JSON); 4,096 values are those of 250 subscriptions.
+# Requests to a server: decoding blocks the event loop, for 10 ms at most. The largest normal requests are heartbeats of
+# clients with 1,000 subscriptions (150 kB of plain JSON); 250 subscriptions have 4,096 values.
 REQUEST = Bounds(plain_bytes=1 << 20, odd_bytes=1 << 18, odd_values=1 << 12)
-# A large Spark job commits 10,000 attempts in one request, of 130 bytes each.
+# A large Spark job commits 10,000 attempts of 130 bytes in one request.
 ATTEMPTS = replace(REQUEST, plain_bytes=1 << 22)
-# A broker announces all of its topics, 150 bytes each, in one frame.
+# A broker registers all its topics, 150 bytes each, in one frame.
 REGISTRATION = replace(REQUEST, plain_bytes=1 << 24)
-# What somebody has asked for and waits for: tables as large as a frame. One of a million values has 90,000 queues.
+# Responses, which a client waits for: tables as large as a frame. 90,000 queues have a million values.
 ANSWER = Bounds(plain_bytes=1 << 24, odd_bytes=1 << 24, odd_values=1_000_000)
-# What was read from a disk of ours.
+# Files on the server's own disk.
 FILE = Bounds(plain_bytes=sys.maxsize, odd_bytes=sys.maxsize, odd_values=sys.maxsize)
 
 
 def decode_body(body: type[T], raw: bytes, bounds: Bounds = ANSWER) -> T:
-    """Return the declared body that `raw` holds.
+    """Decode `raw` as a declared body.
 
-    Raises `ProtocolError` naming the body and what does not fit, or the bound that it exceeds.
+    Raises `ProtocolError` that names the body and the member that does not fit, or the limit that it exceeds.
     """
     declared: Any = body  # mypy holds a class of unknown T to be unhashable
     if len(raw) > bounds.plain_bytes:
@@ -67,7 +67,7 @@ def decode_body(body: type[T], raw: bytes, bounds: Bounds = ANSWER) -> T:
         try:
             return msgspec.json.decode(raw, type=body, strict=False)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # not legal JSON, or a value of another type: the tolerant way finds out
+            pass  # invalid JSON, or a value of another type: decoded tolerantly below
     try:
         value = parse(raw, most_bytes=bounds.odd_bytes, most_values=bounds.odd_values)
         return msgspec.convert(_Fitting(bounds.odd_values).fitted(value, _shape(declared)), body, strict=False)
@@ -86,9 +86,9 @@ def _members_by_name(struct: type[Any]) -> dict[str, inspect.Type]:
 
 
 class _Fitting:
-    """Gives values the declared form: texts where texts are declared, queues where queues are; as Java's reader casts.
+    """Converts values to the declared types as Java's reader does, for example numbers to texts, objects to queues.
 
-    What references share is taken apart here, hence values are counted once more.
+    Objects shared by references are copied here, so values are counted again.
     """
 
     def __init__(self, most_values: int) -> None:
@@ -96,7 +96,7 @@ class _Fitting:
         self._values = 0
 
     def fitted(self, value: Any, shape: inspect.Type) -> Any:
-        """Return `value` as `shape` wants it, without members that are not declared."""
+        """Return `value` converted to `shape`, without undeclared members."""
         self._values += 1
         if self._values > self._most:
             raise ProtocolError(f"JSON body: its references make more than {self._most} values of it")
@@ -116,29 +116,28 @@ class _Fitting:
         return value
 
     def _fitted_key(self, key: Any, shape: inspect.Type) -> Any:
-        """Java also takes a queue that is written as a text holding its JSON."""
+        """Convert a key. Java also accepts a queue as a text that holds its JSON."""
         if isinstance(shape, inspect.NamedTupleType) and isinstance(key, str):
             return as_queue(parse(key.encode(), most_bytes=_MOST_KEY_BYTES))
         return key
 
 
 def _choice(value: Any, union: inspect.UnionType) -> inspect.Type:
-    """Return the only type beside None, or the one that fits a map or a list."""
+    """Return the only type other than None, or the one for a map or a list."""
     choices = [choice for choice in union.types if not isinstance(choice, inspect.NoneType)]
     wanted = inspect.ListType if isinstance(value, list) else inspect.DictType
     return next((choice for choice in choices if isinstance(choice, wanted)), choices[0])
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """Return a body as JSON: no blanks, keys in alphabetical order, absent members left out."""
+    """Return a body as JSON without blanks, with sorted keys, without absent members."""
     return "".join(body_pieces(body)).encode()
 
 
 def body_pieces(value: Any) -> Iterator[str]:
-    """Yield the text of a body bit by bit, for one so large that others must not wait until it is written.
+    """Yield the text of a body in pieces, so that encoding a large one need not block the event loop.
 
-    What by its declaration holds nothing absent and no queues is a single piece, written by msgspec in a fortieth of
-    the time.
+    A struct declared without optional members and queues is a single piece, encoded by msgspec 40 times as fast.
     """
     if isinstance(value, msgspec.Struct):
         if _is_flat(type(value)) and all(len(getattr(value, name)) <= _PART for name in _lists(type(value))):
@@ -162,7 +161,7 @@ def body_pieces(value: Any) -> Iterator[str]:
 
 
 def _object_pieces(members: Iterable[tuple[str, Any, bool]]) -> Iterator[str]:
-    """Yield an object of these keys and values, and whether these are plain."""
+    """Yield an object of `(key, value, is_plain)` members."""
     yield "{"
     for number, (key, value, plain) in enumerate(members):
         yield f",{key}:" if number else f"{key}:"
@@ -174,7 +173,7 @@ def _object_pieces(members: Iterable[tuple[str, Any, bool]]) -> Iterator[str]:
 
 
 def _plain_pieces(value: Any) -> Iterator[str]:
-    """Yield what msgspec writes, long lists and maps in parts."""
+    """Yield the text of msgspec; long lists and maps in parts."""
     if not isinstance(value, list | dict) or len(value) <= _PART:
         yield _text(value)
         return
@@ -188,20 +187,20 @@ def _plain_pieces(value: Any) -> Iterator[str]:
 
 @cache
 def _is_flat(body: type[msgspec.Struct]) -> bool:
-    """Whether msgspec, told to sort the members, writes it as we do."""
+    """Return whether msgspec with sorted members gives the same text."""
     shapes = [member.type for member in _members(body)]
     return all(_is_plain(shape) and not isinstance(shape, inspect.DictType) for shape in shapes)
 
 
 @cache
 def _lists(body: type[msgspec.Struct]) -> list[str]:
-    """Return the members that are lists."""
+    """Return the names of the members that are lists."""
     return [member.name for member in _members(body) if isinstance(member.type, inspect.ListType)]
 
 
 @cache
 def _layout(body: type[msgspec.Struct]) -> list[tuple[str, str, bool]]:
-    """Return wire name, as JSON, attribute, and whether it is plain, of each member, in the wire names' order."""
+    """Return `(wire name as JSON, attribute, is_plain)` of each member, sorted by wire name."""
     return sorted((_text(member.encode_name), member.name, _is_plain(member.type)) for member in _members(body))
 
 
@@ -212,7 +211,7 @@ def _members(body: type[msgspec.Struct]) -> Sequence[inspect.Field]:
 
 
 def _is_plain(shape: inspect.Type) -> bool:
-    """Whether msgspec writes what is so declared as we do: values, and lists and maps of nothing else."""
+    """Return whether msgspec gives the same text for this type: plain values, lists and maps of such."""
     if isinstance(shape, inspect.ListType):
         return _is_plain(shape.item_type)
     if isinstance(shape, inspect.DictType):

@@ -1,7 +1,6 @@
-"""An answer that comes later, and is completed where it is waited for: a future without locks.
+"""A future without locks, for replies that complete on the event loop.
 
-A pull that waits for a message has one, and there may be a hundred thousand: a `concurrent.futures.Future` takes nearly
-two kilobytes.
+Each waiting pull has one. There may be a hundred thousand, and a `concurrent.futures.Future` takes nearly 2 kB.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import msgspec
 
 
 class Later(msgspec.Struct, gc=False, eq=False):
-    """As a future, for the event loop's thread only; one function may wait for it."""
+    """A future for the event loop's thread only, with one callback."""
 
     _outcome: Any = None
-    _waiting: Any = None  # the function that waits; it is forgotten when it is called
+    _callback: Any = None  # the callback
 
     def done(self) -> bool:
         return self._outcome is not None
@@ -25,7 +24,7 @@ class Later(msgspec.Struct, gc=False, eq=False):
         return False
 
     def result(self, timeout: float = 0) -> Any:
-        """Return what it was completed with. Raises the error where that was one; it must be done."""
+        """Return the result or raise the error. It must be done."""
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
@@ -34,16 +33,16 @@ class Later(msgspec.Struct, gc=False, eq=False):
         return self._outcome if isinstance(self._outcome, BaseException) else None
 
     def set_result(self, outcome: object) -> None:
-        """Complete it with what is not None; who waits is called before this returns."""
+        """Complete with a result that is not None. The callback is called before this returns."""
         self._outcome = outcome
-        if (waiting := self._waiting) is not None:
-            self._waiting = None
-            waiting(self)
+        if (callback := self._callback) is not None:
+            self._callback = None
+            callback(self)
 
     set_exception = set_result
 
-    def add_done_callback(self, waiting: Callable[[Later], object]) -> None:
+    def add_done_callback(self, callback: Callable[[Later], object]) -> None:
         if self.done():
-            waiting(self)
+            callback(self)
         else:
-            self._waiting = waiting
+            self._callback = callback

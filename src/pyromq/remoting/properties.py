@@ -1,7 +1,7 @@
-"""Settings as text, in the format of Java's properties: `key=value` lines, as requests 25, 26, 318, 319 and files hold.
+"""Java's properties format, `key=value` lines: settings in files and in requests 25, 26, 318 and 319.
 
-Source: java.util.Properties.load and store. RocketMQ 4.9.8, MixAll.properties2String, writes without escaping, which
-is no other text for what its settings hold; and as Java reads these bytes as Latin-1, what is not ASCII is escaped.
+Source: java.util.Properties.load and store. RocketMQ 4.9.8, MixAll.properties2String, does not escape; its settings
+give the same text. Java reads the bytes as Latin-1, so characters other than ASCII are escaped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-# The key ends at the first `=`, `:` or blank that has no backslash before it.
+# The key ends at the first `=`, `:` or blank without a backslash before it.
 _LINE = re.compile(r"((?:\\.|[^\\=:\s])*+)[ \t\f]*+[=:]?[ \t\f]*+(.*)", re.DOTALL)
 _BLANKS = " \t\f"  # between a name and its value, and before a line
 _NEEDS_ESCAPE = re.compile(r"[^ -~]|\\")
@@ -20,7 +20,7 @@ _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the settings of a text; the last of a name wins. Comments start with `#` or `!`."""
+    """Return the settings of a text; of equal names the last wins. Comments start with `#` or `!`."""
     properties = {}
     for line in _logical_lines(text):
         match = _LINE.fullmatch(line)
@@ -30,7 +30,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def write_properties(properties: Mapping[str, str]) -> str:
-    """Return `key=value` lines, each with its line end, that `parse_properties` and Java read as what is given."""
+    """Return `key=value` lines that `parse_properties` and Java read as these properties."""
     return "".join(f"{_escaped(_NAME_NEEDS_ESCAPE, name)}={_value(value)}\n" for name, value in properties.items())
 
 
@@ -52,7 +52,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without leading blanks and comments; a line that ends with an odd number of backslashes goes on."""
+    """Yield lines without leading blanks and comments. An odd number of backslashes at the end joins the next line."""
     joined: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", text):
         line = raw.lstrip(_BLANKS)
@@ -80,7 +80,7 @@ def _meaning(match: re.Match[str]) -> str:
 
 
 def parse_number(text: str) -> int:
-    """Read a whole number as Java does. Raises `ValueError` with what to write."""
+    """Parse a whole number as Java does. Raises `ValueError` with advice."""
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise ValueError("write a whole number")
     return int(text)

@@ -1,4 +1,4 @@
-"""The handle by which a message that waits for its time is cancelled.
+"""The handle that cancels a scheduled message.
 
 URL-safe Base64 of five words: `v1 TOPIC BROKER DUE_MS UNIQUE_KEY`. Source: RocketMQ 5.3.3, RecallMessageHandle.
 """
@@ -17,7 +17,7 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says: where the message waits, when (ms) it is due, and its unique key."""
+    """The topic and broker of a scheduled message, its delivery time in ms, its unique key."""
 
     topic: str
     broker_name: str
@@ -29,17 +29,17 @@ class RecallHandle(NamedTuple):
 
 
 def encode_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> bytes:
-    """Return a handle as text in ASCII. Called for every message that waits for its time."""
+    """Return a handle as ASCII text. Called for every scheduled message."""
     words = f"{_VERSION} {topic} {broker_name} {due_ms} {unique_key}"
     text = b2a_base64(words.encode(), newline=False)
-    # "+" and "/" come of ">", "?", "~" and what is no ASCII; names of topics and brokers have none of these.
+    # Only ">", "?", "~" and other than ASCII give "+" and "/"; names of topics and brokers have none of these.
     return text if unique_key.isascii() and unique_key.isalnum() else text.translate(_URL_SAFE)
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Return what a handle says. Raises `RecallRefused` for what is none."""
+    """Decode a handle. Raises `RecallRefused` if it is invalid."""
     try:
-        words = urlsafe_b64decode(text.encode()).decode().split(" ", _WORDS - 1)  # keys of strange clients have spaces
+        words = urlsafe_b64decode(text.encode()).decode().split(" ", _WORDS - 1)  # keys may have spaces
         version, topic, broker_name, due, unique_key = words
         if version == _VERSION and topic and unique_key and due.isascii() and due.isdecimal() and len(due) < 20:
             return RecallHandle(topic, broker_name, int(due), unique_key)

@@ -1,6 +1,6 @@
-"""What a server refuses: counted by reason, and told in a log that nobody can fill.
+"""Counts and logs what a server refuses, with a limit for the log.
 
-A connection gets one line a minute, and all of them together a hundred; the next line says how many were left out.
+Each connection gets one line per minute, all connections together 100; the next line counts the omitted ones.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pyromq.logs import logger_of
 logger = logger_of(__name__)
 
 QUIET_SECONDS = 60.0  # after a line about a connection
-MOST_LINES = 100  # within that time, about all connections: who connects again for each line is no newcomer
+MOST_LINES = 100  # within that time for all connections: a peer may reconnect for each line
 
-UNREADABLE = "unreadableRequests"  # reasons that are no setting
+UNREADABLE = "unreadableRequests"  # reasons other than settings
 UNSUPPORTED = "unsupportedRequests"
 FAILED = "failedRequests"
 NO_FRAMES = "bytesThatAreNoFrames"
 BROKEN_OFF = "framesBrokenOff"
 IDLE = "idleConnections"
 HANDSHAKES = "failedHandshakes"
-NOT_ENCRYPTED = "plainConnections"  # where only TLS is taken
+NOT_ENCRYPTED = "plainConnections"  # at ports that require TLS
 
 
 class RejectionLog:
-    """How often which limit was met, by the setting's name, or by one of the reasons above."""
+    """Counts refusals by the name of the exceeded setting or by one of the reasons above."""
 
     def __init__(self, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
         self._clock = clock
-        self._told: dict[str, float] = {}  # when a line about a connection was written; the oldest first
-        self._left_out = 0
+        self._logged: dict[str, float] = {}  # time of the last line per connection; oldest first
+        self._omitted = 0
 
     def note(
         self,
@@ -45,30 +45,30 @@ class RejectionLog:
         level: int = logging.WARNING,
         error: BaseException | None = None,
     ) -> None:
-        """Count, and log the text about the connection of this address, unless there was a line just now.
+        """Count, and log `text` about a connection unless the limit of lines is reached.
 
-        With the traceback of `error`, which is a fault of ours.
+        `error` is an internal error; its traceback is logged.
         """
         self.counts[reason] += 1
-        if not self._may_tell(address):
-            self._left_out += 1
+        if not self._may_log(address):
+            self._omitted += 1
             return
-        if self._left_out:
+        if self._omitted:
             text += " (%d such lines were left out before this one)"
-            arguments = (*arguments, self._left_out)
-            self._left_out = 0
+            arguments = (*arguments, self._omitted)
+            self._omitted = 0
         logger.log(level, text, *arguments, exc_info=error)
 
     def note_limit(self, error: MQError, code: int, address: str) -> None:
-        """Count and log the refusal of a request, if it meets a limit."""
+        """Count and log a refused request if it exceeds a limit."""
         if isinstance(error, LimitReached):
             self.note(error.setting, address, "request %d of %s is refused: %s", code, address, error)
 
-    def _may_tell(self, address: str) -> bool:
+    def _may_log(self, address: str) -> bool:
         now = self._clock.monotonic()
-        while self._told and (oldest := next(iter(self._told)), self._told[oldest])[1] <= now - QUIET_SECONDS:
-            del self._told[oldest]
-        if address in self._told or len(self._told) >= MOST_LINES:
+        while self._logged and (oldest := next(iter(self._logged)), self._logged[oldest])[1] <= now - QUIET_SECONDS:
+            del self._logged[oldest]
+        if address in self._logged or len(self._logged) >= MOST_LINES:
             return False
-        self._told[address] = now
+        self._logged[address] = now
         return True

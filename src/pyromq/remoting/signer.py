@@ -1,4 +1,4 @@
-"""Signing requests: the seam for access keys, and RocketMQ's signature.
+"""Signs requests with access keys, as RocketMQ does.
 
     Signature = Base64(HMAC-SHA1(secret key, values of all fields but its own, by their names in order, and the body))
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING or speedups.is_active:
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
-# Brokers of 4.9 leave it out, because clients up to 4.9.3 added it behind the signature.
+# Brokers of 4.9 do not sign it, because clients up to 4.9.3 added it after signing.
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
-_MOST_COMPILED = 1000  # characters; longer names of accounts are for the plain way
+_MOST_COMPILED = 1000  # characters of account name and token; longer ones are signed by plain Python
 
 UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 
 
 class Signer(Protocol):
-    """Signs what a connection asks."""
+    """Signs the requests of a connection."""
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
-        """Return the fields to add to a request of these fields (as on the wire) and this body."""
+        """Return the fields to add to a request with these fields (as on the wire) and this body."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessKeySigner:
-    """Signs as an account of a broker's permissions. Signers of equal keys are equal; the secret is not shown."""
+    """Signs with an account of the broker's permissions. Signers with equal keys are equal; `repr` hides the secret."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -60,7 +60,7 @@ class AccessKeySigner:
             object.__setattr__(self, "compiled", FrameSigner(self.secret_key, added, text[:-1].encode()))
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
-        """Return the account's name, and the signature of the fields, the name and the body."""
+        """Return the fields for the account's name and for the signature of fields, name and body."""
         added = self._added()
         content = signed_content({**fields, **added}, body)
         added[SIGNATURE] = signature(self.secret_key, content)
@@ -72,18 +72,17 @@ class AccessKeySigner:
 
 
 def frame_signer(signer: Signer | None) -> FrameSigner | None:
-    """Return what signs whole frames as a signer would, where compiled parts can."""
+    """Return the compiled form of a signer, which signs whole frames; None if there is none."""
     return signer.compiled if type(signer) is AccessKeySigner else None
 
 
 def signed_content(fields: Mapping[str, str], body: bytes) -> bytes:
-    """Return what a signature is made of: values by their names in order, the body behind them."""
+    """Return the bytes to sign: the values in order of their names, then the body."""
     values = [fields[name] for name in sorted(fields) if name not in UNSIGNED]
     return "".join(values).encode() + body
 
 
 def signature(secret_key: str, content: bytes) -> str:
-    """Return the signature of the content."""
     return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 
 

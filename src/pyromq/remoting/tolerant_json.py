@@ -1,10 +1,10 @@
-"""Reading what Java's fastjson writes and JSON does not allow.
+"""Decodes the JSON dialect of Java's fastjson.
 
-Not legal in JSON, yet on the wire: object keys that are numbers without quotes, object keys that are objects
-(`{{"brokerName":"b","queueId":0,"topic":"t"}:7}`), and `{"$ref":"$.path"}` for an object that occurs twice.
+It has object keys that are numbers without quotes, object keys that are objects
+(`{{"brokerName":"b","queueId":0,"topic":"t"}:7}`), and `{"$ref":"$.path"}` for an object that occurs again.
 
-Anybody may have sent it: each character is looked at once, what a reference means is shared and not copied, and depth,
-bytes and values have bounds.
+The input is untrusted: each character is read once, referenced objects are shared instead of copied, and depth, bytes
+and values are limited.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from pyromq.message import MessageQueue
 
 MAX_DEPTH = 100  # of nested arrays and objects; real bodies have about six
 
-_MOST_DIGITS = 20  # of a whole number, with its sign: 64 bits
-_MOST_NUMBER = 64  # characters of any other; a double is written with 25 at most
-# A blank or more, then a value's beginning. Quantifiers are possessive: they keep no places to go back to, which for a
-# text of 16 MB were a gigabyte.
+_MOST_DIGITS = 20  # of a whole number of 64 bits, with its sign
+_MOST_NUMBER = 64  # characters of any other number; a double has at most 25
+# Blanks, then the beginning of a value. Quantifiers are possessive: backtracking in a text of 16 MB would need 1 GB.
 _VALUE = re.compile(
     r"""[ \t\r\n]*+(?:
     ("[^"\\]*+ (?:\\.[^"\\]*+)*+")
@@ -32,17 +31,17 @@ _VALUE = re.compile(
     | (true|false|null))""",
     re.DOTALL | re.VERBOSE,
 )
-_TEXT, _NUMBER, _OPENING = 1, 2, 3  # its groups; the last is a word
+_TEXT, _NUMBER, _OPENING = 1, 2, 3  # its groups; the last group is a word
 _MARK = re.compile(r"[ \t\r\n]*+([^ \t\r\n]?)")
 _WORDS = {"true": True, "false": False, "null": None}
 _STEP = re.compile(r"\.([^.\[]++)|\[([0-9]{1,9})\]")
 
 
 def parse(raw: bytes, *, most_bytes: int = sys.maxsize, most_values: int = sys.maxsize) -> Any:
-    """Return Python values of a text in fastjson's dialect; queues as keys become `MessageQueue`, nulls vanish.
+    """Return the Python values of a text in fastjson's dialect. Queues as keys become `MessageQueue`; nulls vanish.
 
-    What a reference means is the same object there and here, which may hold itself. Raises `ProtocolError` with the
-    position of what cannot be read, or for more bytes or values (keys are values, too) than may be.
+    A reference becomes the object itself, which may be cyclic. Raises `ProtocolError` with the position of a fault, or
+    if bytes or values (including keys) exceed their limit.
     """
     if len(raw) > most_bytes:
         raise ProtocolError(f"JSON body of {len(raw)} bytes is no plain JSON; the limit for such is {most_bytes}")
@@ -58,7 +57,7 @@ def parse(raw: bytes, *, most_bytes: int = sys.maxsize, most_values: int = sys.m
 
 
 def as_queue(key: Any) -> MessageQueue:
-    """Return the queue that an object means. Raises `ProtocolError`."""
+    """Convert an object to a queue. Raises `ProtocolError`."""
     try:
         return MessageQueue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
     except (KeyError, ValueError, TypeError) as error:
@@ -66,18 +65,18 @@ def as_queue(key: Any) -> MessageQueue:
 
 
 class _Reader:
-    """A recursive-descent reader of one text."""
+    """A recursive-descent parser of one text."""
 
     def __init__(self, text: str, most_values: int) -> None:
         self._text = text
         self._position = 0
         self._most = most_values
         self._values = 0
-        self._open: list[Any] = []  # the objects and lists that we are in
-        self._references: list[tuple[Any, Any, dict[Any, Any], Any]] = []  # in what, by which key; it; what holds that
+        self._open: list[Any] = []  # the enclosing objects and lists
+        self._references: list[tuple[Any, Any, dict[Any, Any], Any]] = []  # holder, key, reference, its parent
 
     def value(self, depth: int) -> Any:
-        """Read a value, and whatever is in it."""
+        """Parse a value with its members."""
         self._count()
         found = _VALUE.match(self._text, self._position)
         if found is None:
@@ -96,17 +95,17 @@ class _Reader:
         return value
 
     def end(self) -> None:
-        """Check that nothing is left."""
+        """Check that no text is left."""
         if self._mark():
             self._fail("more text after the value")
 
     def resolve(self, root: Any) -> None:
-        """Put what they mean in the places of references: `$.a.b[0]` from the root, `@` what holds it, `..` its parent.
+        """Replace references by their objects: `$.a.b[0]` from the root, `@` the holder, `..` its parent.
 
-        A reference's steps count as values.
+        Each step of a reference counts as a value.
         """
         for holder, key, reference, parent in self._references:
-            if holder[key] is reference:  # else a second member of the same name
+            if holder[key] is reference:  # otherwise a later member had the same name
                 path = str(reference["$ref"])
                 holder[key] = holder if path == "@" else parent if path == ".." else self._follow(path, root)
 
@@ -128,7 +127,7 @@ class _Reader:
             self._fail(f"more than {self._most} values in what is no plain JSON")
 
     def _mark(self) -> str:
-        """Go to the next character that is no blank, and return it; at the end it is none."""
+        """Move to the next character that is no blank and return it; empty at the end."""
         found = _MARK.match(self._text, self._position)
         assert found is not None, "the pattern also matches nothing"
         self._position = found.start(1)

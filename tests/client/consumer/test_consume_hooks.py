@@ -141,7 +141,7 @@ async def test_what_a_hook_raises_is_logged_and_messages_are_consumed(consuming,
         await send([1])
         assert await seen.wait(1) == [1]
     assert watching.statuses == [(ConsumeStatus.CONSUMED, 1, "NoneType")]
-    assert caplog.text.count("what it was called for goes on") == 2
+    assert caplog.text.count("its caller continues") == 2
 
 
 def test_without_hooks_a_listener_is_called_as_it_is():

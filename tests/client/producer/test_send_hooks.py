@@ -155,7 +155,7 @@ async def test_what_a_hook_raises_is_logged_and_breaks_nothing(cluster, caplog):
         async with producer.transaction(Message("orders", b"2")):
             pass
     assert (len(watching.ended), len(watching.transactions)) == (2, 1)
-    assert caplog.text.count("what it was called for goes on") == 5
+    assert caplog.text.count("its caller continues") == 5
 
 
 async def test_a_property_that_cannot_be_is_the_hooks_failure_and_not_the_sends(cluster, caplog):

@@ -308,7 +308,7 @@ async def test_a_server_tells_at_its_start_that_its_certificate_expires(
 
 async def test_a_client_tells_that_a_servers_certificate_expires_soon(serve_tls, call, authority, caplog):
     server = await serve_tls(authority.issue("server", ends_in_days=3.5))
-    channels._tell_expiry.cache_clear()
+    channels._log_expiry.cache_clear()
     for _ in range(2):
         assert await call(server.port, TlsConfig(authority=authority.file)) == 3
     assert caplog.text.count(f"certificate of 127.0.0.1:{server.port} expires in 3 days") == 1

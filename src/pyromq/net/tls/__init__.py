@@ -1,1 +1,1 @@
-"""Encrypted connections: who is trusted, what is shown, and bytes on their way through TLS."""
+"""TLS of connections: certificates, handshakes, encryption."""

@@ -1,4 +1,4 @@
-"""TLS of who connects: whose certificates are trusted, and what we show of ourselves."""
+"""TLS of clients: trusted authorities and the client's own certificate."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """How a client encrypts, and how it knows that a server is the right one.
+    """How a client encrypts and verifies servers.
 
-    Files are PEM. They are read when a connection is made, again where they have changed since.
+    Files are PEM. They are read when a connection is opened, and again after they change.
     """
 
-    authority: Path | str | None = None  # whose certificates are trusted; None: whom the system trusts
-    certificate: Path | str | None = None  # our own, for servers that ask for one
-    key: Path | str | None = None  # of our certificate; None: in the certificate's file
-    password: str | None = field(default=None, repr=False)  # of the key, if it has one
-    # False: anybody may be the server, read and change everything. For a trial with a certificate nobody signed.
+    authority: Path | str | None = None  # file of trusted certificates; None: those of the system
+    certificate: Path | str | None = None  # the client's own, for servers that require one
+    key: Path | str | None = None  # of the client's certificate; None: in the certificate's file
+    password: str | None = field(default=None, repr=False)  # of the key; None: it has none
+    # False: any peer can act as the server, read and change everything. Only for trials with self-signed certificates.
     verify: bool = True
-    # False: any certificate that the authority signed will do, whatever it names. Brokers tell clients addresses, and
-    # certificates may name none of them; then who has one broker's key can play all of them.
+    # False: any certificate signed by the authority is accepted, whatever host it names. For brokers whose advertised
+    # addresses their certificates do not name; the owner of one broker's key can then act as any of them.
     check_host: bool = True
-    server_name: str | None = None  # what certificates must name; None: the host that is connected to
+    server_name: str | None = None  # host that certificates must name; None: the host of the address
 
     def context(self) -> ssl.SSLContext:
-        """Return what a connection needs, the same one for equal settings. Raises `UsageError` naming a bad file."""
+        """Return the context, the same one for equal settings. Raises `UsageError` that names a bad file."""
         return _context(self, versions_of(self.authority, self.certificate, self.key))
 
 
 @lru_cache(maxsize=32)
 def _context(config: TlsConfig, _: object) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    # A certificate in the authority's file is trusted for itself: it need not be an authority's.
+    # A certificate in the authority's file is trusted itself, even if it is no authority's.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = config.verify and config.check_host
     if not config.verify:
@@ -52,11 +52,11 @@ def _context(config: TlsConfig, _: object) -> ssl.SSLContext:
 
 @lru_cache(maxsize=1)
 def _warn_unverified() -> None:
-    logger.warning("TLS without verification (verify=False): whoever is in between can read and change everything")
+    logger.warning("TLS without verification (verify=False): any host in between can read and change everything")
 
 
 def versions_of(*files: Path | str | None) -> tuple[object, ...]:
-    """Return what changes when one of the files does."""
+    """Return a value that changes when one of the files changes."""
     return tuple(_version(Path(file)) for file in files if file is not None)
 
 
@@ -76,7 +76,7 @@ def load_files(
     key: Path | str | None,
     password: str | None,
 ) -> None:
-    """Read PEM files into a context. Raises `UsageError` naming the file that cannot be used, and why."""
+    """Load PEM files into a context. Raises `UsageError` that names the file and the reason."""
     try:
         if authority is not None:
             context.load_verify_locations(authority)
@@ -91,13 +91,13 @@ def load_files(
 
 
 def _no_password() -> str:
-    """Without this OpenSSL would ask on the terminal."""
+    """Keep OpenSSL from asking for it on the terminal."""
     raise ValueError("the key has a password, and none is given")
 
 
 def _reason(error: Exception, has_password: bool = False) -> str:
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return "the key is not this certificate's"
-    if isinstance(error, ssl.SSLError):  # OpenSSL tells no more of either
+    if isinstance(error, ssl.SSLError):  # OpenSSL does not distinguish the two
         return "no PEM file" + (", or the password of the key is wrong" if has_password else "")
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,4 +1,4 @@
-"""What went wrong where TLS was wanted, or was not, in words that say what to do."""
+"""Explains failed connections that use or need TLS, and what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SELF_SIGNED = 18
 
 _PLAIN_PORT = "it takes plain connections only, or is no RocketMQ server; connect without TLS, or to another port"
 
-# Alerts that servers send; versions of OpenSSL and TLS differ in what is before these names.
+# Ends of the reasons for alerts that servers send; what precedes them differs between versions of OpenSSL and TLS.
 _ALERTS = {
     "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give this client one",
     "UNKNOWN_CA": "it does not trust who signed our certificate",
@@ -27,7 +27,7 @@ _ALERTS = {
 
 
 def refused_handshake(error: Exception, tls: TlsConfig) -> str:
-    """Return what is to be told of a handshake that failed at the side that connects."""
+    """Return the error text for a handshake that failed at the client."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _unverified(error, tls)
     if isinstance(error, ssl.SSLError):
@@ -36,7 +36,7 @@ def refused_handshake(error: Exception, tls: TlsConfig) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return what is to be told of an error that ended a connection."""
+    """Return the error text for an error that closed a connection."""
     if not isinstance(error, ssl.SSLError):
         return str(error)
     reason = error.reason or ""
@@ -49,7 +49,7 @@ def describe(error: Exception) -> str:
 
 
 def closed_without_a_reply(tls: TlsConfig | None) -> str:
-    """Return what is to be told of a connection that the server closed before it said anything."""
+    """Return the error text for a connection that the server closed without sending a byte."""
     if tls is None:
         return "closed by the server, which said nothing: it may take TLS connections only"
     return "closed by the server, which said nothing: it may want another certificate of ours (TlsConfig.certificate)"
@@ -69,14 +69,14 @@ def _unverified(error: ssl.SSLCertVerificationError, tls: TlsConfig) -> str:
 
 
 async def speaks_tls(address: str) -> bool:
-    """Return whether what listens at `host:port` finishes a TLS handshake, whoever it is; nothing is sent to it."""
+    """Return whether the server at `host:port` completes a TLS handshake. Nothing is verified or sent."""
     host, _, port = address.rpartition(":")
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anybody.check_hostname = False
-    anybody.verify_mode = ssl.CERT_NONE
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=anybody)
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=unverified)
     except (OSError, TimeoutError, ValueError):
         return False
     writer.transport.abort()

@@ -1,9 +1,8 @@
-"""Connections of a port that speaks TLS, from their acceptance until it is known what they speak.
+"""Detects whether connections of a TLS port are plain or encrypted.
 
-The first byte tells: 0x16 begins a handshake, anything else is plain. Nothing is read before it is known, so that who
-gets the connection gets all of it. A handshake begins when the client's first record is there as a whole: until then a
-connection costs a descriptor, and thereafter only so many cost more. Source: RocketMQ 4.9.8,
-NettyRemotingServer.HandshakeHandler.
+The first byte decides: 0x16 begins a handshake, any other byte is plain. It is only peeked at, so the protocol receives
+all bytes. A handshake begins when the client's first record is complete: until then a connection costs only a
+descriptor, and the number of handshakes is limited. Source: RocketMQ 4.9.8, NettyRemotingServer.HandshakeHandler.
 """
 
 from __future__ import annotations
@@ -24,42 +23,42 @@ from pyromq.remoting.dispatch import refusal
 from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.rejection_log import HANDSHAKES, NOT_ENCRYPTED, RejectionLog
 
-SILENT_SECONDS = 120.0  # as long as an idle connection may be there: clients open one and speak later
-MOST_WAITING = 4096  # connections that have not begun, or not finished, their first record; then the oldest goes
-MOST_HANDSHAKES = 256  # at once, some 60 kB each; then the oldest goes: an honest one takes milliseconds
-_BEGUN_AT_ONCE = 4  # handshakes a turn of the loop: each takes a millisecond of computing
+SILENT_SECONDS = 120.0  # without a byte, as for idle connections: clients may open a connection early
+MOST_WAITING = 4096  # connections without a complete first record; beyond it the oldest is closed
+MOST_HANDSHAKES = 256  # at once, some 60 kB each; beyond it the oldest is cut: a normal handshake takes milliseconds
+_BEGUN_AT_ONCE = 4  # handshakes per turn of the event loop: each computes for a millisecond
 _EXPIRE_SECONDS = 1.0
-_REFUSED_SECONDS = 1.0  # a refused client reads why before it notices the end: Java's forgets what came just before
+_REFUSED_SECONDS = 1.0  # before a refused connection is closed: Java's client drops a reply that arrives with the end
 
 _HANDSHAKE = 0x16
 _ESTABLISHED = 1  # of tcp(7)'s states
 _RECORD_HEADER = 5  # type, version, length
 _MOST_RECORD = (1 << 14) + _RECORD_HEADER
-_MOST_REFUSED = 1 << 16  # bytes of requests that are read to refuse them
+_MOST_REFUSED = 1 << 16  # bytes of requests that are read to answer them with the refusal
 
 REFUSED = "this port takes TLS connections only (tls.server.mode=enforcing): connect with TLS"
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A connection that waits to be known."""
+    """A connection whose first bytes have not arrived."""
 
     accepted: socket.socket
     deadline: float  # monotonic seconds
-    needed: int = 1  # bytes until there is something to see
+    needed: int = 1  # bytes until the next check
 
 
 @dataclass(slots=True)
 class _Refused:
-    """A plain connection that is told why it is none; Java's clients ask for two things at once as they begin."""
+    """A plain connection whose requests are refused. Java's clients begin with two requests at once."""
 
     accepted: socket.socket
     deadline: float  # monotonic seconds
     splitter: FrameSplitter = field(default_factory=lambda: FrameSplitter(_MOST_REFUSED))
-    left: int = _MOST_REFUSED  # bytes that are still read
+    left: int = _MOST_REFUSED  # bytes still to be read
 
-    def tell(self) -> bool:
-        """Refuse the requests that have come; False if there is nobody to be told more."""
+    def answer(self) -> bool:
+        """Refuse the requests received so far. Return False if no more can be answered."""
         output: list[bytes | memoryview] = []
         try:
             data = self.accepted.recv(self.left)
@@ -71,15 +70,15 @@ class _Refused:
             self.accepted.send(b"".join(output))
         except (BlockingIOError, InterruptedError):
             return True
-        except (OSError, ProtocolError):  # whoever that is does not understand us either
+        except (OSError, ProtocolError):  # the peer does not speak the protocol
             return False
         return bool(data) and self.left > 0 and not self.splitter.broken
 
 
 class FirstBytes:
-    """Looks at the first bytes of connections, and has each served by a protocol that speaks what it speaks.
+    """Peeks at the first bytes of connections and serves each with the plain or the TLS protocol.
 
-    `factory` makes protocols of plain bytes; `serve` serves a socket that does not block by a protocol.
+    `factory` makes protocols for plain bytes. `serve` serves a non-blocking socket with a protocol.
     """
 
     def __init__(
@@ -98,19 +97,19 @@ class FirstBytes:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _Waiting] = {}  # by descriptor, in order of arrival
         self._ready: deque[socket.socket] = deque()
-        self._shaking: dict[TlsLayer, tuple[str, float]] = {}  # with address and deadline, in order
-        self._refused: deque[_Refused] = deque()  # in order of their ends
+        self._shaking: dict[TlsLayer, tuple[str, float]] = {}  # address and deadline, oldest first
+        self._refused: deque[_Refused] = deque()  # in order of deadlines
         self._refusals = refusals
         self._tasks = Tasks()
         self._tasks.start(every(_EXPIRE_SECONDS, self._expire, clock), name="expire handshakes")
 
     @property
     def count(self) -> int:
-        """Connections that are not known yet."""
+        """The number of connections that no protocol serves yet."""
         return len(self._waiting) + len(self._ready) + len(self._shaking)
 
     def add(self, accepted: socket.socket) -> None:
-        """Take a connection; the socket must not block."""
+        """Take a connection; the socket must be non-blocking."""
         if len(self._waiting) >= MOST_WAITING:
             self._drop(next(iter(self._waiting.values())))
         number = accepted.fileno()
@@ -118,7 +117,7 @@ class FirstBytes:
         self._loop.add_reader(number, self._look, number)
 
     def close(self) -> None:
-        """End all of them."""
+        """Close all these connections."""
         for waiting in list(self._waiting.values()):
             self._drop(waiting)
         for accepted in self._ready:
@@ -130,7 +129,7 @@ class FirstBytes:
             layer.abort()
 
     async def wait_closed(self) -> None:
-        """Return when nothing is left of them."""
+        """Stop the background task."""
         await self._tasks.stop()
 
     def _look(self, number: int) -> None:
@@ -148,14 +147,14 @@ class FirstBytes:
             self._take_plain(waiting.accepted)
         elif len(seen) == waiting.needed < (needed := _record_size(seen)):
             self._wait_for(waiting, needed)
-        elif len(seen) < waiting.needed and not _is_open(waiting.accepted):  # the rest will never come
+        elif len(seen) < waiting.needed and not _is_open(waiting.accepted):  # the rest will not arrive
             self._drop(waiting)
         else:
             self._forget(waiting)
             self._begin_soon(waiting.accepted)
 
     def _wait_for(self, waiting: _Waiting, needed: int) -> None:
-        """Look again when so many bytes are there: until then the kernel tells nothing."""
+        """Look again when `needed` bytes have arrived; until then the kernel reports no event."""
         if waiting.needed == 1:
             waiting.deadline = self._clock.monotonic() + self._context.config.handshake_seconds
         waiting.needed = needed
@@ -169,17 +168,17 @@ class FirstBytes:
                 self._end_refused()
             refused = _Refused(accepted, self._clock.monotonic() + _REFUSED_SECONDS)
             self._refused.append(refused)
-            self._loop.add_reader(accepted.fileno(), self._tell, refused)
-            self._tell(refused)
+            self._loop.add_reader(accepted.fileno(), self._answer, refused)
+            self._answer(refused)
         else:
             self._serve(accepted, self._factory())
 
-    def _tell(self, refused: _Refused) -> None:
-        if not refused.tell():
+    def _answer(self, refused: _Refused) -> None:
+        if not refused.answer():
             self._loop.remove_reader(refused.accepted.fileno())
 
     def _end_refused(self) -> None:
-        """Close the one that was refused first."""
+        """Close the connection that was refused first."""
         accepted = self._refused.popleft().accepted
         self._loop.remove_reader(accepted.fileno())
         accepted.close()
@@ -212,7 +211,7 @@ class FirstBytes:
     def _cut(self, layer: TlsLayer) -> None:
         address, _ = self._shaking.pop(layer)
         layer.abort()
-        self._note(address, "not through it in time")
+        self._note(address, "not finished in time")
 
     def _expire(self) -> None:
         now = self._clock.monotonic()
@@ -239,18 +238,18 @@ class FirstBytes:
 def _address_of(accepted: socket.socket) -> str:
     try:
         host, port = accepted.getpeername()[:2]
-    except OSError:  # it is gone already
-        return "somebody"
+    except OSError:  # closed already
+        return "an unknown address"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _record_size(seen: bytes) -> int:
-    """Return how many bytes the first record of TLS has, as far as can be told yet."""
+    """Return the size of the first TLS record, or of its header while that is incomplete."""
     if len(seen) < _RECORD_HEADER:
         return _RECORD_HEADER
     return min(_RECORD_HEADER + int.from_bytes(seen[3:5], "big"), _MOST_RECORD)
 
 
 def _is_open(accepted: socket.socket) -> bool:
-    """Return whether the peer may still send: the first byte that the kernel tells of a connection is its state."""
+    """Return whether the peer may still send. The first byte of TCP_INFO is the connection's state."""
     return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED

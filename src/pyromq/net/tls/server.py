@@ -1,7 +1,4 @@
-"""TLS of a listening port: who may come in plain, which certificate is shown, whose certificates are asked for.
-
-No sockets here: `first_bytes.py` has them.
-"""
+"""TLS of a listening port: whether plain connections are accepted, and certificates. No sockets here."""
 
 from __future__ import annotations
 
@@ -18,35 +15,35 @@ from pyromq.net.tls.config import load_files, versions_of
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 1.0  # how often, at most, files are looked at
+LOOK_SECONDS = 1.0  # shortest time between checks whether files have changed
 
 
 class TlsMode(Enum):
-    """Which connections a port takes. Source: RocketMQ 4.9.8, TlsMode."""
+    """Which connections a port accepts. Source: RocketMQ 4.9.8, TlsMode."""
 
     DISABLED = "disabled"  # plain ones
-    PERMISSIVE = "permissive"  # both: the first byte of a connection tells
+    PERMISSIVE = "permissive"  # both: the first byte of a connection decides
     ENFORCING = "enforcing"  # TLS only
 
 
 class ClientCertificates(Enum):
-    """Whether clients show certificates of their own. Source: RocketMQ 4.9.8, TlsHelper.parseClientAuthMode."""
+    """Whether clients present certificates. Source: RocketMQ 4.9.8, TlsHelper.parseClientAuthMode."""
 
     NONE = "none"
-    OPTIONAL = "optional"  # who shows one must show one that the authority signed
+    OPTIONAL = "optional"  # a certificate, if presented, must be signed by the authority
     REQUIRE = "require"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTlsConfig:
-    """How a port speaks TLS. Files are PEM, and read again when they change; connections that there are go on."""
+    """TLS of a port. Files are PEM and are read again when they change; open connections stay."""
 
-    certificate: Path | str  # what the server shows: its own, then those between it and the authority
+    certificate: Path | str  # the server's, followed by those up to the authority
     key: Path | str | None = None  # None: in the certificate's file
-    password: str | None = field(default=None, repr=False)  # of the key, if it has one
-    mode: TlsMode = TlsMode.PERMISSIVE  # upstream's: clients move to TLS one by one
-    client_certificates: ClientCertificates = ClientCertificates.NONE  # whether clients are asked for one
-    authority: Path | str | None = None  # who signs clients' certificates
+    password: str | None = field(default=None, repr=False)  # of the key; None: it has none
+    mode: TlsMode = TlsMode.PERMISSIVE  # upstream's default: clients can move to TLS one by one
+    client_certificates: ClientCertificates = ClientCertificates.NONE  # whether clients must present one
+    authority: Path | str | None = None  # file of the authority that signs clients' certificates
     handshake_seconds: float = 10.0  # from the first byte to the end of the handshake
 
     def __post_init__(self) -> None:
@@ -59,9 +56,9 @@ class ServerTlsConfig:
             raise UsageError(f"handshake_seconds={self.handshake_seconds!r} is out of range: 0.01 to 3600")
 
     def context(self) -> ssl.SSLContext:
-        """Return what a listening port needs. Raises `UsageError` naming a file that cannot be used."""
+        """Return a new context. Raises `UsageError` that names a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= ssl.OP_NO_RENEGOTIATION  # the one way to make a server work for nothing again and again
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make the server compute endlessly
         asked = self.client_certificates is not ClientCertificates.NONE
         load_files(
             context,
@@ -77,10 +74,10 @@ class ServerTlsConfig:
 
 
 class ServerContext:
-    """The context of a port, made once, and again when a file changes.
+    """The context of a port, renewed when a file changes.
 
-    Files that cannot be used leave the last good ones in use, and are told once. Making one raises `UsageError`
-    naming a file that cannot be used.
+    If a changed file cannot be used, the last good context stays and the error is logged once. The constructor raises
+    `UsageError` that names a file that cannot be used.
     """
 
     def __init__(self, config: ServerTlsConfig, clock: Clock) -> None:
@@ -89,7 +86,7 @@ class ServerContext:
         self._versions = self._look()
         self._looked = clock.monotonic()
         self._context = config.context()
-        self._tell_expiry()
+        self._log_expiry()
 
     def current(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
@@ -112,9 +109,9 @@ class ServerContext:
             logger.error("%s; new connections still get the certificate that was read before", error)  # noqa: TRY400
         else:
             logger.info("TLS certificate %s is read again: new connections get it", self.config.certificate)
-            self._tell_expiry()
+            self._log_expiry()
 
-    def _tell_expiry(self) -> None:
+    def _log_expiry(self) -> None:
         end = expiry_of_file(self.config.certificate)
         if end is not None and (left := end - self._clock.now_ms() / 1000) < SOON_DAYS * 86_400:
             logger.warning("TLS certificate %s %s", self.config.certificate, lifetime(left))

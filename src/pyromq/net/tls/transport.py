@@ -1,6 +1,6 @@
-"""The server's side of TLS over a transport of either kind: bytes as they travel below, plain ones above.
+"""The server's side of TLS over a transport of asyncio or of the compiled reactor.
 
-asyncio's own keeps 256 KiB for each connection, and does not tell the peer why a handshake failed.
+asyncio's own TLS keeps 256 KiB per connection and does not send the peer why a handshake failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _READ_BYTES = 1 << 16  # decrypted at once; records have 16 KiB at most
 
 
 class TlsTransport(asyncio.Transport):
-    """What the upper protocol writes to: `asyncio.Transport` as far as connections use it."""
+    """The transport of the upper protocol: `asyncio.Transport` as far as connections use it."""
 
     def __init__(self, layer: TlsLayer, lower: asyncio.Transport) -> None:
         super().__init__()
@@ -22,8 +22,8 @@ class TlsTransport(asyncio.Transport):
         self._lower = lower
         self._is_closing = False
 
-    def forget(self) -> None:
-        """The connection is gone."""
+    def release(self) -> None:
+        """Drop the layer: the connection has closed."""
         self._layer = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -40,11 +40,11 @@ class TlsTransport(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """Send what there is, say that nothing follows, end."""
+        """Send the remaining bytes and TLS's close notification, then close."""
         if not self._is_closing:
             self._is_closing = True
             if self._layer is not None:
-                self._layer.say_farewell()
+                self._layer.send_close_notify()
             self._lower.close()
 
     def abort(self) -> None:
@@ -71,9 +71,9 @@ class TlsTransport(asyncio.Transport):
 
 
 class TlsLayer(asyncio.Protocol):
-    """One connection from its handshake on. `factory` makes the protocol above when the handshake is done.
+    """One connection from its handshake on. `factory` makes the upper protocol after the handshake.
 
-    `shaken` is called once: with None then, or with why there was none.
+    `shaken` is called once: with None after the handshake, or with the reason why it failed.
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class TlsLayer(asyncio.Protocol):
         self._shaken: Callable[[str | None], None] | None = shaken
         self._upper: asyncio.Protocol | None = None
         self._transport: TlsTransport | None = None
-        self._lower: asyncio.Transport | None = None  # not yet, or no more
+        self._lower: asyncio.Transport | None = None  # None before and after the connection
         self._is_aborted = False
 
     def abort(self) -> None:
-        """End at once, or as soon as it begins."""
+        """Abort at once, or as soon as the connection is made."""
         self._is_aborted = True
         if self._lower is not None:
             self._lower.abort()
 
     def send(self) -> None:
-        """Hand on what is encrypted."""
+        """Write the encrypted bytes."""
         if self._lower is not None and self._outgoing.pending:
             self._lower.write(self._outgoing.read())
 
-    def say_farewell(self) -> None:
-        """Tell the peer that nothing follows; its own farewell is not waited for."""
+    def send_close_notify(self) -> None:
+        """Send TLS's close notification; the peer's is not awaited."""
         try:
             self.tls.unwrap()
         except ssl.SSLError:
@@ -119,7 +119,7 @@ class TlsLayer(asyncio.Protocol):
         self._incoming.write(data)
         if self._upper is None:
             self._shake(lower)
-        if self._upper is not None and not lower.is_closing():  # who is one too many is cut when its protocol is made
+        if self._upper is not None and not lower.is_closing():  # it may refuse the connection
             self._deliver(self._upper, lower)
 
     def eof_received(self) -> bool | None:
@@ -138,11 +138,11 @@ class TlsLayer(asyncio.Protocol):
             release_transport(self._lower)
         upper, self._upper, self._lower = self._upper, None, None
         if self._transport is not None:
-            self._transport.forget()
-        del self.tls, self._incoming, self._outgoing  # at once, and not when the collector finds them: they are much
+            self._transport.release()
+        del self.tls, self._incoming, self._outgoing  # frees much memory at once, without the garbage collector
         if upper is not None:
             upper.connection_lost(error)
-        self._tell(str(error) if error else "closed by the peer")
+        self._report(str(error) if error else "closed by the peer")
 
     def _shake(self, lower: asyncio.Transport) -> None:
         try:
@@ -150,15 +150,15 @@ class TlsLayer(asyncio.Protocol):
         except ssl.SSLWantReadError:
             self.send()
         except ssl.SSLError as error:
-            self.send()  # an alert says what is wrong
-            self._tell(error.reason or str(error))
+            self.send()  # an alert with the reason
+            self._report(error.reason or str(error))
             lower.close()
         else:
             self.send()
             self._upper = self._factory()
             self._transport = TlsTransport(self, lower)
             self._upper.connection_made(self._transport)
-            self._tell(None)
+            self._report(None)
 
     def _deliver(self, upper: asyncio.Protocol, lower: asyncio.Transport) -> None:
         parts = []
@@ -166,23 +166,23 @@ class TlsLayer(asyncio.Protocol):
         try:
             while part := self.tls.read(_READ_BYTES):
                 parts.append(part)
-            is_over = True  # the peer says that nothing follows
+            is_over = True  # the peer's close notification
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLError:  # garbled
+        except ssl.SSLError:  # invalid records
             is_over = True
-        self.send()  # TLS itself may have something to say
+        self.send()  # TLS may have records of its own
         if parts:
             upper.data_received(b"".join(parts) if len(parts) > 1 else parts[0])
         if is_over and not upper.eof_received():
             lower.close()
 
-    def _tell(self, failure: str | None) -> None:
+    def _report(self, failure: str | None) -> None:
         shaken, self._shaken = self._shaken, None
         if shaken is not None:
             shaken(failure)
 
 
 def release_transport(transport: asyncio.BaseTransport) -> None:
-    """Let an ended transport go at once: asyncio's keeps a method of its own, and would stay until it is collected."""
+    """Free an ended asyncio transport without the garbage collector: drop the reference to its own method."""
     getattr(transport, "__dict__", {}).pop("_read_ready_cb", None)

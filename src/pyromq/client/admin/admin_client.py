@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyromq.client.arguments import checked
+from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.net.connection_config import ConnectionConfig
 

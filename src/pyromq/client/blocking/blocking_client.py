@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from types import TracebackType
-from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.blocking.blocking_runner import BlockingRunner
 
 P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
+C = TypeVar("C", bound=AsyncLifespan)
 
 
 class Blocking(Generic[A]):
@@ -46,17 +48,6 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
     return call
 
 
-class AsyncClient(Protocol):
-    """An async client that can be started and closed."""
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=AsyncClient)
-
-
 class BlockingClient(Blocking[C]):
     """A blocking client: started when a `with` block is entered, closed when it is left."""
 
@@ -68,7 +59,10 @@ class BlockingClient(Blocking[C]):
         self._runner.start(self._async.start)
 
     def close(self) -> None:
-        """Wait for unfinished work as the async client's `close` does, then close the connections. Idempotent."""
+        """Wait for unanswered sends and running listeners, commit offsets, leave the group, close the connections.
+
+        Each client does its share of these, as the `close` of its async class says. Idempotent.
+        """
         self._runner.close(self._async.close)
 
     def __enter__(self) -> Self:

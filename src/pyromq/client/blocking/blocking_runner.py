@@ -73,6 +73,7 @@ class BlockingRunner:
         self._lock = threading.Lock()  # guards who starts and who closes
         self._calls: set[asyncio.Future[Any]] = set()  # that are not done
         self._refusal: str | None = "the client is not running: start it with `with` or start()"
+        self.was_started = False  # stays True when the client is closed
 
     def start(self, start: Callable[[], Awaitable[None]]) -> None:
         """Open the portal and run the client's own start; closed again when that fails.
@@ -93,6 +94,7 @@ class BlockingRunner:
         except BaseException:
             self._shut()
             raise
+        self.was_started = True
 
     def close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Run the client's own close, and end a loop nobody else needs; later calls raise `NotRunning`. Idempotent.

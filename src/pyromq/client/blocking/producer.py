@@ -1,23 +1,20 @@
-"""The blocking producer: the async one behind a `BlockingRunner`, with no behaviour of its own.
-
-Its event loop, which the calling threads turn, is that of its instance, or of all without one; threads may share it.
-"""
+"""The blocking producer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
 
-from pyromq.client.blocking.blocking_runner import BlockingRunner, refuse_running_loop
+from pyromq.client.blocking.blocking_client import BlockingClient, blocking
+from pyromq.client.blocking.blocking_runner import refuse_running_loop
 from pyromq.client.config import ProducerConfig
-from pyromq.client.lifespan import Lifespan
 from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.client.producer.queue_selection import OrderingKey
-from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
+from pyromq.message import Message, MessageQueue, SendResult
 
 
-class Producer(Lifespan):
+class Producer(BlockingClient[AsyncProducer]):
     """Sends messages; blocking, for programs without an event loop. Threads may share one.
 
         with Producer("orders-service") as producer:
@@ -28,16 +25,14 @@ class Producer(Lifespan):
     """
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
-        self._async = AsyncProducer(group, namesrv, config=config)
-        self._runner = BlockingRunner(self.close, self._async.config.instance)
+        client = AsyncProducer(group, namesrv, config=config)
+        super().__init__(client, client.config.instance)
 
-    def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
-        self._runner.start(self._async.start)
-
-    def close(self) -> None:
-        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
-        self._runner.close(self._async.close)
+    send_one_way = blocking(AsyncProducer.send_one_way)
+    request = blocking(AsyncProducer.request)
+    cancel = blocking(AsyncProducer.cancel)
+    queues = blocking(AsyncProducer.queues)
+    flush = blocking(AsyncProducer.flush)
 
     def send(
         self,
@@ -85,38 +80,6 @@ class Producer(Lifespan):
         return self._runner.run(
             self._async.send_batch, listed(messages), queue=queue, ordering_key=ordering_key, timeout=timeout
         )
-
-    def send_one_way(
-        self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
-    ) -> None:
-        """Write a message to a broker's connection; nobody says whether it was stored."""
-        self._runner.run(self._async.send_one_way, message, queue=queue, ordering_key=ordering_key)
-
-    def request(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        ordering_key: OrderingKey | None = None,
-        selector: Selector | None = None,
-        timeout: float | None = None,
-    ) -> StoredMessage:
-        """Send a message and return a consumer's reply; see `AsyncProducer.request`."""
-        return self._runner.run(
-            self._async.request, message, queue=queue, ordering_key=ordering_key, selector=selector, timeout=timeout
-        )
-
-    def cancel(self, recall_handle: str | None) -> str:
-        """Cancel a message that waits for its time and return its id; see `AsyncProducer.cancel`."""
-        return self._runner.run(self._async.cancel, recall_handle)
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that messages of a topic can be sent to now."""
-        return self._runner.run(self._async.queues, topic)
-
-    def flush(self) -> None:
-        """Wait until every message sent so far has its answer or has failed."""
-        self._runner.run(self._async.flush)
 
     def _make_room(self) -> None:
         if self._async.is_full:

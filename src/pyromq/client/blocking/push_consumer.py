@@ -1,4 +1,4 @@
-"""The blocking push consumer: the async one behind a `BlockingRunner`, whose keeper runs the loop between calls."""
+"""The blocking push consumer; the keeper of its `CallerRunsLoop` runs the event loop between calls."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.blocking_client import BlockingClient, blocking, on_loop
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import Listener
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.lifespan import Lifespan
-from pyromq.message import MessageQueue, StoredMessage
+from pyromq.message import MessageQueue
 
 L = TypeVar("L", bound=Listener)
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Consumer(Lifespan):
+class Consumer(BlockingClient[AsyncConsumer]):
     """Consumes topics as a member of a group; for programs without an event loop.
 
         with Consumer("billing") as consumer:
@@ -34,19 +33,13 @@ class Consumer(Lifespan):
     """
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
-        self._async = AsyncConsumer(group, namesrv, config=config)
-        self._runner = BlockingRunner(self.close, self._async.instance)
-        self._started = False
+        client = AsyncConsumer(group, namesrv, config=config)
+        super().__init__(client, client.instance)
         self._terminated = False  # SIGTERM came, maybe before the start was over
 
-    def start(self) -> None:
-        """Join the group and begin to consume. Raises `NoNameServer` at once when no name server can be reached."""
-        self._runner.start(self._async.start)
-        self._started = True
-
-    def close(self) -> None:
-        """Let running listeners finish (`close_seconds`), store offsets, leave the group. Idempotent."""
-        self._runner.close(self._async.close)
+    reply = blocking(AsyncConsumer.reply)
+    pause = on_loop(AsyncConsumer.pause)
+    resume = on_loop(AsyncConsumer.resume)
 
     def run(self, *, signals: bool = True) -> None:
         """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
@@ -100,7 +93,7 @@ class Consumer(Lifespan):
 
         def decorate(function: Any) -> Any:
             subscribe = partial(self._async.subscribe, topic, function, **how)
-            if self._started:
+            if self._runner.was_started:
                 self._runner.call(subscribe)
             else:
                 subscribe()
@@ -113,7 +106,7 @@ class Consumer(Lifespan):
 
     def unsubscribe(self, topic: str) -> None:
         """Consume the topic no more; its queues are given away with their offsets stored, soon."""
-        if self._started:
+        if self._runner.was_started:
             self._runner.call(self._async.unsubscribe, topic)
         else:
             self._async.unsubscribe(topic)
@@ -133,19 +126,7 @@ class Consumer(Lifespan):
         """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._async.damaged_count
 
-    def reply(self, request: StoredMessage, body: bytes) -> None:
-        """Answer a message sent with a producer's `request`, from a listener; see `AsyncConsumer.reply`."""
-        self._runner.run(self._async.reply, request, body)
-
-    def pause(self) -> None:
-        """Pull nothing until `resume`, and keep the queues; messages fetched already are still consumed."""
-        self._runner.call(self._async.pause)
-
-    def resume(self) -> None:
-        """Pull again, and share the queues out again."""
-        self._runner.call(self._async.resume)
-
     def _terminate(self) -> None:
         self._terminated = True
-        if self._started:
+        if self._runner.was_started:
             self.stop()

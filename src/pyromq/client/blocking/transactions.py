@@ -1,4 +1,4 @@
-"""The blocking transaction producer: the async one behind a `BlockingRunner`; applications work in their own thread."""
+"""The blocking transaction producer: `execute` runs in the calling thread, `check` in one of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pyromq.client.application_code import called, check_takes
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.blocking_client import BlockingClient
 from pyromq.client.blocking.producer import Producer
 from pyromq.client.config import ProducerConfig
 from pyromq.client.decision import Decision
@@ -42,8 +42,8 @@ class TransactionProducer(Producer):
     def __init__(
         self, group: str, namesrv: str | None = None, *, check: Check, config: ProducerConfig | None = None
     ) -> None:
-        self._async = AsyncTransactionProducer(group, namesrv, check=check, config=config)
-        self._runner = BlockingRunner(self.close, self._async.config.instance)
+        client = AsyncTransactionProducer(group, namesrv, check=check, config=config)
+        BlockingClient.__init__(self, client, client.config.instance)
 
     def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.cluster.routes import Route
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
-from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import NoPermission, TopicNotFound
 from pyromq.filter.subscribed import wanted_by

@@ -14,8 +14,8 @@ from typing import Self
 from uuid import uuid4
 
 from pyromq.client.arguments import checked
+from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.config import ProducerConfig
-from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.batch_stream import AsyncRunProducer, check_ledger
 from pyromq.client.producer.pending_send import prepare_batch
 from pyromq.client.producer.queue_selection import OrderingKey, QueueSelection, queue_for_key

@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyromq.client.arguments import checked
+from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ProducerConfig
 from pyromq.client.hooks import SendKind
-from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.batching import Batching
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (

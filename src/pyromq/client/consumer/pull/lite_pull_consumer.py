@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import check_queue, checked
+from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ConsumerConfig
@@ -26,7 +27,6 @@ from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription
 from pyromq.client.hooks import ConsumeHooks, connect_hooks
-from pyromq.client.lifespan import AsyncLifespan
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, UsageError
 from pyromq.filter.subscribed import wanted_by
@@ -263,6 +263,7 @@ class AsyncPullConsumer(AsyncLifespan):
             self._find(queue).paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out messages of these paused queues again."""
         for queue in queues:
             self._find(queue).paused = False
         self._fetching.room.set()

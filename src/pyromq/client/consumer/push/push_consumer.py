@@ -14,6 +14,7 @@ from typing import Any, TypeVar, overload
 
 from pyromq.client.application_code import picture_of, text_of
 from pyromq.client.arguments import checked
+from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import Namespace, namespace_of
 from pyromq.client.cluster.routes import Route
@@ -34,7 +35,6 @@ from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.queue_locks import QueueLocks
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
-from pyromq.client.lifespan import AsyncLifespan
 from pyromq.client.producer.pending_send import check_body
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NotRunning, Unavailable, UsageError

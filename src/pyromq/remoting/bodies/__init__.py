@@ -1,4 +1,4 @@
-"""The JSON bodies of requests and answers, as declarations by subject."""
+"""The JSON bodies of requests and responses, by subject."""
 
 from pyromq.remoting.bodies.accounts import *  # noqa: F403
 from pyromq.remoting.bodies.body import *  # noqa: F403

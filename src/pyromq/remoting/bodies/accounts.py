@@ -8,7 +8,7 @@ from pyromq.remoting.bodies.body import Body
 
 
 class AccountEntry(Body):
-    """An account. Our brokers keep the secret key to themselves, and send stars."""
+    """An account. Our brokers send stars instead of the secret key."""
 
     access_key: str
     secret_key: str | None = None
@@ -21,7 +21,7 @@ class AccountEntry(Body):
 
 
 class AccountTable(Body):
-    """All accounts, and the addresses that need none."""
+    """All accounts, and the addresses that need no account."""
 
     white_list: list[str] = field(name="globalWhiteAddrs", default_factory=list)
     accounts: list[AccountEntry] = field(name="plainAccessConfigs", default_factory=list)

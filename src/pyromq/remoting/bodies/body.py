@@ -1,7 +1,7 @@
 """The base of declared JSON bodies, and the bodies that several subjects share.
 
-Names on the wire are the camelCase of ours where `field(name=)` does not say otherwise; every member that a peer
-might leave out has a default. Source: RocketMQ 4.9.8, common.DataVersion, common.protocol.body.
+Wire names are the camelCase of the attributes unless `field(name=)` is given. Every member that a peer may omit has a
+default. Source: RocketMQ 4.9.8, common.DataVersion, common.protocol.body.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-_DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}  # as for headers: inherited, not repeated
+_DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}  # as for headers, inherited
 
 
 class Body(msgspec.Struct, **_DECLARATION):
@@ -19,7 +19,7 @@ class Body(msgspec.Struct, **_DECLARATION):
 
 
 class DataVersion(Body):
-    """A counter that changes with every change of a table; two tables with equal versions are equal."""
+    """The version of a table. Tables with equal versions are equal."""
 
     counter: int = 0
     timestamp: int = 0

@@ -1,4 +1,7 @@
-"""What clients say of themselves, and what a broker says of them. Source: RocketMQ 4.9.8, HeartbeatData."""
+"""Heartbeats, members of groups and their internal state.
+
+Source: RocketMQ 4.9.8, HeartbeatData, ConsumerRunningInfo, ProcessQueueInfo.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pyromq.remoting.bodies.queues import LockHolder
 
 
 class Subscription(Body):
-    """What a group wants of one topic."""
+    """A group's subscription to one topic."""
 
     topic: str
     expression: str = field(name="subString", default="*")
@@ -67,18 +70,18 @@ class Connection(Body):
     client_address: str = field(name="clientAddr", default="")
     language: str = "JAVA"
     version: int = 0
-    subscriptions: dict[str, str] | None = None  # ours, where asked for: its expressions by topic
+    subscriptions: dict[str, str] | None = None  # ours, on request: its expressions by topic
 
 
 class ConsumerConnection(Body):
-    """A group's members and subscriptions; for our own tools also what each member wants, and who has queues locked."""
+    """A group's members and subscriptions; for our tools also each member's subscriptions and the queue locks."""
 
     connections: list[Connection] = field(name="connectionSet", default_factory=list)
     subscriptions: dict[str, Subscription] = field(name="subscriptionTable", default_factory=dict)
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
-    locks: list[LockHolder] | None = None  # ours, where asked for
+    locks: list[LockHolder] | None = None  # ours, on request
 
 
 class ProducerConnection(Body):
@@ -134,7 +137,7 @@ class ConsumeRates(Body):
 
 
 class ConsumerRunning(Body):
-    """A consumer's inner state."""
+    """A consumer's internal state."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscriptions: list[Subscription] = field(name="subscriptionSet", default_factory=list)
@@ -144,7 +147,7 @@ class ConsumerRunning(Body):
 
 
 class ConsumeDirectlyResult(Body):
-    """What a listener made of one message."""
+    """The result of a listener for one message."""
 
     order: bool = False
     auto_commit: bool = True

@@ -1,4 +1,4 @@
-"""Queues as objects of their own: locks, and the event of a moved offset."""
+"""Queues, their locks and offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyromq.remoting.bodies.body import Body
 
 
 class WireQueue(Body):
-    """A queue as an object of its own."""
+    """A queue as a JSON object."""
 
     topic: str
     broker_name: str
@@ -25,16 +25,16 @@ class WireQueue(Body):
 
 
 class QueueLock(Body):
-    """Queues that a client of a group wants to lock or gives back."""
+    """Queues to lock or unlock for a client of a group."""
 
     group: str = field(name="consumerGroup")
     client_id: str
     queues: list[WireQueue] = field(name="mqSet", default_factory=list)
-    tied_to_connection: bool = False  # ours: the locks end with the connection they came by; Java brokers ignore it
+    tied_to_connection: bool = False  # ours: the locks end with the connection; Java brokers ignore it
 
 
 class LockHolder(Body):
-    """Who has the lock of a queue, and for how long."""
+    """The owner of a queue's lock, and its age."""
 
     queue: WireQueue
     client_id: str
@@ -42,10 +42,10 @@ class LockHolder(Body):
 
 
 class LockedQueues(Body):
-    """The queues that are locked now; for our own clients also who has the others."""
+    """The queues now locked for the client; for our clients also the owners of the others."""
 
     queues: list[WireQueue] = field(name="lockOKMQSet", default_factory=list)
-    refused: list[LockHolder] | None = None  # ours; Java clients are not sent it
+    refused: list[LockHolder] | None = None  # ours; not sent to Java clients
 
 
 class OffsetMoved(Body):
@@ -64,7 +64,7 @@ class ConsumerOffsetTable(Body):
 
 
 class DelayOffsetTable(Body):
-    """Queue offsets by delay level. `log_end`, ours, on disk only: where the log ended when they were like this."""
+    """Queue offsets by delay level. `log_end`, ours, on disk only: the log's end at that time."""
 
     offsets: dict[int, int] = field(name="offsetTable", default_factory=dict)
     log_end: int | None = None
@@ -80,13 +80,13 @@ class QueueOffset(Body):
 
 
 class ResetOffsets(Body):
-    """Offsets to go on with; the list form is for C++."""
+    """Offsets to reset to; the list form is for C++."""
 
     offsets: dict[MessageQueue, int] | list[QueueOffset] = field(name="offsetTable", default_factory=dict)
 
 
 class ConsumerStatus(Body):
-    """Members' offsets: a broker fills the first table, a member the second."""
+    """Offsets of members: a broker fills the first table, a member the second."""
 
     clients: dict[str, dict[MessageQueue, int]] = field(name="consumerTable", default_factory=dict)
     queues: dict[MessageQueue, int] = field(name="messageQueueTable", default_factory=dict)

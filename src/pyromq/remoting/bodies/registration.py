@@ -1,4 +1,4 @@
-"""What a broker announces to a name server, plain and compressed. Source: RocketMQ 4.9.8, RegisterBrokerBody."""
+"""A broker's registration at a name server, plain and compressed. Source: RocketMQ 4.9.8, RegisterBrokerBody."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyromq.remoting.json_quirks import REGISTRATION, REQUEST, decode_body, enco
 
 
 class BrokerRegistration(Body):
-    """What a broker announces."""
+    """A broker's topics and filter servers."""
 
     filter_servers: list[str] = field(name="filterServerList", default_factory=list)
     topics: TopicConfigTable = field(name="topicConfigSerializeWrapper", default_factory=TopicConfigTable)
@@ -27,14 +27,14 @@ class BrokerRegistration(Body):
 #     int n, DataVersion as JSON | int topics | per topic: int n, text | int n, filter servers as JSON
 #     where a topic's text is `name readQueues writeQueues permission filterType`
 
-# Unfolded: what a broker may announce in a frame that is not compressed, which is 100,000 topics.
+# Decompressed: as much as fits into a frame without compression, 100,000 topics.
 MAX_REGISTRATION_BYTES = 1 << 24
 
 _INT = struct.Struct(">i")
 
 
 def compress_registration(registration: BrokerRegistration) -> bytes:
-    """Return the compressed form. A topic's order flag and sysFlag are not in it."""
+    """Return the compressed form, which lacks a topic's order flag and sysFlag."""
     table = registration.topics
     texts = [f"{t.name} {t.read_queues} {t.write_queues} {t.permission} {t.filter_type}" for t in table.topics.values()]
     parts = [_sized(encode_body(table.data_version)), _INT.pack(len(texts))]
@@ -43,11 +43,11 @@ def compress_registration(registration: BrokerRegistration) -> bytes:
     return zlib.compress(b"".join(parts), 9)
 
 
-Reading = Generator[None, None, BrokerRegistration]  # yields wherever it may be left for a while
+Reading = Generator[None, None, BrokerRegistration]  # yields where it may be interrupted
 
 
 def decompress_registration(raw: bytes) -> BrokerRegistration:
-    """Read the compressed form, at once. Raises `ProtocolError`."""
+    """Decode the compressed form without interruption. Raises `ProtocolError`."""
     reading = read_compressed(raw)
     while True:
         try:
@@ -58,9 +58,9 @@ def decompress_registration(raw: bytes) -> BrokerRegistration:
 
 
 def read_compressed(raw: bytes) -> Reading:
-    """Read the compressed form. Raises `ProtocolError`."""
+    """Decode the compressed form. Raises `ProtocolError`."""
     try:
-        data = yield from _unfolded(raw)
+        data = yield from _decompressed(raw)
         version, position = _take(data, 0)
         count = _INT.unpack_from(data, position)[0]
         position += _INT.size
@@ -78,23 +78,23 @@ def read_compressed(raw: bytes) -> Reading:
         raise ProtocolError(f"compressed registration of {len(raw)} bytes cannot be read: {error}") from error
 
 
-def _unfolded(raw: bytes) -> Generator[None, None, bytes]:
+def _decompressed(raw: bytes) -> Generator[None, None, bytes]:
     stream = zlib.decompressobj()
     parts, size = [], 0
     for position in range(0, len(raw), _FED_BYTES):
         fed = raw[position : position + _FED_BYTES]
         while fed:
-            parts.append(stream.decompress(fed, _UNFOLDED_BYTES))
+            parts.append(stream.decompress(fed, _DECOMPRESSED_BYTES))
             fed = stream.unconsumed_tail
             size += len(parts[-1])
             if size > MAX_REGISTRATION_BYTES:
-                raise ValueError(f"it unfolds to more than {MAX_REGISTRATION_BYTES} bytes")
+                raise ValueError(f"it decompresses to more than {MAX_REGISTRATION_BYTES} bytes")
             yield None
     return b"".join(parts)
 
 
 def read_plain(raw: bytes) -> Reading:
-    """Read the plain form; a long one topic by topic, and then it must be legal JSON. Raises `ProtocolError`."""
+    """Decode the plain form; a long one topic by topic, which must be legal JSON. Raises `ProtocolError`."""
     if len(raw) <= SHORT_BYTES:
         return decode_body(BrokerRegistration, raw, REGISTRATION)
     begin = _TABLE.search(raw)
@@ -119,15 +119,15 @@ def read_plain(raw: bytes) -> Reading:
     return BrokerRegistration(topics=table, filter_servers=registration.filter_servers)
 
 
-SHORT_BYTES = 256 << 10  # of a registration that is read at once, in two milliseconds
-_AT_ONCE = 100  # topics, some 200 us
-_FED_BYTES, _UNFOLDED_BYTES = 16 << 10, 256 << 10  # to and by zlib at once
+SHORT_BYTES = 256 << 10  # of a registration decoded at once, in 2 ms
+_AT_ONCE = 100  # topics between two yields, some 200 us
+_FED_BYTES, _DECOMPRESSED_BYTES = 16 << 10, 256 << 10  # into and out of zlib at once
 _TOPIC = msgspec.json.Decoder(TopicConfig, strict=False)
 _TABLE = re.compile(rb'"topicConfigTable"\s*:\s*\{')
-# Nothing here is tried twice (`+`): what does not fit must not take long.
+# Possessive quantifiers (`+`): without backtracking invalid input fails fast.
 _TEXT = rb'"(?:[^"\\]|\\.){0,1024}+"'
 _PLAIN = rb'[^"{}]{1,256}+'
-_MAP = rb"\{(?:" + _PLAIN + rb"|" + _TEXT + rb"){0,64}+\}"  # RocketMQ 5 has one in the settings of a topic
+_MAP = rb"\{(?:" + _PLAIN + rb"|" + _TEXT + rb"){0,64}+\}"  # RocketMQ 5 has a map in the settings of a topic
 _SETTINGS = rb"(\{(?:" + _PLAIN + rb"|" + _TEXT + rb"|" + _MAP + rb"){0,64}+\})"
 _ENTRY = re.compile(rb"\s{0,64}+" + _TEXT + rb"\s{0,64}+:\s{0,64}+" + _SETTINGS + rb"\s{0,64}+,?+")
 

@@ -1,4 +1,4 @@
-"""Routes and clusters, as a name server answers them. Source: RocketMQ 4.9.8, TopicRouteData, ClusterInfo."""
+"""Routes and clusters of a name server. Source: RocketMQ 4.9.8, TopicRouteData, ClusterInfo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyromq.remoting.bodies.body import Body
 
 
 class QueuesAtBroker(Body):
-    """How many queues a topic has at one broker, and what may be done with them."""
+    """The queues of a topic at one broker, and their permission."""
 
     broker_name: str
     permission: int = field(name="perm", default=6)
@@ -26,7 +26,7 @@ class BrokerAddresses(Body):
 
 
 class TopicRoute(Body):
-    """The brokers that hold a topic."""
+    """The brokers and queues of a topic."""
 
     brokers: list[BrokerAddresses] = field(name="brokerDatas", default_factory=list)
     filter_servers: dict[str, list[str]] = field(name="filterServerTable", default_factory=dict)

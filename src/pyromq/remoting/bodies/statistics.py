@@ -1,4 +1,4 @@
-"""How far groups are, what queues hold, and counters. Source: RocketMQ 4.9.8, ConsumeStats, BrokerStatsData."""
+"""Groups' progress, queues' bounds, and counters. Source: RocketMQ 4.9.8, ConsumeStats, BrokerStatsData."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyromq.remoting.bodies.queues import WireQueue
 
 
 class ConsumedQueue(Body):
-    """How far a group is in one queue."""
+    """A group's progress in one queue."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -19,14 +19,14 @@ class ConsumedQueue(Body):
 
 
 class ConsumeStats(Body):
-    """How far a group is."""
+    """A group's progress."""
 
     consume_tps: float = 0.0
     queues: dict[MessageQueue, ConsumedQueue] = field(name="offsetTable", default_factory=dict)
 
 
 class ConsumeStatsList(Body):
-    """How far every group of a broker is."""
+    """The progress of every group of a broker."""
 
     broker_address: str = field(name="brokerAddr", default="")
     groups: list[dict[str, list[ConsumeStats]]] = field(name="consumeStatsList", default_factory=list)
@@ -89,7 +89,7 @@ class QueueEntriesBody(Body):
 
 
 class StatsItem(Body):
-    """A counter over one period: its sum, its rate a second, its average size per time."""
+    """A counter over one period: its sum, its rate per second, its average value."""
 
     sum: int = 0
     tps: float = 0.0
@@ -105,7 +105,7 @@ class BrokerStats(Body):
 
 
 class TopicFigures(Body):
-    """A topic of one broker: its settings, and its queues added up; `sent` counts every message it ever took."""
+    """A topic of one broker: its settings and the totals of its queues; `sent` counts all messages ever stored."""
 
     name: str
     read_queues: int = 0
@@ -118,7 +118,7 @@ class TopicFigures(Body):
 
 
 class ConsumedTopicFigures(Body):
-    """How far a group is in one topic; `delay_ms` is how long the oldest message that it lacks is stored."""
+    """A group's progress in one topic; `delay_ms` is the age of its oldest message not consumed yet."""
 
     topic: str
     consumed: int = 0
@@ -127,7 +127,7 @@ class ConsumedTopicFigures(Body):
 
 
 class GroupFigures(Body):
-    """A group of one broker: who is connected, and how far it is in each topic."""
+    """A group of one broker: its members and its progress in each topic."""
 
     name: str
     members: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Messages that wait for their time. Source: RocketMQ 5.3.3, TimerMetrics; the list is ours."""
+"""Scheduled messages. Source: RocketMQ 5.3.3, TimerMetrics; the list is ours."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pyromq.remoting.bodies.body import Body, DataVersion
 
 
 class TimerCount(Body):
-    """How many messages of one topic wait, and when (ms) that was so."""
+    """The number of scheduled messages of one topic, and when it was counted, in ms."""
 
     count: int = 0
     counted_ms: int = field(name="timeStamp", default=0)
 
 
 class TimerCounts(Body):
-    """How many messages wait, by topic."""
+    """The numbers of scheduled messages by topic."""
 
     counts: dict[str, TimerCount] = field(name="timingCount", default_factory=dict)
     data_version: DataVersion | None = None
 
 
 class TimerEntry(Body):
-    """A message that waits; times in ms."""
+    """A scheduled message; times in ms."""
 
     topic: str
     queue_id: int
@@ -37,7 +37,7 @@ class TimerEntry(Body):
 
 
 class TimerList(Body):
-    """One page, and where the next begins; the last page says nothing of that."""
+    """One page, and the beginning of the next page; `next_ms` is None on the last page."""
 
     timers: list[TimerEntry] = field(default_factory=list)
     next_ms: int | None = None

@@ -6,7 +6,7 @@ from msgspec import field
 
 from pyromq.remoting.bodies.body import Body, DataVersion
 
-MAX_QUEUES = 65_536  # of a topic at one broker; guards against a mistyped number, upstream has no limit
+MAX_QUEUES = 65_536  # of a topic at one broker: catches mistyped numbers; RocketMQ has no limit
 SINGLE_TAG = "SINGLE_TAG"  # the other filter type is MULTI_TAG
 
 

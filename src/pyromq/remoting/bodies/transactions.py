@@ -1,4 +1,4 @@
-"""Decisions on batch transactions, on the wire and in the broker's ledger. Ours: RocketMQ has no such requests."""
+"""Undecided half messages, and batch transactions on the wire and in the broker's ledger. Ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyromq.remoting.bodies.body import Body
 
 
 class BatchAttempt(Body):
-    """One attempt, and how many messages of it the broker must hold; `elsewhere` says so of other brokers, by name."""
+    """One attempt and its number of messages at this broker; `elsewhere` has those at other brokers by name."""
 
     token: str
     messages: int = 0
@@ -16,26 +16,26 @@ class BatchAttempt(Body):
 
 
 class BatchAttempts(Body):
-    """The attempts that a request speaks of."""
+    """The attempts of a request."""
 
     attempts: list[BatchAttempt] = field(default_factory=list)
 
 
 class BatchDecision(Body):
-    """What is decided; `by_this` says whether the answered request did it. Times in ms."""
+    """A decision; `by_this`: made by the answered request. Times in ms."""
 
     transaction: str
     attempts: list[BatchAttempt]
     decided_ms: int
-    visible: bool = False  # consumers can see all messages that this broker holds
+    visible: bool = False  # consumers can see all its messages at this broker
     by_this: bool = False
-    content: str | None = None  # as the request that decided had it
+    content: str | None = None  # of the deciding request
 
 
 class UndecidedBatch(Body):
-    """A transaction that nobody has decided on; `silent_ms` since the last run of an attempt.
+    """An undecided transaction; `silent_ms` is the time since the last run of an attempt.
 
-    `ledger` is the broker that decides, where it is not the one that answers.
+    `ledger` is the deciding broker if it is not the answering one.
     """
 
     transaction: str
@@ -45,14 +45,14 @@ class UndecidedBatch(Body):
 
 
 class UndecidedBatches(Body):
-    """The undecided transactions of one broker, oldest first, and how many there are."""
+    """The undecided transactions of one broker, oldest first, and their total number."""
 
     batches: list[UndecidedBatch] = field(default_factory=list)
     count: int = 0
 
 
 class LedgerEntry(Body):
-    """The commit point: a record in queue 0 of the ledger's topic."""
+    """The commit point of a transaction: a record in queue 0 of the ledger's topic."""
 
     transaction: str
     attempts: list[BatchAttempt]
@@ -60,10 +60,10 @@ class LedgerEntry(Body):
 
 
 class LedgerNote(Body):
-    """What was done about a decision since it was taken, in queue 1 of the ledger's topic.
+    """The progress of carrying out a decision: a record in queue 1 of the ledger's topic.
 
-    With `tokens`: their runs before `half_queue_offset` are rolled back. Without: the winning runs before it are
-    visible, and of the run there the first `messages` messages.
+    With `tokens`: their runs before `half_queue_offset` are rolled back. Without: the committed runs before it are
+    visible, and the first `messages` messages of the run at it.
     """
 
     transaction: str
@@ -73,7 +73,7 @@ class LedgerNote(Body):
 
 
 class HalfMessageEntry(Body):
-    """An undecided half message: what it is, where it is meant for, and where its latest copy lies. Times in ms."""
+    """An undecided half message, its destination, and the position of its latest copy. Times in ms."""
 
     half_queue_offset: int
     log_offset: int
@@ -82,7 +82,7 @@ class HalfMessageEntry(Body):
     born_ms: int
     checks: int
     size: int
-    topic: str | None = None  # None: damaged, there is nowhere to commit it to
+    topic: str | None = None  # None: damaged, it cannot be committed
     queue_id: int | None = None
     message_id: str | None = field(name="msgId", default=None)
     keys: str | None = None
@@ -90,7 +90,7 @@ class HalfMessageEntry(Body):
 
 
 class HalfMessageList(Body):
-    """One page, and behind which queue offset the next begins; the last page says nothing of that."""
+    """One page, and the queue offset after which the next page begins; None on the last page."""
 
     half_messages: list[HalfMessageEntry] = field(default_factory=list)
     next_after: int | None = None

@@ -1,4 +1,4 @@
-"""Every request and its answer, as declarations by subject. Importing this package makes all of them known."""
+"""The headers of every request and response, by subject. Importing this package registers all of them."""
 
 from pyromq.remoting.headers.brokers import *  # noqa: F403  # noqa: F403
 from pyromq.remoting.headers.clients import *  # noqa: F403

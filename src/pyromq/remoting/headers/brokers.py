@@ -1,4 +1,4 @@
-"""A broker's settings, state and housekeeping."""
+"""A broker's settings, state, housekeeping and accounts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SaveBrokerSettings(Header):
 class BrokerSettingsResponse(Header):
     """The version of the settings, a DataVersion as JSON text.
 
-    `next_start` is ours: the settings that were changed for the next start, an object of texts by name as JSON text.
+    `next_start` is ours: settings that take effect at the next start, as a JSON object of texts by name.
     """
 
     version: str
@@ -45,7 +45,7 @@ class BrokerSystemTopics(Header):
 
 
 class CleanQueues(Header):
-    """Remove consume queues that hold nothing any more."""
+    """Remove consume queues without messages."""
 
     code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
 
@@ -57,16 +57,16 @@ class CleanTopics(Header):
 
 
 class DeleteExpiredLogResponse(Header):
-    """Both fields are ours: how many files go at once, and the log offset from which on none goes for now."""
+    """Both fields are ours: the number of files deleted at once, and the log offset from which on files stay."""
 
     files: int | None = None
     kept_from: int | None = None
 
 
 class DeleteExpiredLog(Header):
-    """Delete expired log segments with the next cleaning rounds.
+    """Delete expired log segments in the next cleaning rounds.
 
-    `older_than_hours` is ours: which age counts as expired, instead of the broker's setting.
+    `older_than_hours` is ours: the age to use instead of the broker's setting.
     """
 
     code = RequestCode.DELETE_EXPIRED_COMMITLOG
@@ -75,7 +75,7 @@ class DeleteExpiredLog(Header):
 
 
 class SaveAccount(Header):
-    """Create an account, or change what of it is given; lists are `name=PUB|SUB`, joined by commas."""
+    """Create an account or change its given fields; lists are `name=PUB|SUB`, joined by commas."""
 
     code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
     access_key: str
@@ -96,7 +96,7 @@ class DeleteAccount(Header):
 
 
 class AccountsVersionResponse(Header):
-    """JSON texts: the version of the first file, and those of all files by their paths."""
+    """JSON texts: the version of the first file, and the versions of all files by path."""
 
     version: str
     broker_name: str
@@ -106,7 +106,7 @@ class AccountsVersionResponse(Header):
 
 
 class AccountsVersion(Header):
-    """Which version the files of accounts have."""
+    """Return the versions of the account files."""
 
     code = RequestCode.GET_BROKER_CLUSTER_ACL_INFO
     reply_header = AccountsVersionResponse

@@ -1,4 +1,4 @@
-"""Clients' life: heartbeats, membership, queue locks, and what is relayed to them."""
+"""Heartbeats, membership, queue locks, and requests relayed to clients."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class ConsumerList(Header):
 
 
 class ConsumerIdsChanged(Header):
-    """The broker tells a member that its group has changed."""
+    """The broker notifies a member that its group has changed."""
 
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     consumer_group: str
 
 
 class LockQueues(Header):
-    """Lock queues for a client of a group; the answer lists those it holds."""
+    """Lock queues for a client of a group; the response lists the locked ones."""
 
     code = RequestCode.LOCK_BATCH_MQ
     request_body = bodies.QueueLock
@@ -49,7 +49,7 @@ class LockQueues(Header):
 
 
 class UnlockQueues(Header):
-    """Give queues back."""
+    """Unlock queues."""
 
     code = RequestCode.UNLOCK_BATCH_MQ
     request_body = bodies.QueueLock
@@ -87,7 +87,7 @@ class AllProducers(Header):
 
 
 class ConsumerRunningState(Header):
-    """A member's inner state, asked through the broker."""
+    """A member's internal state, requested through the broker."""
 
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     reply_body = bodies.ConsumerRunning
@@ -97,7 +97,7 @@ class ConsumerRunningState(Header):
 
 
 class ConsumeDirectly(Header):
-    """Let a member run its listener on one message."""
+    """Run a member's listener on one message."""
 
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
     reply_body = bodies.ConsumeDirectlyResult

@@ -1,4 +1,4 @@
-"""Sending messages, sending them back, and replies."""
+"""Sending and pulling messages, sending back, and replies."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class SendMessageBack(Header):
 
 
 class PullMessageResponse(Header):
-    """Where to go on, and the queue's bounds; the body holds the records back to back."""
+    """The next offset to pull and the queue's bounds. The body holds the records, one after the other."""
 
     next_offset: int = field(name="nextBeginOffset")
     min_offset: int
@@ -126,7 +126,7 @@ class PullMessageResponse(Header):
 
 
 class PullMessage(Header):
-    """Ask one queue for messages from an offset on."""
+    """Pull messages of one queue from an offset on."""
 
     code = RequestCode.PULL_MESSAGE
     reply_header = PullMessageResponse

@@ -15,7 +15,7 @@ class RegisterBrokerResponse(Header):
 
 
 class RegisterBroker(Header):
-    """A broker announces itself and its topics."""
+    """Register a broker and its topics."""
 
     code = RequestCode.REGISTER_BROKER
     reply_header = RegisterBrokerResponse
@@ -31,7 +31,7 @@ class RegisterBroker(Header):
 
 
 class UnregisterBroker(Header):
-    """A broker leaves."""
+    """Unregister a broker."""
 
     code = RequestCode.UNREGISTER_BROKER
     broker_name: str
@@ -47,7 +47,7 @@ class QueryDataVersionResponse(Header):
 
 
 class QueryDataVersion(Header):
-    """A broker asks whether it has to announce its topics again."""
+    """Ask whether the broker must register its topics again."""
 
     code = RequestCode.QUERY_DATA_VERSION
     reply_header = QueryDataVersionResponse
@@ -60,7 +60,7 @@ class QueryDataVersion(Header):
 
 
 class RouteOfTopic(Header):
-    """Which brokers hold a topic."""
+    """The brokers of a topic."""
 
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     reply_body = bodies.TopicRoute
@@ -119,7 +119,7 @@ class UnitSubscriptionOnlyTopicNames(Header):
 
 
 class DeleteTopicName(Header):
-    """Forget a topic, everywhere or in one cluster."""
+    """Delete a topic from the routes, everywhere or in one cluster."""
 
     code = RequestCode.DELETE_TOPIC_IN_NAMESRV
     topic: str
@@ -159,7 +159,7 @@ class PutKv(Header):
 
     code = RequestCode.PUT_KV_CONFIG
     value: str
-    namespace: str | None = None  # required, but a name server has words of its own for their absence
+    namespace: str | None = None  # required, but a name server has its own error text for their absence
     key: str | None = None
 
 

@@ -14,10 +14,10 @@ class OffsetResponse(Header):
 
 
 class QueryConsumerOffset(Header):
-    """Where a group goes on in one queue.
+    """A group's committed offset in one queue.
 
-    Without a stored offset, a broker answers 0 for a young queue, unless `zero_if_not_found` is False: RocketMQ 5's,
-    not looked at by brokers of 4.9.
+    Without one, a broker returns 0 for a new queue, unless `zero_if_not_found` is False (RocketMQ 5; brokers of 4.9
+    ignore it).
     """
 
     code = RequestCode.QUERY_CONSUMER_OFFSET
@@ -30,7 +30,7 @@ class QueryConsumerOffset(Header):
 
 
 class UpdateConsumerOffset(Header):
-    """Store where a group goes on in one queue."""
+    """Commit a group's offset in one queue."""
 
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
@@ -62,7 +62,7 @@ class MaxOffset(Header):
 
 
 class MinOffset(Header):
-    """The first queue offset that is still there."""
+    """The queue offset of the first message."""
 
     code = RequestCode.GET_MIN_OFFSET
     reply_header = OffsetResponse
@@ -72,13 +72,13 @@ class MinOffset(Header):
 
 
 class EarliestStoreTimeResponse(Header):
-    """A store time in ms; -1 where the queue is empty."""
+    """A store time in ms; -1 if the queue is empty."""
 
     timestamp: int
 
 
 class EarliestStoreTime(Header):
-    """When the first message of a queue was stored."""
+    """The store time of a queue's first message."""
 
     code = RequestCode.GET_EARLIEST_MSG_STORETIME
     reply_header = EarliestStoreTimeResponse
@@ -95,14 +95,14 @@ class AllConsumerOffsets(Header):
 
 
 class AllDelayOffsets(Header):
-    """How far each delay level is delivered."""
+    """The delivered offset of each delay level."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
     reply_body = bodies.DelayOffsetTable
 
 
 class ResetOffset(Header):
-    """Tell a group's members to go on at a time (ms; -1: the end)."""
+    """Reset a group's members to a store time (ms; -1: the end)."""
 
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     reply_body = bodies.ResetOffsets
@@ -113,7 +113,7 @@ class ResetOffset(Header):
 
 
 class ResetClientOffset(Header):
-    """The broker tells a member to go on at the offsets of the body."""
+    """The broker resets a member to the offsets of the body."""
 
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     request_body = bodies.ResetOffsets

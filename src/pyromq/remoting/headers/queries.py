@@ -8,14 +8,14 @@ from pyromq.remoting.header import Header, field
 
 
 class QueryMessageResponse(Header):
-    """How far the key index goes; the body holds the records."""
+    """The end of the key index; the body holds the records."""
 
     index_last_ms: int = field(name="indexLastUpdateTimestamp")
     index_last_log_offset: int = field(name="indexLastUpdatePhyoffset")
 
 
 class QueryMessage(Header):
-    """Messages of a topic that carry a key, stored between two times (ms)."""
+    """Messages of a topic with a key, stored between two times (ms)."""
 
     code = RequestCode.QUERY_MESSAGE
     reply_header = QueryMessageResponse
@@ -55,7 +55,7 @@ class TopicStatistics(Header):
 
 
 class ConsumeStatistics(Header):
-    """A group's offsets beside the queues' ends."""
+    """A group's offsets and the queues' ends."""
 
     code = RequestCode.GET_CONSUME_STATS
     reply_body = bodies.ConsumeStats
@@ -64,7 +64,7 @@ class ConsumeStatistics(Header):
 
 
 class BrokerConsumeStatistics(Header):
-    """Every group's offsets beside the queues' ends."""
+    """Every group's offsets and the queues' ends."""
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
     reply_body = bodies.ConsumeStatsList
@@ -72,7 +72,7 @@ class BrokerConsumeStatistics(Header):
 
 
 class BrokerFigures(Header):
-    """What each topic and each group of a broker comes to, added up there."""
+    """The totals of each topic and group, computed by the broker."""
 
     code = RequestCode.BROKER_FIGURES
     reply_body = bodies.FiguresTable

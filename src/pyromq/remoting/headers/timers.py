@@ -1,4 +1,4 @@
-"""Messages that wait for their time: cancel, count, list. Source: RocketMQ 5.3.3, but for the list, which is ours."""
+"""Scheduled messages: cancel, count, list. Source: RocketMQ 5.3.3; the list is ours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pyromq.remoting.header import Header, field
 
 
 class RecallMessageResponse(Header):
-    """The unique id of the message that will not be delivered."""
+    """The unique id of the cancelled message."""
 
     message_id: str = field(name="msgId")
 
 
 class RecallMessage(Header):
-    """Cancel a message by the handle that its send result carries."""
+    """Cancel a message by the handle of its send result."""
 
     code = RequestCode.RECALL_MESSAGE
     reply_header = RecallMessageResponse
@@ -25,14 +25,14 @@ class RecallMessage(Header):
 
 
 class CountTimers(Header):
-    """How many messages wait, by topic."""
+    """The number of scheduled messages by topic."""
 
     code = RequestCode.GET_TIMER_METRICS
     reply_body = bodies.TimerCounts
 
 
 class ListTimers(Header):
-    """Messages of a topic that wait, in order of delivery, from a place on: a time (ms), and an entry at that time."""
+    """Scheduled messages of a topic in order of delivery time, from a time (ms) and an entry at that time on."""
 
     code = RequestCode.LIST_TIMERS
     reply_body = bodies.TimerList

@@ -1,4 +1,4 @@
-"""Batch transactions: messages sent in runs, one decision for all of them. Ours: RocketMQ has no such requests."""
+"""RocketMQ's transactions, and batch transactions, which are ours: many messages sent in runs with one decision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EndTransaction(Header):
 
 
 class CheckTransaction(Header):
-    """The broker asks a producer what became of a half message, the body."""
+    """The broker asks a producer to decide on a half message, the body."""
 
     code = RequestCode.CHECK_TRANSACTION_STATE
     half_queue_offset: int = field(name="tranStateTableOffset")
@@ -34,14 +34,14 @@ class CheckTransaction(Header):
 
 
 class ResumeHalfMessage(Header):
-    """Check a given-up half message again."""
+    """Resume the checks of a half message that reached their limit."""
 
     code = RequestCode.RESUME_CHECK_HALF_MESSAGE
     message_id: str | None = field(name="msgId", default=None)
 
 
 class ListHalfMessages(Header):
-    """Half messages nobody has decided on, oldest first, behind a queue offset; of one group or of all. Ours."""
+    """Undecided half messages after a queue offset, oldest first, of one group or of all. Ours."""
 
     code = RequestCode.LIST_HALF_MESSAGES
     reply_body = bodies.HalfMessageList
@@ -51,7 +51,7 @@ class ListHalfMessages(Header):
 
 
 class HalfRunStored(Header):
-    """The queue that the messages are meant for, and how many there are."""
+    """The messages' destination queue and their number."""
 
     queue_id: int
     messages: int
@@ -60,8 +60,8 @@ class HalfRunStored(Header):
 class SendHalfRun(Header):
     """Store a run of half messages for one queue. The body is that of a batch (see `record`).
 
-    `number` counts the runs of one attempt, so that one sent again is stored once. `ledger` names the broker that
-    decides, where it is another one than the receiver.
+    `number` counts the runs of one attempt, so that a retry is stored once. `ledger` names the deciding broker if it is
+    not the receiver.
     """
 
     code = RequestCode.SEND_HALF_RUN
@@ -80,9 +80,9 @@ class SendHalfRun(Header):
 
 
 class CommitBatch(Header):
-    """Decide that these attempts win, unless the transaction is decided; the answer is what is decided.
+    """Commit these attempts unless the transaction is decided already. The response is the decision.
 
-    `content` says what the transaction holds, in the caller's own words. The ledger keeps it with the decision.
+    `content` is the caller's description of the transaction; the broker stores it with the decision.
     """
 
     code = RequestCode.COMMIT_BATCH
@@ -93,7 +93,7 @@ class CommitBatch(Header):
 
 
 class RollBackBatch(Header):
-    """Forget what these attempts have sent; those of a decided transaction stay as decided."""
+    """Roll back the messages of these attempts. Attempts of a decided transaction stay as decided."""
 
     code = RequestCode.ROLL_BACK_BATCH
     request_body = bodies.BatchAttempts
@@ -101,7 +101,7 @@ class RollBackBatch(Header):
 
 
 class FindBatch(Header):
-    """Ask what is decided on a transaction."""
+    """Return the decision on a transaction."""
 
     code = RequestCode.FIND_BATCH
     reply_body = bodies.BatchDecision
@@ -109,7 +109,7 @@ class FindBatch(Header):
 
 
 class ListBatches(Header):
-    """The transactions that nobody has decided on, at most 200; or one, if it is among them."""
+    """At most 200 undecided transactions, or one of them."""
 
     code = RequestCode.LIST_BATCHES
     reply_body = bodies.UndecidedBatches

@@ -36,6 +36,20 @@ def test_previous_content_stands_in(tmp_path: Path, damage: str) -> None:
     assert (tmp_path / "topics.json.bak").read_bytes() == b"{1}"
 
 
+@pytest.mark.parametrize("is_from_before", [True, False])
+def test_a_folder_that_is_lost_is_not_made_again(tmp_path: Path, is_from_before: bool) -> None:
+    path = tmp_path / "config" / "topics.json"
+    file = JsonFile(path)
+    file.save(b"{1}")
+    if is_from_before:
+        file = JsonFile(path)
+        assert file.load() == b"{1}"
+    path.parent.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreNotWritable, match="topics.json"):
+        file.save(b"{2}")
+    assert not path.parent.exists()
+
+
 def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreNotWritable, match=r"file/topics.json"):

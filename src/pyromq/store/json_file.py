@@ -34,7 +34,8 @@ class JsonFile:
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
         self.disk = disk
-        self._is_new = True  # its folder may not be on disk
+        self._is_new = True  # the name of its folder may not be on disk
+        self._has_folder = False  # a folder that is lost later is not made again: its place may be another file system
         self._saving = threading.Lock()
         self._order = 0
 
@@ -44,6 +45,7 @@ class JsonFile:
         It is compared with no checksum. Raises `StoreError` naming the file when it is there and cannot be read.
         """
         content = self._content(self.path) or self._content(self._beside(".bak")) or b""
+        self._has_folder = self._has_folder or bool(content)
         return _split(content)[0] or None
 
     def read(self, decode: Callable[[bytes], T]) -> T | None:
@@ -62,6 +64,7 @@ class JsonFile:
                 self.disk.replace(self.path, self._beside(".damaged"))
                 logger.warning("%s; the previous content is used, the damaged file is kept as .damaged", damaged)
             if decoded is not None:
+                self._has_folder = True
                 return decoded
         if damaged is not None:
             raise StoreCorrupt(
@@ -96,7 +99,9 @@ class JsonFile:
 
     def _replace(self, content: bytes) -> None:
         try:
-            self.disk.make_folder(self.path.parent)
+            if not self._has_folder:
+                self.disk.make_folder(self.path.parent)
+                self._has_folder = True
             if self._is_new:
                 self.disk.sync_folder(self.path.parent.parent)
                 self._is_new = False

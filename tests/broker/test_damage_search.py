@@ -16,7 +16,7 @@ import pytest
 from tests.broker.batches.test_batch_transaction_processor import Batches
 
 from pyromq.broker.broker import Broker
-from pyromq.cli.commands.store import _of_tables
+from pyromq.cli.commands.store_commands import _of_tables
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError, StoreCorrupt
 from pyromq.net.channel import connect

@@ -61,7 +61,7 @@ def test_bytes_that_are_no_text_are_wrong_usage(cli, arguments):
     refused = cli(*arguments)
 
     assert (refused.code, refused.out) == (2, "")
-    assert r"\udcff' is not UTF-8; `pyromq send` takes bytes from a --file or its input" in refused.err
+    assert r"\udcff' is not UTF-8; `pyromq send` reads bytes from --file or its input" in refused.err
 
 
 def test_a_file_may_have_any_name(cli, served, tmp_path):

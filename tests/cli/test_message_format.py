@@ -42,7 +42,7 @@ def test_times_have_their_offset_from_utc():
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("%z", "%z in format"), ("100%", "'%' in format"), (r"\q", "is unknown"), ("\\", "a field is")],
+    [("%z", "%z in format"), ("100%", "'%' in format"), (r"\q", "is unknown"), ("\\", "is not a field")],
 )
 def test_what_is_no_format_is_told_what_there_is(text, said):
     with pytest.raises(UsageError, match=said):
@@ -87,7 +87,7 @@ def test_a_file_of_lines_and_the_whole_of_standard_input(cli, served, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "line", "said"),
     [
-        ("json", b"no JSON", "line 2: no message in JSON, as `pyromq consume -o json` prints it"),
+        ("json", b"no JSON", "line 2: the line is not a message in JSON, as `pyromq consume -o json` prints it"),
         (
             "json",
             b'{"tags": "a"}',
@@ -96,10 +96,10 @@ def test_a_file_of_lines_and_the_whole_of_standard_input(cli, served, tmp_path):
         (
             "json",
             b'{"body": "a", "keys": 5}',
-            "line 2: no message in JSON, as `pyromq consume -o json` prints it: Expected",
+            "line 2: the line is not a message in JSON, as `pyromq consume -o json` prints it: Expected",
         ),
-        ("json", b"\xff\xfe", "line 2: no message in JSON"),
-        ("json", b"[" * 100_000, "line 2: no message in JSON"),
+        ("json", b"\xff\xfe", "line 2: the line is not a message in JSON"),
+        ("json", b"[" * 100_000, "line 2: the line is not a message in JSON"),
         ("key:value", b"no colon", "line 2: b'no colon' is not of the form key:value"),
     ],
 )

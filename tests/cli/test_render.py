@@ -58,7 +58,7 @@ def test_what_a_terminal_obeys_is_escaped_in_names_and_in_json_too(capsys):
 
 def test_an_error_of_a_hostile_server_is_one_harmless_line():
     error = from_response(17, "no\x1b[2J route\nSee http://rocketmq.apache.org/docs/faq/ for further details.")
-    assert one_line(error) == r"no\x1b[2J route; `pyromq topic list` shows what there is"
+    assert one_line(error) == r"no\x1b[2J route; `pyromq topic list` lists existing topics"
 
 
 def test_table_without_rows_says_so_beside_the_output(capsys):

@@ -1,1 +1,1 @@
-"""The command line: reads options, files and the environment, calls servers and clients, prints."""
+"""The command line."""

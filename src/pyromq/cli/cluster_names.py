@@ -1,6 +1,6 @@
-"""Names of topics and groups as arguments: shells complete them, and a wrong one is told the names it is like.
+"""Types of arguments that name topics and groups: shell completion, and suggestions for unknown names.
 
-Both ask the cluster that the command goes to. Whatever fails there is no matter: there is nothing to propose then.
+The names come from the cluster that the command addresses. If it cannot be reached, there are no suggestions.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from pyromq.cli.connecting import connections, namesrv_in_use
+from pyromq.cli.connection_options import connections, namesrv_in_use
 from pyromq.errors import GroupNotFound, MQError, TopicNotFound
 from pyromq.names import is_system_topic
 
 if TYPE_CHECKING:
     from pyromq import Admin
 
-MOST_PROPOSED, LEAST_ALIKE = 3, 0.8  # of 1
-_GIVEN = "pyromq.names"  # in the meta of contexts: what the arguments of this run name
+MAX_SUGGESTIONS, MIN_SIMILARITY = 3, 0.8  # arguments of `get_close_matches`; a similarity is 0 to 1
+_GIVEN = "pyromq.names"  # key in click's `Context.meta`: the names that the arguments of this run give
 
 
 class ClusterName(click.ParamType[str]):
-    """A topic, or a group; `known` asks a cluster for the names there are."""
+    """A parameter type for the name of a topic or a group; `known` lists the existing names."""
 
     def __init__(self, name: str, known: Callable[[Admin], list[str]]) -> None:
         self.name = name
@@ -43,8 +43,8 @@ class ClusterName(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
     def ask(self, ctx: click.Context) -> list[str]:
-        """Return the names that the cluster knows, in order; none if it cannot be asked."""
-        from pyromq import Admin  # what only prints help need not load it
+        """Return the names that exist in the cluster, sorted; an empty list if it cannot be reached."""
+        from pyromq import Admin  # imported late: `--help` does not need it
 
         try:
             with Admin(namesrv_in_use(ctx), connections=connections()) as admin:
@@ -66,14 +66,14 @@ GROUP_NAME = ClusterName("group", _groups)
 
 
 @contextmanager
-def proposals(ctx: click.Context) -> Iterator[None]:
-    """Let an error about a topic or a group that is not there go on with the names it may have meant."""
+def suggestions(ctx: click.Context) -> Iterator[None]:
+    """Append similar existing names to a `TopicNotFound` or `GroupNotFound` raised in the block."""
     try:
         yield
     except (TopicNotFound, GroupNotFound) as error:
         kind = TOPIC_NAME if isinstance(error, TopicNotFound) else GROUP_NAME
         given = ctx.meta.get(_GIVEN, {}).get(kind)
-        alike = get_close_matches(given, kind.ask(ctx), MOST_PROPOSED, LEAST_ALIKE) if given else []
+        alike = get_close_matches(given, kind.ask(ctx), MAX_SUGGESTIONS, MIN_SIMILARITY) if given else []
         if not alike:
             raise
         raise type(error)(f"{error} (did you mean {' or '.join(alike)}?)") from error

@@ -1,6 +1,6 @@
-"""The entry: the table of commands, loaded when called, and the one place where errors become exit codes.
+"""Entry point of the command line: imports the called command and turns errors into exit codes.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from pyromq.extras import install_command
 
 try:
     import click
-except ImportError:  # installed without the extra
+except ImportError:  # the extra `cli` is not installed
     sys.exit(f"pyromq: the command line needs more packages; to install them: {install_command('cli')}")
 
-from pyromq.cli.cluster_names import proposals
-from pyromq.cli.connecting import connection_options, use
-from pyromq.cli.contexts import CONTEXT, variables_in_use
+from pyromq.cli.cluster_names import suggestions
+from pyromq.cli.connection_options import connection_options, use
+from pyromq.cli.context_file import CONTEXT, variables_in_use
 from pyromq.cli.render import one_line
 from pyromq.errors import MQError
 
 # name -> (module in commands/:attribute, one line of help); modules are imported only when their command runs.
 COMMANDS = {
     "serve": ("serve:serve", "Run a name server and a broker, or one of them."),
-    "send": ("messages.send:send", "Send messages: one, the lines of standard input, or a file."),
-    "consume": ("messages.consume:consume", "Print a topic from the beginning, a time or an offset on."),
-    "topic": ("topics:topic", "Create, alter, delete, list and inspect topics."),
-    "group": ("groups:group", "Create, alter, delete, list and inspect consumer groups."),
-    "member": ("members:member", "Ask the members of groups: state, offsets, consume a message."),
-    "cluster": ("clusters:cluster", "Show brokers, their state and settings."),
-    "offset": ("offsets:offset", "Show, set and reset offsets."),
-    "message": ("messages.messages:message", "Find messages by id or key."),
-    "dlq": ("messages.dlq:dlq", "List, show and send again messages that a group could not consume."),
-    "delay": ("messages.delays:delay", "List, count and cancel messages that wait for their time."),
-    "transaction": ("messages.transactions:transaction", "List, show and decide half messages nobody decided on."),
-    "spark": ("spark:spark", "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror."),
-    "acl": ("acl:acl", "List, set, delete and check accounts of brokers with permissions."),
-    "store": ("store:store", "Check, dump and repair a stopped broker's folder; expire messages."),
-    "export": ("exports:export", "Write settings, topics and groups, or figures as JSON."),
-    "console": ("console:console", "Show the cluster in a browser: topics, messages, groups, dead letters."),
+    "send": ("messages.send:send", "Send one message, a file, or the lines of standard input."),
+    "consume": ("messages.consume:consume", "Print messages from the beginning, a time or an offset."),
+    "topic": ("topic_commands:topic", "Create, alter, delete, list and inspect topics."),
+    "group": ("group_commands:group", "Create, alter, delete, list and inspect consumer groups."),
+    "member": ("member_commands:member", "Inspect group members; have one consume a message."),
+    "cluster": ("cluster_commands:cluster", "Show brokers, their state and settings."),
+    "offset": ("offset_commands:offset", "Show, set and reset offsets."),
+    "message": ("messages.message_commands:message", "Find messages by id or key; show their deliveries."),
+    "dlq": ("messages.dlq_commands:dlq", "List, show and resend a group's dead letters."),
+    "delay": ("messages.delay_commands:delay", "List, count and cancel scheduled messages."),
+    "transaction": ("messages.transaction_commands:transaction", "List, show and decide undecided half messages."),
+    "spark": ("spark_commands:spark", "Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror."),
+    "acl": ("acl_commands:acl", "List, set, delete and check accounts and their rights."),
+    "store": ("store_commands:store", "Check, dump and repair a stopped broker's data folder; expire messages."),
+    "export": ("export_commands:export", "Export settings, topics and groups, or metrics as JSON."),
+    "console": ("console_commands:console", "Show the cluster in a browser: topics, messages, groups, dead letters."),
     "doctor": ("doctor:doctor", "Find out why sending or consuming does not work."),
-    "bench": ("messages.bench:bench", "Measure sending and pulling."),
-    "context": ("contexts:context", "Name clusters, and choose the one that commands go to."),
+    "bench": ("messages.bench:bench", "Measure the throughput of sending and pulling."),
+    "context": ("context_commands:context", "Save named clusters and choose the current one."),
     "completion": ("completion:completion", "Print the completion script of a shell."),
 }
 
 
 class Commands(click.Group):
-    """A group that knows its commands' names and help without importing them, so that `--help` is quick."""
+    """A click group that lists commands from `COMMANDS` without importing them, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -69,7 +69,7 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        with proposals(ctx):
+        with suggestions(ctx):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -85,8 +85,8 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="pyromq", message="pyromq %(version)s (protocol of RocketMQ 4.9.8)")
 @connection_options(hidden=False)
-@click.option("--context", envvar=CONTEXT, metavar="NAME", help="The cluster to go to; see `pyromq context`.")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere.")
+@click.option("--context", envvar=CONTEXT, metavar="NAME", help="Use this saved cluster; see `pyromq context`.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; accepted at any position.")
 @click.pass_context
 def pyromq(ctx: click.Context, context: str | None, debug: bool) -> None:
     """RocketMQ in one pip install.
@@ -102,19 +102,19 @@ def main() -> NoReturn:
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe went away; say nothing, also not at interpreter exit
+    except BrokenPipeError:  # the pipe's reader closed it: print no error, not at interpreter exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; errors are one line on standard error."""
+    """Run one command and return its exit code; an error is printed as one line on standard error."""
     arguments, debug = _without_debug(arguments)
     try:
         _check_text(arguments)
         result = pyromq.main(arguments, prog_name="pyromq", standalone_mode=False)
-    except SystemExit as end:  # click's way out of a broken pipe
+    except SystemExit as end:  # click exits so on a broken pipe
         return end.code if isinstance(end.code, int) else 1
     except click.ClickException as error:
         error.show(sys.stderr)
@@ -130,22 +130,22 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Lead what the caller closed (`>&-`) to nowhere: Python has None there, and a socket would take its number."""
+    """Open /dev/null for each closed standard stream (`>&-`): Python has None there, and a socket would get its fd."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - as long as the process
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the process ends
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Arguments are bytes: those that are no UTF-8 name nothing of RocketMQ's, but maybe a file."""
+    """Raise `click.UsageError` for an argument that is not UTF-8, unless it names an existing file."""
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument) and not Path(argument).exists():
-            raise click.UsageError(f"{argument!r} is not UTF-8; `pyromq send` takes bytes from a --file or its input")
+            raise click.UsageError(f"{argument!r} is not UTF-8; `pyromq send` reads bytes from --file or its input")
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """People add `--debug` at the end of the command that failed."""
+    """Remove `--debug` from any position before `--`: users append it to the command that failed."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [each for number, each in enumerate(arguments) if each != "--debug" or number >= end]
     return kept, len(kept) < len(arguments)

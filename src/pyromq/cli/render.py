@@ -1,6 +1,6 @@
-"""Printing: rows as a table or as JSON, one thing as lines or as JSON; and the options that go with it.
+"""Prints rows as a table or JSON, and a single record as lines or JSON.
 
-Values are text, numbers, truth values, times, lists, dicts, and None for what is absent.
+Values are strings, numbers, booleans, datetimes, lists, dicts, or None if absent.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import click
 from pyromq.errors import AlreadyExists, GroupNotFound, HostNotFound, NoNameServer, TlsRefused, TopicNotFound
 from pyromq.excerpt import escaped
 
-# What a terminal obeys beyond ASCII's controls, text of the other direction, and halves of characters.
+# Control characters beyond ASCII's, marks that change the direction of text, and lone surrogates.
 _RAW_CONTROL = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# What a person at a shell can do: texts of errors are for all who use the client, and name no commands.
+# Advice for the shell: error texts themselves also serve programs, so they name no commands.
 _ADVICE = (
-    (TopicNotFound, "`pyromq topic list` shows what there is"),
-    (GroupNotFound, "`pyromq group list` shows what there is"),
+    (TopicNotFound, "`pyromq topic list` lists existing topics"),
+    (GroupNotFound, "`pyromq group list` lists existing groups"),
     (NoNameServer, "`pyromq serve` starts one, --namesrv names another"),
     (TlsRefused, "see --tls-ca, --tls-cert and --tls-no-verify"),
 )
@@ -40,12 +40,12 @@ def output_option(command: F) -> F:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="How to print data.",
+        help="Output format.",
     )(command)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, *, empty: str = "nothing to show") -> None:
-    """Print rows with equal keys: a table for people, a JSON array for programs."""
+    """Print rows with equal keys, as a table or a JSON array. Without rows, `empty` goes to standard error."""
     if output == "json":
         click.echo(as_json(rows, indent=2))
     elif not rows:
@@ -55,7 +55,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, *, empty: str = "n
 
 
 def show_record(record: Mapping[str, Any], output: str) -> None:
-    """Print one thing: `name  value` lines, or a JSON object."""
+    """Print one record as `name  value` lines, or as a JSON object."""
     if output == "json":
         click.echo(as_json(record, indent=2))
         return
@@ -65,7 +65,7 @@ def show_record(record: Mapping[str, Any], output: str) -> None:
 
 
 def as_json(value: object, indent: int | None = None) -> str:
-    """Return JSON text; times are ISO 8601 with their offset from UTC."""
+    """Return JSON text. Times are ISO 8601 with their UTC offset."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_iso)
     return _RAW_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)  # json escapes those below U+0020
 
@@ -75,7 +75,7 @@ def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     columns = [[name, *(_text(row[name]) for row in rows)] for name in names]
     widths = [max(map(_width, column)) for column in columns]
     if sys.stdout.isatty() and sum(widths) + 2 * (len(widths) - 1) > get_terminal_size().columns:
-        _show_one_by_one(rows)  # wrapped lines are no table
+        _show_one_by_one(rows)  # wrapped lines would be unreadable
         return
     numeric = [isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool) for name in names]
     for number, line in enumerate(zip(*columns, strict=True)):
@@ -97,7 +97,7 @@ def _padded(cell: str, width: int, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns that the text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
@@ -118,15 +118,15 @@ def _text(value: object) -> str:
 
 
 def _iso(value: object) -> str:
-    assert isinstance(value, datetime), "records hold nothing else that JSON does not know"
+    assert isinstance(value, datetime), "the only type in records that `json` cannot encode"
     return value.isoformat(timespec="milliseconds")
 
 
 def one_line(error: Exception) -> str:
-    """Return the text on one line, with what a person at a shell can do about some errors."""
+    """Return the error's text on one line, with advice for the shell if there is any."""
     text = escaped(" ".join(line.strip() for line in str(error).splitlines()))
     if isinstance(error, AlreadyExists):
-        return f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # a topic, or a group
+        return f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # the text begins with topic or group
     reason = error.__cause__ if isinstance(error.__cause__, TlsRefused | HostNotFound) else error
     advice = next((advice for kind, advice in _ADVICE if isinstance(reason, kind)), None)
     return text if advice is None else f"{text}; {advice}"

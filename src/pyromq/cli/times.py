@@ -1,6 +1,6 @@
-"""Reading points in time and positions as people write them: `beginning`, `10m`, `2026-01-31 12:00`, `1500`.
+"""Option types for times and positions: `beginning`, `10m`, `2026-01-31 12:00`, `1500`.
 
-The functions are types of options: given text, they raise click's error for text that is none of these.
+The functions raise `click.BadParameter` for other text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading starts: at an offset, the same in every queue, or at a time (ms since 1970), or at the end."""
+    """Start of reading: an offset, equal in every queue, or a time (ms since 1970); without both the end."""
 
     offset: int | None = None
     time_ms: int | None = None
@@ -28,7 +28,7 @@ END = Start()
 
 
 def read_time(text: str) -> int:
-    """Return ms since 1970 of `now`, `10m` (ago), ISO date and time (local unless it says), or ms."""
+    """Return ms since 1970 for `now`, `10m` (ago), an ISO date and time (local time without a zone), or ms."""
     now_ms = time.time_ns() // 1_000_000
     if text == "now":
         return now_ms
@@ -38,29 +38,29 @@ def read_time(text: str) -> int:
         return read_moment(text)
     except click.BadParameter:
         raise click.BadParameter(
-            f"{text!r} is no time; write now, 10m (ago; also s, h, d), 2026-01-31 12:00, or ms since 1970"
+            f"{text!r} is not a time; write now, 10m (ago; also s, h, d), 2026-01-31 12:00, or ms since 1970"
         ) from None
 
 
 def read_moment(text: str) -> int:
-    """Return ms since 1970 of an ISO date and time (local unless it says), or of ms."""
+    """Return ms since 1970 for an ISO date and time (local time without a zone), or ms."""
     if re.fullmatch(r"\d{12,14}", text):
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is no time; write 2026-01-31 12:00, or ms since 1970") from None
+        raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31 12:00, or ms since 1970") from None
 
 
 def read_duration(text: str) -> float:
-    """Return seconds of `90`, `90s`, `1.5h`, `10m` or `2d`."""
+    """Return the seconds of `90`, `90s`, `1.5h`, `10m` or `2d`."""
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII):
         return float(match[1]) * _SECONDS[match[2] or "s"]
-    raise click.BadParameter(f"{text!r} is no duration; write 90s, 10m, 1.5h or 2d")
+    raise click.BadParameter(f"{text!r} is not a duration; write 90s, 10m, 1.5h or 2d")
 
 
 def read_place(text: str) -> Start:
-    """Return what `beginning`, `end` or a time means."""
+    """Return the start for `beginning`, `end` or a time."""
     if text in ("beginning", "end"):
         return BEGINNING if text == "beginning" else END
     try:
@@ -70,5 +70,5 @@ def read_place(text: str) -> Start:
 
 
 def read_start(text: str) -> Start:
-    """Return what `beginning`, `end`, an offset or a time means."""
+    """Return the start for `beginning`, `end`, an offset or a time."""
     return Start(offset=int(text)) if text.isdigit() and len(text) < 12 and text.isascii() else read_place(text)

@@ -1,6 +1,7 @@
-"""TLS of the servers that `pyromq serve` runs: upstream's names, in the file of settings and as options.
+"""TLS settings of the servers that `pyromq serve` runs, under RocketMQ's names.
 
-Upstream has them in a file of their own and as system properties. Source: RocketMQ 4.9.8, TlsSystemConfig, TlsHelper.
+RocketMQ reads them from a file of their own or from system properties; here they stand in the server's properties file.
+Source: RocketMQ 4.9.8, TlsSystemConfig, TlsHelper.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MODE, CERTIFICATE, KEY = "tls.server.mode", "tls.server.certPath", "tls.server.k
 PASSWORD, AUTHORITY = "tls.server.keyPassword", "tls.server.trustCertPath"
 CLIENT_CERTIFICATES, CHECKS_CLIENTS = "tls.server.need.client.auth", "tls.server.authClient"
 TEST_MODE = "tls.test.mode.enable"
-SWITCHES = ("tls.enable", "useTLS")  # of connections to name servers
+SWITCHES = ("tls.enable", "useTLS")  # TLS on a broker's connections to name servers
 CLIENT_CERTIFICATE, CLIENT_KEY, CLIENT_PASSWORD = "tls.client.certPath", "tls.client.keyPath", "tls.client.keyPassword"
 CLIENT_AUTHORITY, CHECKS_SERVER = "tls.client.trustCertPath", "tls.client.authServer"
 
@@ -29,11 +30,11 @@ CLIENT_NAMES = frozenset({*SWITCHES, CLIENT_CERTIFICATE, CLIENT_KEY, CLIENT_PASS
 
 
 def server_tls(properties: Mapping[str, str]) -> ServerTlsConfig | None:
-    """Return TLS of a server's port; None where it has no certificate. Raises `UsageError` naming the setting."""
+    """Return the TLS settings of a server's port; None without a certificate. Raises `UsageError` with the setting."""
     properties = {name: text.strip() for name, text in properties.items() if text.strip()}
     if _flag(properties, TEST_MODE, default=False):
         raise UsageError(
-            f"{TEST_MODE}=true is not possible: no certificate is made here, because nobody could check it; give one "
+            f"{TEST_MODE}=true is not supported: clients could not verify a generated certificate; give one "
             f"with {CERTIFICATE} (--tls-cert)"
         )
     certificate = properties.get(CERTIFICATE)
@@ -47,7 +48,8 @@ def server_tls(properties: Mapping[str, str]) -> ServerTlsConfig | None:
     wanted = _choice(properties, CLIENT_CERTIFICATES, ClientCertificates.NONE)
     if wanted is not ClientCertificates.NONE and not _flag(properties, CHECKS_CLIENTS, default=True):
         raise UsageError(
-            f"{CHECKS_CLIENTS}=false is not possible with {CLIENT_CERTIFICATES}={wanted.value}: any one would do"
+            f"{CHECKS_CLIENTS}=false is not possible with {CLIENT_CERTIFICATES}={wanted.value}: it would accept any "
+            "certificate"
         )
     return ServerTlsConfig(
         certificate=certificate,
@@ -59,10 +61,10 @@ def server_tls(properties: Mapping[str, str]) -> ServerTlsConfig | None:
     )
 
 
-def to_name_servers(properties: Mapping[str, str], own: ServerTlsConfig | None) -> TlsConfig | None:
-    """Return TLS of a broker's connections to name servers; None: plain. `own` is that of the broker's port.
+def name_server_tls(properties: Mapping[str, str], own: ServerTlsConfig | None) -> TlsConfig | None:
+    """Return the TLS settings of a broker's connections to name servers; None for plain connections.
 
-    By default it is as upstream's: TLS where the own port takes nothing else.
+    `own` are those of the broker's port. The default is RocketMQ's: TLS if that port enforces it.
     """
     properties = {name: text.strip() for name, text in properties.items() if text.strip()}
     switch = next((name for name in SWITCHES if name in properties), SWITCHES[0])
@@ -75,18 +77,18 @@ def to_name_servers(properties: Mapping[str, str], own: ServerTlsConfig | None) 
         password=properties.get(CLIENT_PASSWORD),
         verify=_flag(properties, CHECKS_SERVER, default=True),
     )
-    return showing(tls, own)
+    return with_certificate_of(tls, own)
 
 
-def to_itself(own: ServerTlsConfig) -> TlsConfig | None:
-    """Return how a broker connects to the name server of its own process, whose certificate it knows; None: plain."""
+def same_process_tls(own: ServerTlsConfig) -> TlsConfig | None:
+    """Return the TLS settings for the name server in the same process: trust its certificate. None for plain."""
     if own.mode is not TlsMode.ENFORCING:
         return None
-    return showing(TlsConfig(authority=own.certificate, check_host=False), own)
+    return with_certificate_of(TlsConfig(authority=own.certificate, check_host=False), own)
 
 
-def showing(tls: TlsConfig, own: ServerTlsConfig | None) -> TlsConfig:
-    """Return what also shows a broker's certificate to name servers that ask for one, unless it shows another one."""
+def with_certificate_of(tls: TlsConfig, own: ServerTlsConfig | None) -> TlsConfig:
+    """Return `tls`, with the broker's certificate as client certificate if it has none."""
     if tls.certificate is not None or own is None:
         return tls
     return replace(tls, certificate=own.certificate, key=own.key, password=own.password)

@@ -13,7 +13,7 @@ def test_all_is_well(cli, served):
 
 
 def test_name_servers_from_the_environment_are_said_to_be(cli, served):
-    assert cli("doctor").err == f"name servers are those of the environment variable NAMESRV_ADDR: {served.namesrv}\n"
+    assert cli("doctor").err == f"name servers come from the environment variable NAMESRV_ADDR: {served.namesrv}\n"
 
 
 def test_no_name_server(cli, unused_port):

@@ -145,13 +145,13 @@ def test_a_brokers_file_outranks_the_name_servers_that_the_environment_has_for_c
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--broker-ip", "0.0.0.0"], "clients cannot connect to 0.0.0.0; give the address by which they reach"),
-        (["--broker-ip", "localhost"], "'localhost' is no IP address"),
+        (["--broker-ip", "0.0.0.0"], "clients cannot connect to 0.0.0.0; give the address at which they reach"),
+        (["--broker-ip", "localhost"], "'localhost' is not an IP address"),
         (["--namesrv-port", "70000"], "70000 is not in the range"),
         (["--namesrv-port", "7000", "--broker-port", "7000"], "cannot both listen on port 7000"),
         (["--config", "nono.conf"], "'nono.conf' does not exist"),
-        (["--broker-name", "x", "broker"], "write --broker-name behind `serve broker`"),
-        (["broker"], "clients find a broker through a name server: give one with --namesrv"),
+        (["--broker-name", "x", "broker"], "write --broker-name after `serve broker`"),
+        (["broker"], "a broker needs a name server: give one with --namesrv"),
     ],
 )
 def test_wrong_options_are_refused_with_the_usage(cli, monkeypatch, arguments, text):
@@ -169,9 +169,9 @@ def test_address_of_another_machine_names_the_option(cli, tmp_path):
     everywhere = cli("serve", *arguments, "--host", "0.0.0.0")
 
     assert unknown.err.startswith(
-        "error: 203.0.113.1 is no address of this machine; choose where to listen with --host"
+        "error: 203.0.113.1 is no address of this machine; choose the address to listen on with --host"
     )
-    assert everywhere.err.startswith("error: listening on 0.0.0.0 needs the address that clients are told: ")
+    assert everywhere.err.startswith("error: a broker listening on 0.0.0.0 needs the address given to clients: ")
     assert (unknown.code, everywhere.code) == (1, 1)
 
 
@@ -180,7 +180,7 @@ def test_broker_may_listen_everywhere_and_advertise_one_address(serve, at):
 
     assert ", listening on 0.0.0.0:" in server.banner[1]
     [said] = [line for line in server.banner if line.startswith("open ")]
-    assert "0.0.0.0 takes connections without TLS, without permissions: whoever reaches it may read" in said
+    assert "0.0.0.0 accepts connections without TLS, without permissions: every client may read" in said
     assert at(server, "doctor").code == 0
 
 
@@ -299,11 +299,11 @@ def test_metrics_that_cannot_be_told_are_refused(serve, call, tmp_path):
     in_use = call("serve", *common, "--metrics-port", taken)
     assert (in_use.code, "--metrics-port (0: any free port)" in in_use.err) == (1, True)
     assert f"metrics: port {taken} at 127.0.0.1 is in use" in in_use.err
-    assert "give --metrics-port, too" in call("serve", *common, "--metrics-host", "127.0.0.1").err
+    assert "give --metrics-port too" in call("serve", *common, "--metrics-host", "127.0.0.1").err
     assert "metricsPort is 'many'" in call("serve", *common, "--config", file).err
-    assert "give --console, too" in call("serve", *common, "--console-metrics-port", "0").err
+    assert "give --console too" in call("serve", *common, "--console-metrics-port", "0").err
     both = "--console", "--metrics-port", "9557", "--console-metrics-port", "9557"
-    assert "cannot both tell metrics at port 9557" in call("serve", *common, *both).err
+    assert "cannot both use metrics port 9557" in call("serve", *common, *both).err
 
 
 def test_a_start_without_metrics_does_not_load_them():

@@ -13,7 +13,7 @@ pytest.importorskip("yaml")
 from pyspark.errors import StreamingQueryException
 
 from pyromq import Admin, Message, Producer
-from pyromq.cli.commands import spark as commands
+from pyromq.cli.commands import spark_commands
 from pyromq.cli.main import run
 from pyromq.errors import MQError
 from pyromq.spark.jobs.settings import JOBS
@@ -136,7 +136,7 @@ def test_errors_name_the_flags(arguments, text, capsys):
     ],
 )
 def test_options_of_spark_are_followed_by_their_flags(job, text, hint):
-    assert commands._in_flags(text, JOBS[job]) == f"{text} {hint}"
+    assert spark_commands._in_flags(text, JOBS[job]) == f"{text} {hint}"
 
 
 def test_a_query_is_not_moved_where_nobody_can_be_asked(tmp_path, capsys, monkeypatch):
@@ -170,5 +170,5 @@ def test_of_a_traceback_in_a_task_its_error_is_told(raised, text):
         raise StreamingQueryException(TRACEBACK.format(raised=raised))
 
     with pytest.raises(MQError) as told:
-        commands._guarded(job)
+        spark_commands._with_progress(job)
     assert str(told.value) == text

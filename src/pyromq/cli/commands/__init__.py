@@ -1,1 +1,1 @@
-"""One file for each command."""
+"""The commands of `pyromq`, one module each."""

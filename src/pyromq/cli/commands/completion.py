@@ -1,4 +1,4 @@
-"""`pyromq completion`: the script that lets a shell complete our commands and options."""
+"""`pyromq completion`: the shell's completion script."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from click.shell_completion import get_completion_class
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of SHELL.
 
-    bash: add `eval "$(pyromq completion bash)"` to ~/.bashrc; zsh likewise; fish: `pyromq completion fish | source`.
+    bash: add `eval "$(pyromq completion bash)"` to ~/.bashrc; zsh: `eval "$(pyromq completion zsh)"` to ~/.zshrc; fish:
+    `pyromq completion fish | source`.
     """
     script = get_completion_class(shell)
-    assert script is not None, "click knows the three shells of the choice above"
+    assert script is not None, "click supports the three shells of the choice above"
     click.echo(script(ctx.find_root().command, {}, "pyromq", "_PYROMQ_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`pyromq doctor`: step by step from the name server to a topic's broker; says what is wrong and what to do."""
+"""`pyromq doctor`: checks the way from the name server to a topic's brokers and advises on problems."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
-from pyromq.cli.connecting import connections, namesrv_option
+from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.render import output_option, show_rows
 from pyromq.excerpt import escaped
 
@@ -19,14 +19,14 @@ from pyromq.excerpt import escaped
 def doctor(ctx: click.Context, /, topic: str | None, namesrv: str, output: str) -> None:
     """Find out why sending or consuming does not work, for TOPIC if given.
 
-    The exit code is 1 when something is wrong.
+    The exit code is 1 if a check fails.
     """
     findings = Admin.diagnose(namesrv, topic=topic, connections=connections())
     if output == "json":
         show_rows([{"check": f.name, "ok": f.ok, "text": f.text, "advice": f.advice} for f in findings], output)
     else:
         if ctx.get_parameter_source("namesrv") is click.core.ParameterSource.ENVIRONMENT:
-            click.echo(f"name servers are those of the environment variable NAMESRV_ADDR: {namesrv}", err=True)
+            click.echo(f"name servers come from the environment variable NAMESRV_ADDR: {namesrv}", err=True)
         for finding in findings:
             click.echo(f"{'ok   ' if finding.ok else 'WRONG'}  {escaped(f'{finding.name}: {finding.text}')}")
             if finding.advice:

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import PYROMQ
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-from pyromq.cli.commands.messages.send import Confirmations
+from pyromq.cli.commands.messages.send import PendingSends
 from pyromq.errors import UsageError
 
 COUNTED = (
@@ -115,7 +115,7 @@ def test_failure_among_lines_tells_how_many_were_confirmed_and_where_to_go_on(cl
 
 
 def test_confirmed_messages_behind_one_that_failed_are_counted_by_themselves():
-    answers = Confirmations()
+    answers = PendingSends()
     for line, outcome in enumerate((None, UsageError("no"), None), 1):
         future = Future()
         answers.add(line, future)
@@ -165,7 +165,7 @@ def test_nothing_is_written_over_lines_being_typed(cli, served):
     os.close(typed)
     os.close(terminal)
 
-    assert "each line is a message; Ctrl-D ends" in shown
+    assert "each line is a message; stop with Ctrl-D" in shown
     assert "\x1b" not in shown
 
 
@@ -199,8 +199,8 @@ def test_nobody_at_the_address_is_told_with_what_to_do(cli, unused_port):
         (("--delay-level", "99"), "99 is not in the range 1<=x<=18"),
         (("--delay-level", "-1"), "-1 is not in the range 1<=x<=18"),
         (("--delay-level", "0"), "0 is not in the range 1<=x<=18"),
-        (("--delay", "-5s"), "'-5s' is no duration; write 90s, 10m, 1.5h or 2d"),
-        (("--delay=-5",), "'-5' is no duration; write 90s, 10m, 1.5h or 2d"),
+        (("--delay", "-5s"), "'-5s' is not a duration; write 90s, 10m, 1.5h or 2d"),
+        (("--delay=-5",), "'-5' is not a duration; write 90s, 10m, 1.5h or 2d"),
     ],
 )
 def test_what_nobody_could_find_or_no_broker_delays_is_wrong_usage(cli, options, text):

@@ -1,1 +1,1 @@
-"""Commands about messages: sent, read, waiting, failed, undecided."""
+"""Commands that send, read and manage messages."""

@@ -1,4 +1,4 @@
-"""`pyromq bench`: how fast this machine sends and pulls, with the client in this process."""
+"""`pyromq bench`: measures the throughput of sending and pulling with the client in this process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from pyromq import ConsumerConfig, Message, Producer, ProducerConfig, PullConsumer, SendResult
-from pyromq.cli.connecting import connections, namesrv_option
-from pyromq.cli.progress import Progress
+from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.render import output_option, show_record
 from pyromq.names import TOOLS_GROUP
 
@@ -21,22 +21,24 @@ PRODUCER_GROUP = "pyromq-bench"
 
 @click.group()
 def bench() -> None:
-    """Measure sending and pulling through the client of this process."""
+    """Measure the throughput of sending and pulling."""
 
 
 @bench.command()
 @click.option("--topic", default=TOPIC, show_default=True)
-@click.option("--count", type=click.IntRange(1), default=50_000, show_default=True, help="Messages.")
+@click.option("--count", type=click.IntRange(1), default=50_000, show_default=True, help="Number of messages.")
 @click.option("--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes of a body.")
-@click.option("--in-flight", type=click.IntRange(1, 4096), default=64, show_default=True, help="1: wait for each.")
+@click.option(
+    "--in-flight", type=click.IntRange(1, 4096), default=64, show_default=True, help="Unconfirmed sends at a time."
+)
 @namesrv_option
 @output_option
 def send(topic: str, count: int, size: int, in_flight: int, namesrv: str, output: str) -> None:
-    """Send messages and wait for every confirmation."""
+    """Send messages and wait until all are confirmed."""
     body = b"x" * size
     config = ProducerConfig(connections=connections())
-    with Producer(PRODUCER_GROUP, namesrv, config=config) as producer, Progress("sent") as progress:
-        producer.send(Message(topic, body))  # routes and connections are made before the clock starts
+    with Producer(PRODUCER_GROUP, namesrv, config=config) as producer, ProgressLine("sent") as progress:
+        producer.send(Message(topic, body))  # fetches the route and connects before the measurement
         latencies: list[float] = []
         started = time.perf_counter()
         if in_flight == 1:
@@ -51,7 +53,9 @@ def send(topic: str, count: int, size: int, in_flight: int, namesrv: str, output
     show_record(_figures("sent", count, count * size, seconds) | _percentiles(latencies), output)
 
 
-def _send_in_flight(producer: Producer, message: Message, count: int, *, in_flight: int, progress: Progress) -> None:
+def _send_in_flight(
+    producer: Producer, message: Message, count: int, *, in_flight: int, progress: ProgressLine
+) -> None:
     pending: deque[Future[SendResult]] = deque()
     for number in range(count):
         pending.append(producer.send_soon(Message(message.topic, message.body)))
@@ -64,14 +68,14 @@ def _send_in_flight(producer: Producer, message: Message, count: int, *, in_flig
 
 @bench.command()
 @click.option("--topic", default=TOPIC, show_default=True)
-@click.option("--batch", type=click.IntRange(1, 1024), default=32, show_default=True, help="Messages a pull asks for.")
+@click.option("--batch", type=click.IntRange(1, 1024), default=32, show_default=True, help="Messages per pull request.")
 @namesrv_option
 @output_option
 def pull(topic: str, batch: int, namesrv: str, output: str) -> None:
-    """Pull a topic from beginning to end, queue after queue, decoding every message."""
+    """Pull all messages of a topic, one queue after the other, and decode them."""
     count = size = 0
     config = ConsumerConfig(connections=connections())
-    with PullConsumer(TOOLS_GROUP, namesrv, config=config) as consumer, Progress("pulled") as progress:
+    with PullConsumer(TOOLS_GROUP, namesrv, config=config) as consumer, ProgressLine("pulled") as progress:
         ends = {queue: consumer.max_offset(queue) for queue in consumer.queues(topic)}
         started = time.perf_counter()
         for queue, end in ends.items():
@@ -88,10 +92,10 @@ def pull(topic: str, batch: int, namesrv: str, output: str) -> None:
     show_record(_figures("pulled", count, size, seconds), output)
 
 
-def _figures(what: str, count: int, size: int, seconds: float) -> dict[str, Any]:
+def _figures(label: str, count: int, size: int, seconds: float) -> dict[str, Any]:
     seconds = max(seconds, 1e-9)
     return {
-        what: count,
+        label: count,
         "body_bytes": round(size / max(count, 1)),
         "seconds": round(seconds, 3),
         "messages_per_second": round(count / seconds),

@@ -1,8 +1,8 @@
-"""`pyromq consume`: print what a topic holds, from a place on, until now or for ever.
+"""`pyromq consume`: prints a topic's messages from a given start.
 
-Up to now, the queues are merged by store time, so that messages appear as they were sent; what comes later appears as
-it comes. No group's offsets are touched - unless a group is named: then this is one of its members, which share the
-queues, and offsets are stored for what was printed.
+Existing messages are merged over the queues in order of store time; new messages are printed as they arrive. Without
+`--group` no offsets are committed. With `--group` the command is a member of that group, which shares the queues, and
+commits the offsets of printed messages.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any, Self
 import click
 
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
-from pyromq.cli.connecting import connections, namespace_option, namesrv_option
-from pyromq.cli.progress import Progress
+from pyromq.cli.connection_options import connections, namespace_option, namesrv_option
+from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.render import as_json, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.pull_consumer import PullConsumer
@@ -54,7 +54,7 @@ FIELDS: dict[str, tuple[str, Callable[[StoredMessage], str | bytes]]] = {
     "i": ("message id", lambda message: message.message_id),
     "T": ("time it was stored, ISO 8601", lambda message: _time(message.store_ms)),
     "S": ("bytes of the body", lambda message: str(len(message.body))),
-    "r": ("attempts that have failed", lambda message: str(message.reconsume_times)),
+    "r": ("failed attempts", lambda message: str(message.reconsume_times)),
 }
 _LIST = ", ".join(f"%{letter} {text}" for letter, (text, _) in FIELDS.items())
 HELP = _LIST + r", %{NAME} property, %% percent, \n \t \0"
@@ -62,13 +62,13 @@ HELP = _LIST + r", %{NAME} property, %% percent, \n \t \0"
 _PART = re.compile(r"%(?:(%)|([a-zA-Z])|\{([^}]+)\})|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
-Part = Callable[[StoredMessage], str | bytes]
+FieldReader = Callable[[StoredMessage], str | bytes]
 
-LOOK_MS = 1000  # how long the thread outlives what it watched for; a closed pipe wakes it at once
+WATCH_MS = 1000  # the watching thread ends at most this late; a closed pipe wakes it at once
 
 POLL_SECONDS = 0.5
-_NO_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # but for what is printable all the same
-MEMBER_COMMIT_SECONDS = 1.0  # what a killed member has printed since comes again
+_ESCAPED_ON_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # `escaped` leaves printable characters beyond ASCII alone
+MEMBER_COMMIT_SECONDS = 1.0  # if a member is killed, at most this much is redelivered
 
 
 @click.command()
@@ -80,40 +80,40 @@ MEMBER_COMMIT_SECONDS = 1.0  # what a killed member has printed since comes agai
     default="end",
     show_default=True,
     metavar="beginning|end|TIME|OFFSET",
-    help="Where to start: a time is 10m (ago) or 2026-01-31 12:00; an offset holds for every queue.",
+    help="Start; a time is 10m (ago) or 2026-01-31 12:00, an offset applies to every queue.",
 )
-@click.option("--until", type=read_time, metavar="now|TIME", help="Stop there. [default: go on for ever]")
+@click.option("--until", type=read_time, metavar="now|TIME", help="Stop at this store time. [default: never]")
 @click.option("--count", type=click.IntRange(1, sys.maxsize), metavar="N", help="Stop after this many messages.")
-@click.option("--tags", default="*", show_default=True, help="Only these: `a || b`.")
-@click.option("--sql", metavar="EXPRESSION", help="Only those of which this is true: `price > 5 AND region = 'EU'`.")
+@click.option("--tags", default="*", show_default=True, help="Only messages with these tags: `a || b`.")
+@click.option("--sql", metavar="EXPRESSION", help="Only messages that match: `price > 5 AND region = 'EU'`.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, metavar="ID", help="Only this queue; may be repeated.")
 @click.option(
     "--group",
     type=GROUP_NAME,
-    help="Be a member of this group: its members share the queues, and where they are is stored. --from then says "
-    "where the group starts the first time.",
+    help="Join this group: its members share the queues, and offsets are committed. --from then applies to queues "
+    "without an offset of the group.",
 )
 @click.option(
     "--damaged",
     type=click.Choice([each.value.replace(" ", "-") for each in Damaged]),
     default="skip",
     show_default=True,
-    help="Where a message is not what was stored: tell it and go on, end there, or make it a dead letter of --group.",
+    help="On a damaged message: report and skip it, stop, or make it a dead letter of --group.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("-f", "--format", "form", metavar="TEXT", help=f"Print this of each message: {HELP}.")
+@click.option("-f", "--format", "form", metavar="TEXT", help=f"Print each message in this format: {HELP}.")
 @namesrv_option
 @namespace_option
 def consume(topic: str, start: Start, until: int | None, namesrv: str, output: str, **choice: Any) -> None:
     """Print the messages of TOPIC.
 
-    `text` prints bodies, one a line; `json` prints one object a line with all coordinates and properties, which `pyromq
-    send --input json` takes; `-f '%k %v\\n'` prints what it says. SIGTERM ends it as Ctrl-C does.
+    `text` prints bodies, one a line; `json` prints one object a line with position and properties, which `pyromq send
+    --input json` reads; `-f '%k %v\\n'` prints keys and body. Stop with Ctrl-C or SIGTERM.
     """
     show = _show(choice["form"], output)
     group, damaged = choice["group"], Damaged(choice["damaged"].replace("-", " "))
     if group is None and damaged is Damaged.DEAD_LETTER:
-        raise click.UsageError("--damaged dead-letter makes dead letters of a group: name one with --group")
+        raise click.UsageError("--damaged dead-letter needs the group of the dead letters: give --group")
     chosen = {"tags": choice["tags"], "sql": choice["sql"]}
     try:
         wanted_by(**chosen)
@@ -121,17 +121,17 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
     except SubscriptionParseFailed as error:
         raise click.UsageError(str(error)) from error
     config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice["queue_ids"])
-    config = replace(config, damaged=damaged, deliver_undecodable=True)  # they are shown
-    end = partial(signal.raise_signal, signal.SIGINT)
+    config = replace(config, damaged=damaged, deliver_undecodable=True)  # undecodable messages are reported
+    stop = partial(signal.raise_signal, signal.SIGINT)
     config = replace(config, connections=connections(), namespace=choice["namespace"])
-    with sigterm_calls(end), PullConsumer(group or TOOLS_GROUP, namesrv, config=config) as consumer:
+    with sigterm_calls(stop), PullConsumer(group or TOOLS_GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
         if group is None:
-            messages = Reading(consumer, queues, chosen, start, until).messages()
+            messages = TopicReader(consumer, queues, chosen, start, until).messages()
         else:
             consumer.subscribe(topic, **chosen)
             messages = iter(consumer)
-            _tell_waiting()
+            _print_waiting()
         with OutputWatch(consumer.close):
             _print(islice(messages, choice["count"]), show)
 
@@ -147,9 +147,9 @@ def _warn_of_odd_tags(tags: str) -> None:
 
 def _as_member(start: Start, until: int | None, queue_ids: tuple[int, ...]) -> ConsumerConfig:
     if until is not None or queue_ids:
-        raise click.UsageError("--group shares the queues with other members: --until and --queue do not go with it")
+        raise click.UsageError("--until and --queue cannot be combined with --group, whose members share the queues")
     if start.offset:
-        raise click.UsageError("--group starts at the beginning, the end or a time; `pyromq offset set` moves it")
+        raise click.UsageError("--group starts at the beginning, the end or a time; `pyromq offset set` sets an offset")
     policy = ConsumeFrom.TIME if start.time_ms else ConsumeFrom.LAST if start == END else ConsumeFrom.FIRST
     return ConsumerConfig(
         consume_from=policy, consume_from_ms=start.time_ms or 0, auto_commit_seconds=MEMBER_COMMIT_SECONDS
@@ -157,39 +157,39 @@ def _as_member(start: Start, until: int | None, queue_ids: tuple[int, ...]) -> C
 
 
 def _print(messages: Iterator[StoredMessage], show: Callable[[StoredMessage], None]) -> None:
-    with Progress("read", beside_output=True) as progress:
+    with ProgressLine("read", beside_output=True) as progress:
         for number, message in enumerate(messages, 1):
             show(message)
             progress.show(number)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What to read: queues, tags or expression, from `start` to `until_ms` (ms since 1970; None: no end)."""
+class TopicReader:
+    """Reads queues from `start` to `until_ms` (ms since 1970; None: no end), without committing offsets."""
 
     consumer: PullConsumer
     queues: list[MessageQueue]
-    chosen: Mapping[str, Any]
+    chosen: Mapping[str, Any]  # `tags` or `sql`, as arguments of `pull`
     start: Start
     until_ms: int | None
 
     def messages(self) -> Iterator[StoredMessage]:
-        """Yield what is there now, in the order it was stored, then what comes."""
+        """Yield existing messages in the order in which they were stored, then new ones as they arrive."""
         ends = {queue: self.consumer.max_offset(queue) for queue in self.queues}
         if self.start == END:
             history: Iterator[StoredMessage] = iter(())
         else:
-            # Offsets of one broker's log tell the order within a millisecond.
+            # The log offset orders messages of one broker within a millisecond.
             history = heapq.merge(
                 *(self._between(queue, self._first(queue, end), end) for queue, end in ends.items()),
                 key=lambda message: (message.store_ms, message.broker_name, message.log_offset),
             )
         over = self.until_ms is not None and self.until_ms <= time.time() * 1000
-        return history if over else chain(history, self._coming(ends))
+        return history if over else chain(history, self._arriving(ends))
 
     def _first(self, queue: MessageQueue, end: int) -> int:
         if self.start.time_ms is not None:
-            # The nearest to the time may lie in the midst of several of that millisecond: begin before it.
+            # The offset found may lie in the middle of the messages of that millisecond: start one earlier.
             return self.consumer.offset_by_time(queue, self.start.time_ms - 1)
         least = self.consumer.min_offset(queue)
         return min(max(self.start.offset or 0, least), end)
@@ -197,17 +197,17 @@ class Reading:
     def _between(self, queue: MessageQueue, offset: int, end: int) -> Iterator[StoredMessage]:
         while offset < end:
             found = self.consumer.pull(queue, offset, **self.chosen)
-            for message in self._sound(found):
+            for message in self._undamaged(found):
                 if message.queue_offset >= end or self._is_late(message):
                     return
                 if self.start.time_ms is None or message.store_ms >= self.start.time_ms:
                     yield message
-            if found.next_offset <= offset:  # the queue ends earlier than it did a moment ago
+            if found.next_offset <= offset:  # the queue's end has moved back meanwhile
                 return
             offset = found.next_offset
 
-    def _sound(self, found: PullResult) -> Iterator[StoredMessage]:
-        """Yield a pull's messages; tell of those that are damaged, as single pulls do not, or end at the first."""
+    def _undamaged(self, found: PullResult) -> Iterator[StoredMessage]:
+        """Yield a pull's undamaged messages in order. Report damaged ones, or raise for the first: `pull` does not."""
         all_of_them: list[StoredMessage | DamagedMessage] = [*found.messages, *found.damaged]
         for each in sorted(all_of_them, key=lambda each: each.queue_offset):
             if isinstance(each, StoredMessage):
@@ -215,10 +215,10 @@ class Reading:
             elif self.consumer.config.damaged is Damaged.STOP:
                 raise MessageDamaged(each)
             else:
-                click.echo(f"damaged message in {escaped(str(each))}; it is passed over", err=True)
+                click.echo(f"damaged message in {escaped(str(each))}; it is skipped", err=True)
 
-    def _coming(self, ends: Mapping[MessageQueue, int]) -> Iterator[StoredMessage]:
-        _tell_waiting()
+    def _arriving(self, ends: Mapping[MessageQueue, int]) -> Iterator[StoredMessage]:
+        _print_waiting()
         self.consumer.assign(self.queues, **self.chosen)
         for queue, end in ends.items():
             self.consumer.seek(queue, end)
@@ -239,9 +239,9 @@ def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> l
     return [queue for queue in queues if not queue_ids or queue.queue_id in queue_ids]
 
 
-def _tell_waiting() -> None:
+def _print_waiting() -> None:
     if sys.stderr.isatty() and sys.stdout.isatty():
-        click.echo("waiting for messages; Ctrl-C ends", err=True)
+        click.echo("waiting for messages; stop with Ctrl-C", err=True)
 
 
 def _show(form: str | None, output: str) -> Callable[[StoredMessage], None]:
@@ -259,7 +259,7 @@ def _show_formatted(formatted: Callable[[StoredMessage], bytes], message: Stored
     try:
         content = formatted(message)
     except UndecodableBody as error:
-        _tell_undecodable(message, error)
+        _report_undecodable(message, error)
     else:
         _write(content)
 
@@ -268,12 +268,12 @@ def _show_text(message: StoredMessage) -> None:
     try:
         body = message.body
     except UndecodableBody as error:
-        _tell_undecodable(message, error)
+        _report_undecodable(message, error)
     else:
         _write(body + b"\n")
 
 
-def _tell_undecodable(message: StoredMessage, error: UndecodableBody) -> None:
+def _report_undecodable(message: StoredMessage, error: UndecodableBody) -> None:
     place = f"{message.message_id} in {message.queue}, queue offset {message.queue_offset}"
     click.echo(f"no body of message {escaped(place)}: {escaped(str(error))}", err=True)
 
@@ -284,9 +284,9 @@ def _write(content: bytes) -> None:
 
 
 def _for_terminal(body: bytes) -> bytes:
-    """Return a body's text without what a terminal obeys; lines and tabs stay. What goes elsewhere is as sent."""
+    """Return the body with control characters escaped, except line ends and tabs. Files and pipes get it unchanged."""
     text = body.decode(errors="backslashreplace")
-    return _NO_TERMINALS.sub(lambda match: escaped(match[0]), text).encode()
+    return _ESCAPED_ON_TERMINALS.sub(lambda match: escaped(match[0]), text).encode()
 
 
 def _show_json(message: StoredMessage) -> None:
@@ -294,9 +294,9 @@ def _show_json(message: StoredMessage) -> None:
 
 
 def as_record(message: StoredMessage) -> dict[str, Any]:
-    """Return a message as JSON knows it; a body that is no text is given in Base64.
+    """Return a message as a JSON record. A body that is not UTF-8 is Base64.
 
-    So is one that cannot be unpacked, as it is stored, and `body_error` says why.
+    A body that cannot be decompressed is Base64 of the stored bytes, with the reason in `body_error`.
     """
     record: dict[str, Any] = {
         "topic": message.topic,
@@ -325,9 +325,9 @@ def as_record(message: StoredMessage) -> dict[str, Any]:
 
 
 class OutputWatch:
-    """Calls `end` in a thread of its own when standard output is a pipe or socket that nobody reads any more.
+    """Calls `end` in a thread as soon as the reader of standard output has closed the pipe or socket.
 
-    Leaving it then raises `BrokenPipeError`, as the next write would have.
+    Exiting the context then raises `BrokenPipeError`, as the next write would.
     """
 
     def __init__(self, end: Callable[[], None]) -> None:
@@ -348,26 +348,26 @@ class OutputWatch:
     ) -> None:
         self._left.set()
         if self._closed:
-            raise BrokenPipeError(errno.EPIPE, "nobody reads standard output") from error
+            raise BrokenPipeError(errno.EPIPE, "standard output was closed by its reader") from error
 
     def _watch(self, descriptor: int) -> None:
         poll = select.poll()
-        poll.register(descriptor, 0)  # errors and hang-ups are told unasked
+        poll.register(descriptor, 0)  # poll always reports errors and hang-ups
         while not self._left.is_set():
-            if poll.poll(LOOK_MS):
+            if poll.poll(WATCH_MS):
                 self._closed = True
                 self._end()
                 return
 
 
 def parse_format(text: str) -> Callable[[StoredMessage], bytes]:
-    """Return what makes a message's bytes. Raises `UsageError` naming a field that does not exist."""
-    parts: list[Part] = []
+    """Return a function that formats a message as bytes. Raises `UsageError` for an unknown field."""
+    parts: list[FieldReader] = []
     position = 0
     while position < len(text):
         match = _PART.match(text, position)
         if match is None:
-            raise UsageError(f"{text[position:]!r} in format {text!r}: a field is {HELP}")
+            raise UsageError(f"{text[position:]!r} in format {text!r} is not a field; fields: {HELP}")
         parts.append(_part(match, text))
         position = match.end()
 
@@ -377,18 +377,18 @@ def parse_format(text: str) -> Callable[[StoredMessage], bytes]:
     return formatted
 
 
-def _part(match: re.Match[str], text: str) -> Part:
+def _part(match: re.Match[str], text: str) -> FieldReader:
     percent, letter, name, escape, plain = match.groups()
     if letter is not None:
         if letter not in FIELDS:
-            raise UsageError(f"%{letter} in format {text!r} is no field; there are {HELP}")
+            raise UsageError(f"%{letter} in format {text!r} is not a field; fields: {HELP}")
         return FIELDS[letter][1]
     if name is not None:
         return lambda message: message.properties.get(name, "")
     if escape is not None:
         constant = bytes.fromhex(escape[1:]) if escape[0] == "x" and len(escape) == 3 else _ESCAPES.get(escape)
         if constant is None:
-            raise UsageError(f"\\{escape} in format {text!r} is unknown; there are \\n, \\t, \\r, \\0, \\xNN and \\\\")
+            raise UsageError(f"\\{escape} in format {text!r} is unknown; write \\n, \\t, \\r, \\0, \\xNN or \\\\")
     else:
         constant = (percent or plain).encode()
     return lambda message: constant

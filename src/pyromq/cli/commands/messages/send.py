@@ -1,4 +1,4 @@
-"""`pyromq send`: one message from the command line, or one for each line of standard input, or a whole file."""
+"""`pyromq send`: sends one message, a whole file, or one message for each line of input."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import msgspec
 
 from pyromq import IllegalMessage, Message, MQError, Producer, ProducerConfig, SendResult
 from pyromq.cli.cluster_names import TOPIC_NAME
-from pyromq.cli.connecting import connections, namespace_option, namesrv_option
-from pyromq.cli.progress import Progress
+from pyromq.cli.connection_options import connections, namespace_option, namesrv_option
+from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.render import as_json, output_option
 from pyromq.cli.times import read_duration, read_moment
 from pyromq.errors import UnfitBody
@@ -35,7 +35,7 @@ INPUTS = (LINES, KEY_VALUE, JSON)
 
 GROUP = "pyromq-cli-producer"
 STANDARD_INPUT = Path("-")
-IN_FLIGHT = 256  # lines without an answer yet: enough to keep the connection busy, few to be unsure of after a failure
+IN_FLIGHT = 256  # unconfirmed sends: enough to keep the connection busy, few to be uncertain about after a failure
 
 
 def _checked_tag(ctx: click.Context, option: click.Parameter, tag: str | None) -> str | None:
@@ -53,21 +53,23 @@ def _checked_tag(ctx: click.Context, option: click.Parameter, tag: str | None) -
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="Send a file as one message; - is standard input. With --input: read lines from it.",
+    help="Send a file as one message; - is standard input. With --input: each line is a message.",
 )
 @click.option(
     "--input",
     "kind",
     type=click.Choice(INPUTS),
-    help="What a line is: a body; a key and a body; an object as `consume -o json` prints it. [default: lines]",
+    help="Format of a line: a body; a key and a body; an object as `consume -o json` prints it. [default: lines]",
 )
-@click.option("--tags", callback=_checked_tag, metavar="TAG", help="Tag of the messages: one.")
-@click.option("--keys", multiple=True, metavar="KEY", help="Key to find the message by; may be repeated.")
-@click.option("--ordering-key", metavar="KEY", help="Messages of one key go to one queue, in order.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Free property; may be repeated.")
+@click.option("--tags", callback=_checked_tag, metavar="TAG", help="The tag of the messages.")
+@click.option("--keys", multiple=True, metavar="KEY", help="Key for searches; may be repeated.")
+@click.option("--ordering-key", metavar="KEY", help="Messages with the same key go to one queue, in order.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="User property; may be repeated.")
 @click.option("--delay", type=read_duration, metavar="DURATION", help="Deliver after 90s, 10m, 1.5h, 2d, ...")
 @click.option("--deliver-at", type=read_moment, metavar="TIME", help="Deliver at 2026-01-31 12:00, or ms since 1970.")
-@click.option("--delay-level", type=click.IntRange(1, 18), metavar="LEVEL", help="Deliver after the delay of a level.")
+@click.option(
+    "--delay-level", type=click.IntRange(1, 18), metavar="LEVEL", help="Deliver after the delay of this level."
+)
 @click.option("--group", default=GROUP, show_default=True, help="Producer group.")
 @namesrv_option
 @namespace_option
@@ -77,8 +79,8 @@ def send(
 ) -> None:
     """Send BODY to TOPIC.
 
-    Without BODY and --file, every line of standard input is a message; empty lines are passed over. Of an object,
-    `body` (what is no text is sent as JSON) or `body_base64`, `tags`, `keys` and `properties` count.
+    Without BODY and --file, every line of standard input is a message; empty lines are skipped. Of a JSON object these
+    fields are read: `body` (sent as JSON unless it is a string) or `body_base64`, `tags`, `keys` and `properties`.
     """
     kind = options["kind"]
     if body is not None and (file is not None or kind is not None):
@@ -97,13 +99,13 @@ def send(
             _warn_of_no_delay(delay, [result])
             return
         read = line_reader(kind or LINES, template)
-        at_once: list[SendResult] = []  # the first that had to wait and does not
+        not_delayed: list[SendResult] = []  # the first without recall handle, for the warning
 
         def settled(result: SendResult) -> None:
             if output == "json":
                 _show(result, output)
-            if result.recall_handle is None and not at_once:
-                at_once.append(result)
+            if result.recall_handle is None and not not_delayed:
+                not_delayed.append(result)
 
         with _opened(file) as stream:
             _send_lines(
@@ -112,15 +114,15 @@ def send(
                 settled,
                 quiet=output == "json",
             )
-        _warn_of_no_delay(delay, at_once)
+        _warn_of_no_delay(delay, not_delayed)
 
 
 def _warn_of_no_delay(delay: dict[str, Any], results: list[SendResult]) -> None:
-    """Say that messages with a time of delivery do not wait for it: those that wait have a recall handle."""
+    """Warn if messages with a delivery time are delivered at once: scheduled ones have a recall handle."""
     if not delay.get("deliver_at") and not delay.get("delay"):
         return
     if any(result.recall_handle is None for result in results):
-        why = "its time is past by the broker's clock, or the broker (RocketMQ 4) does not know delivery times"
+        why = "the broker's clock is past the delivery time, or the broker (RocketMQ 4) does not support delivery times"
         click.echo(f"not delayed, delivered at once: {why}", err=True)
 
 
@@ -129,7 +131,7 @@ def _whole(file: Path | None) -> bytes:
 
 
 def _opened(file: Path | None) -> AbstractContextManager[IO[bytes]]:
-    """Return the stream that lines come from; standard input is left open."""
+    """Return the input stream. Standard input stays open."""
     return nullcontext(sys.stdin.buffer) if file is None or file == STANDARD_INPUT else file.open("rb")
 
 
@@ -141,7 +143,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _delay(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the one way in which a delay is asked for, if any."""
+    """Return the given delay option, if any, as an argument of `Message`."""
     names = ("delay", "deliver_at", "delay_level")
     delay = {name: options[name] for name in names if options[name] is not None}
     if len(delay) > 1:
@@ -149,11 +151,11 @@ def _delay(options: dict[str, Any]) -> dict[str, Any]:
     return delay
 
 
-class Lines:
-    """The lines of a stream that are messages, each with its number.
+class InputLines:
+    """The non-empty lines of a stream, each with its number.
 
-    Within its `with` block Ctrl-C ends them as their end would, so that what is on its way still gets its answer; the
-    second one is as usual.
+    Inside its `with` block Ctrl-C ends the input, so that messages in flight are still confirmed. A second Ctrl-C
+    raises `KeyboardInterrupt` anywhere.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -172,17 +174,17 @@ class Lines:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         if self._stream.isatty() and sys.stderr.isatty():
-            click.echo("each line is a message; Ctrl-D ends", err=True)
+            click.echo("each line is a message; stop with Ctrl-D", err=True)
         for number in count(1):
             line = self._next()
             if not line:
                 return
             content = line.rstrip(b"\r\n")
-            if content:  # a broker refuses empty bodies
+            if content:  # brokers refuse empty bodies
                 yield number, content
 
     def _next(self) -> bytes:
-        """Return the next line with its end; nothing after the last one, and after Ctrl-C."""
+        """Return the next line with its line end; empty bytes at the end of input and after Ctrl-C."""
         try:
             self._reading = True
             return b"" if self.stopped else self._stream.readline()
@@ -192,22 +194,22 @@ class Lines:
             self._reading = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Only reading is interrupted: anywhere else a message could be sent and not be counted."""
+        """Interrupt reading only: elsewhere, a message could be sent without being counted."""
         again, self.stopped = self.stopped, True
         if again or self._reading:
             raise KeyboardInterrupt
 
 
-class Confirmations:
-    """The answers to messages on their way, and how many of them said yes."""
+class PendingSends:
+    """Sends in flight, in the order of their lines, and the number of confirmed ones."""
 
     def __init__(self) -> None:
-        self.count = 0  # those before the first failure
+        self.count = 0  # confirmed sends before the first failure
         self._line = 0
         self._pending: deque[tuple[int, Future[SendResult]]] = deque()
 
     def __len__(self) -> int:
-        """How many are on their way."""
+        """Return the number of sends in flight."""
         return len(self._pending)
 
     def add(self, line: int, future: Future[SendResult]) -> None:
@@ -215,11 +217,11 @@ class Confirmations:
 
     @property
     def ready(self) -> bool:
-        """Whether the next answer is there, or must be waited for before more is sent."""
+        """Whether to take the next result now: it has arrived, or `IN_FLIGHT` is reached."""
         return len(self._pending) >= IN_FLIGHT or (bool(self._pending) and self._pending[0][1].done())
 
     def take(self) -> SendResult:
-        """Wait for the next answer, in the order of the lines. Raises what the send raises."""
+        """Wait for the result of the first send in flight. Raises the error of that send."""
         line, future = self._pending[0]
         result = future.result()
         self._pending.popleft()
@@ -227,7 +229,10 @@ class Confirmations:
         return result
 
     def summary(self, *, wait: bool) -> str:
-        """Say what is known, so that somebody can go on; with `wait`, wait for the answers that are on their way."""
+        """Return a sentence with the number of confirmed messages and their last line, to resume from.
+
+        With `wait`, wait for all sends in flight.
+        """
         behind = unknown = 0
         whole = True
         for line, future in self._pending:
@@ -253,41 +258,41 @@ def _send_lines(
     *,
     quiet: bool,
 ) -> None:
-    """Keep some sends in flight, and tell how many there were unless `quiet`.
+    """Send each line, with up to `IN_FLIGHT` sends in flight; print the number of messages unless `quiet`.
 
-    The first failure ends it, and so does Ctrl-C, both saying what was confirmed.
+    The first failure and Ctrl-C end the sending, and the number of confirmed messages is printed.
     """
-    answers = Confirmations()
+    pending = PendingSends()
 
     def settle() -> None:
-        result = answers.take()
-        progress.show(answers.count)
+        result = pending.take()
+        progress.show(pending.count)
         settled(result)
 
-    def tell(*, wait: bool) -> None:
+    def print_summary(*, wait: bool) -> None:
         progress.end()
-        typed = "\n" if lines.stopped and sys.stderr.isatty() else ""  # behind the ^C
-        click.echo(typed + answers.summary(wait=wait), err=True)
+        typed = "\n" if lines.stopped and sys.stderr.isatty() else ""  # the terminal shows ^C on this line
+        click.echo(typed + pending.summary(wait=wait), err=True)
 
-    with Lines(stream) as lines, Progress("sent", beside_output=quiet, typing=stream.isatty()) as progress:
+    with InputLines(stream) as lines, ProgressLine("sent", beside_output=quiet, typing=stream.isatty()) as progress:
         try:
             for number, content in lines:
                 try:
-                    answers.add(number, send_soon(content))
+                    pending.add(number, send_soon(content))
                 except IllegalMessage as error:
                     raise type(error)(f"line {number}: {error}") from error
-                while answers.ready:
+                while pending.ready:
                     settle()
-            while answers:
+            while pending:
                 settle()
         except (MQError, KeyboardInterrupt) as error:
-            tell(wait=isinstance(error, MQError))
+            print_summary(wait=isinstance(error, MQError))
             raise
         if lines.stopped:
-            tell(wait=True)
+            print_summary(wait=True)
             raise click.Abort
     if not quiet:
-        click.echo(f"sent {counted(answers.count, 'message')}")
+        click.echo(f"sent {counted(pending.count, 'message')}")
 
 
 def _is_confirmed(future: Future[SendResult]) -> bool:
@@ -319,7 +324,7 @@ def _show(result: SendResult, output: str) -> None:
 
 
 class MessageLine(msgspec.Struct):
-    """What counts of an object; a body that is no text is sent as JSON."""
+    """The fields read from a JSON line; a body that is not a string is sent as JSON."""
 
     body: Any = msgspec.UNSET
     body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
@@ -336,9 +341,9 @@ _decode = msgspec.json.Decoder(MessageLine).decode
 
 
 def line_reader(kind: str, template: Message) -> Callable[[bytes], Message]:
-    """Return what makes a message of a line; what the line does not say is as in the template.
+    """Return a function that turns a line into a message; the template gives everything not in the line.
 
-    Raises `UnfitBody` for a line that is not of the kind.
+    That function raises `UnfitBody` for a line in another format.
     """
     return {LINES: _of_body, KEY_VALUE: _of_pair, JSON: _of_object}[kind](template)
 
@@ -364,7 +369,7 @@ def _of_object(template: Message) -> Callable[[bytes], Message]:
             found = _decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise UnfitBody(
-                f"no message in JSON, as `pyromq consume -o json` prints it: {excerpt(str(error))}"
+                f"the line is not a message in JSON, as `pyromq consume -o json` prints it: {excerpt(str(error))}"
             ) from error
         body = found.body_base64 if isinstance(found.body_base64, bytes) else found.body
         keys = found.keys.split() if isinstance(found.keys, str) else found.keys

@@ -1,0 +1,177 @@
+"""`pyromq console`: runs the web console and manages its accounts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.render import output_option, show_rows
+from pyromq.errors import UsageError
+from pyromq.extras import install_command
+
+if TYPE_CHECKING:
+    from pyromq.console.security.accounts import Accounts
+    from pyromq.metrics.config import MetricsConfig
+
+DEFAULT_DATA = Path("pyromq-console")
+
+_DATA = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="Folder of accounts, saved searches and audit log, created if missing.",
+)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(invoke_without_command=True)
+@namesrv_option
+@_DATA
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="IP", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="[default: 8876; 0: any free]")
+@click.option("--name", "names", multiple=True, help="Host name accepted in requests, besides the address.")
+@click.option("--cert", type=_FILE, metavar="FILE", help="Server certificate (PEM), for HTTPS.")
+@click.option("--key", type=_FILE, metavar="FILE", help="Private key of --cert, if in another file.")
+@click.option("--behind-tls", is_flag=True, help="A reverse proxy provides HTTPS.")
+@click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="IP",
+    help="Address or network of that proxy, whose X-Forwarded-For is trusted. [default: this machine]",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
+)
+@click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
+@click.option("--ends-with-input", is_flag=True, hidden=True)  # for `serve --console`
+@click.pass_context
+def console(
+    ctx: click.Context,
+    /,
+    namesrv: str,
+    data: Path,
+    host: str,
+    port: int | None,
+    names: tuple[str, ...],
+    cert: Path | None,
+    key: Path | None,
+    behind_tls: bool,
+    proxies: tuple[str, ...],
+    metrics_port: int | None,
+    metrics_host: str | None,
+    ends_with_input: bool,
+) -> None:
+    """Run the web console, on loopback, until Ctrl-C.
+
+    Any other --host needs accounts (`console account set`) and TLS.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    check_installed()
+    from pyromq.console.config import ConsoleConfig
+    from pyromq.console.server import serve
+
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    config = ConsoleConfig(
+        namesrv,
+        data,
+        host=host,
+        connections=connections(),
+        tls_cert=cert,
+        tls_key=key,
+        behind_tls=behind_tls,
+        names=names,
+        metrics=_metrics(metrics_port, metrics_host),
+    )
+    if proxies:
+        if not behind_tls:
+            raise click.UsageError("--proxy is the address of a proxy that provides HTTPS: give --behind-tls too")
+        config = replace(config, proxies=proxies)
+    if port is not None:
+        config = replace(config, port=port)
+    asyncio.run(serve(config, _tell, ends_with_input=ends_with_input))
+
+
+@console.group("account")
+def account() -> None:
+    """List, set and delete the console's accounts."""
+
+
+@account.command("list")
+@_DATA
+@output_option
+def list_accounts(data: Path, output: str) -> None:
+    """List accounts and their roles."""
+    found = _accounts(data).all() if (data / "accounts.json").exists() else []
+    rows = [{"name": each.name, "role": each.role, "access_key": each.access_key} for each in found]
+    show_rows(rows, output, empty="no accounts: every visitor of the console may do everything")
+
+
+@account.command("set")
+@click.argument("name")
+@click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), help="Rights of the account.")
+@click.option(
+    "--password-file", type=click.File("r"), help="File with the password; - is standard input. [default: prompt]"
+)
+@_DATA
+def set_account(name: str, role: str | None, password_file: TextIO | None, data: Path) -> None:
+    """Create account NAME, or change its role or password. A running console reads it at its next start."""
+    accounts = _accounts(data)
+    if password_file is not None:
+        password = password_file.read().rstrip("\n")
+    else:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, default="", show_default=False)
+    saved = accounts.save(name, role=role, password=password or None)
+    click.echo(f"account {saved.name} is saved: {saved.role}")
+
+
+@account.command("delete")
+@click.argument("name")
+@_DATA
+def delete_account(name: str, data: Path) -> None:
+    """Delete account NAME."""
+    _accounts(data).delete(name)
+    click.echo(f"account {name} is deleted")
+
+
+def _accounts(data: Path) -> Accounts:
+    check_installed()
+    from pyromq.console.security.accounts import Accounts
+
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Accounts(data / "accounts.json")
+
+
+def _metrics(port: int | None, host: str | None) -> MetricsConfig | None:
+    """Return the settings of the metrics port, None without one."""
+    if port is None:
+        if host is not None:
+            raise click.UsageError("--metrics-host is the address of the metrics port: give --metrics-port too")
+        return None
+    from pyromq.metrics.config import MetricsConfig
+
+    return MetricsConfig(port) if host is None else MetricsConfig(port, host)
+
+
+def check_installed() -> None:
+    """Raise `UsageError` with the install command if a package of the console is missing."""
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2", "argon2", "python_multipart")):
+        raise UsageError(f"the console needs more packages; to install them: {install_command('console')}")
+
+
+def _tell(what: str, address: str) -> None:
+    click.echo(f"{what:<12} {address}")
+    sys.stdout.flush()

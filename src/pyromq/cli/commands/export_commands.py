@@ -1,0 +1,63 @@
+"""`pyromq export`: settings, topics and groups, metrics of a cluster, in the format of mqadmin's exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyromq import Admin
+from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.render import as_json
+
+
+@click.group()
+def export() -> None:
+    """Export settings, topics and groups, or metrics of a cluster as JSON, in mqadmin's format."""
+
+
+_cluster_option = click.option("--cluster", help="Only this cluster. [default: all brokers]")
+_file_option = click.option(
+    "--file", "path", type=click.Path(dir_okay=False, path_type=Path), help="Output file. [default: standard output]"
+)
+
+
+@export.command()
+@_cluster_option
+@_file_option
+@namesrv_option
+def settings(cluster: str | None, path: Path | None, namesrv: str) -> None:
+    """Export the masters' main settings."""
+    with Admin(namesrv, connections=connections()) as admin:
+        _write(admin.exports.settings(cluster), path)
+
+
+@export.command()
+@_cluster_option
+@click.option("--all", "everything", is_flag=True, help="Include retry and dead-letter topics.")
+@_file_option
+@namesrv_option
+def metadata(cluster: str | None, everything: bool, path: Path | None, namesrv: str) -> None:
+    """Export topics and consumer groups, without built-in ones."""
+    with Admin(namesrv, connections=connections()) as admin:
+        _write(admin.exports.metadata(cluster, of_groups=everything), path)
+
+
+@export.command()
+@_cluster_option
+@_file_option
+@namesrv_option
+def metrics(cluster: str | None, path: Path | None, namesrv: str) -> None:
+    """Export load and size of each master broker, and the totals."""
+    with Admin(namesrv, connections=connections()) as admin:
+        _write(admin.exports.metrics(cluster), path)
+
+
+def _write(exported: Mapping[str, Any], path: Path | None) -> None:
+    text = as_json(exported, indent=2)
+    if path is None:
+        click.echo(text)
+    else:
+        path.write_text(f"{text}\n")

@@ -1,0 +1,261 @@
+"""`pyromq spark`: runs data pipeline jobs, describes and resets a query's checkpoint.
+
+Flags come from the jobs' settings. pyspark is imported when a job runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, Field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyromq.cli.connection_options import connection_options, export_to_environment, namesrv_option
+from pyromq.cli.progress_line import ProgressLine
+from pyromq.cli.prompts import confirm, yes_option
+from pyromq.cli.render import one_line, output_option, show_rows
+from pyromq.errors import MQError, UsageError
+from pyromq.extras import install_command
+from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
+
+PY4J_BEGINS = "An error occurred while calling "  # py4j's first line, which does not name the cause
+RAISED = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)  # last line of a traceback; the others are indented
+NO_SPARK = f"Spark is not installed; it needs Java 17 or 21, and: {install_command('spark')}"
+
+
+@click.group()
+def spark() -> None:
+    """Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror.
+
+    Settings come from flags, or from a YAML file (`--file`) that names them with underscores. Flags override the file.
+    """
+
+
+def _job_command(name: str, job: type) -> click.Command:
+    options = [_flag(each, kind) for each, kind in flags(job)]
+    options.append(
+        click.Option(["--file"], type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Settings in YAML.")
+    )
+    command = click.Command(name, params=list(options), callback=partial(_run, name), help=job.__doc__)
+    return connection_options(hidden=True)(output_option(command))
+
+
+def _flag(each: Field[Any], kind: type) -> click.Option:
+    name = _dashed(each.name)
+    text = each.metadata["doc"]
+    default = None if each.default is MISSING else each.default
+    if is_required(each):
+        text += "  [required]"
+    elif default not in ("", (), False, None):
+        text += f"  [default: {default}]"
+    shared: dict[str, Any] = {"help": text, "default": None, "envvar": _ENVIRONMENT.get(each.name)}
+    if kind is bool:
+        return click.Option([name, each.name], is_flag=True, **shared)
+    if kind is int:
+        return click.Option([name, each.name], type=int, metavar="N", **shared)
+    return click.Option([name, each.name], multiple=kind is not str, metavar="TEXT", **shared)
+
+
+_ENVIRONMENT = {"namesrv": "NAMESRV_ADDR"}
+
+
+def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
+    job = JOBS[name]
+    with _usage(), _naming_flags(job, file):
+        values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
+        settings = build(job, values)
+    _check_java()
+    export_to_environment()
+    _choose_python(settings.session.master, settings.session.conf)
+    with _naming_flags(job, file):
+        summary = _with_progress(lambda show: run(name, settings, show))
+    show_rows(summary.rows, output, empty="no queues")
+    for note in summary.notes:
+        click.echo(note, err=True)
+    return 1 if summary.failed else 0
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """Turn `UsageError` into `click.UsageError`, with exit code 2: the settings are wrong. Failed jobs exit with 1."""
+    try:
+        yield
+    except UsageError as error:
+        raise click.UsageError(one_line(error)) from error
+
+
+@contextmanager
+def _naming_flags(job: type, file: Path | None) -> Iterator[None]:
+    """Let errors name flags instead of settings, unless the settings come from a file."""
+    try:
+        yield
+    except MQError as error:
+        if file is None:
+            error.args = (_in_flags(str(error), job),)
+        raise
+
+
+def _in_flags(text: str, job: type) -> str:
+    """Return the text with settings replaced by flags. Flags for options of source and sink are appended."""
+    from pyromq.spark.declared_options import names_of
+    from pyromq.spark.read.options import ReadOptions
+    from pyromq.spark.write.options import SinkOptions
+
+    settings = {each.name for each, _ in flags(job)}
+    for name in settings:
+        called = rf"\bsetting {name}\b" + (rf"|\b{name}\b" if "_" in name else "")
+        text = re.sub(called, _dashed(name), text)
+    hints = []
+    for name in dict.fromkeys([*names_of(ReadOptions), *names_of(SinkOptions)]):
+        called = rf"\b{name}\b" if name.lower() != name else rf"\boptions? {name}\b"
+        if re.search(called, text):
+            if (setting := _SETTINGS.get(name, "")) in settings:
+                hints.append(_dashed(setting))
+            elif "option" in settings and name in names_of(ReadOptions):
+                hints.append(f"--option {name}=VALUE")
+            elif "to_option" in settings:
+                hints.append(f"--to-option {name}=VALUE")
+    return f"{text} (here: {', '.join(hints)})" if hints else text
+
+
+_SETTINGS = {  # option of source or sink -> setting
+    "namesrvAddr": "namesrv",
+    "subscribe": "topics",
+    "startingOffsets": "start",
+    "maxOffsetsPerTrigger": "batch_rows",
+    "group": "group",
+    "jobId": "job",
+    "delivery": "delivery",
+    "topic": "to_topic",
+}
+
+
+def _dashed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_java() -> None:
+    """Raise `MQError` without Java: Spark's scripts would print several lines instead."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=str(Path(home, "bin")) if home else None) is None:
+        where = f"JAVA_HOME is {home}, and {home}/bin/java does not exist" if home else "there is no java on the PATH"
+        raise MQError(f"Spark needs Java 17 or 21, and {where}: install it, or set JAVA_HOME to its folder")
+
+
+def _choose_python(master: str, conf: tuple[str, ...]) -> None:
+    """Run Spark's workers with this Python: by default they run `python3` of the PATH, which may lack pyromq.
+
+    Spark reads `spark.pyspark.python` only if `spark-submit` starts it. Executors on other machines use their own
+    Python.
+    """
+    wanted = pairs(conf).get("spark.pyspark.python")
+    local = master.startswith("local")
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if wanted or local:
+        os.environ.setdefault("PYSPARK_PYTHON", wanted or sys.executable)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _from_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        import yaml
+    except ImportError as error:
+        raise UsageError(
+            f"settings in YAML need pyyaml; to install it: {sys.executable} -m pip install pyyaml"
+        ) from error
+    try:
+        values = yaml.safe_load(file.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date
+        raise UsageError(f"{file} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{file} must hold settings, `name: value`")
+    return values
+
+
+def _with_progress(job: Callable[[Callable[[int], None]], Summary]) -> Summary:
+    """Run a job with its progress on the terminal. Spark's errors become one line."""
+    try:
+        with ProgressLine("messages") as progress:
+            return job(progress.show)
+    except ImportError as error:
+        raise MQError(f"{NO_SPARK} ({error})") from error
+    except Exception as error:
+        raise _cause(error) from error
+
+
+def _cause(error: Exception) -> Exception:
+    """Return the error that Spark wrapped in a traceback: its last line has our error's class and text."""
+    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+        return error
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line.partition(": ")[2] for line in lines if line.startswith("pyromq.") and ": " in line]
+    theirs = [line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J_BEGINS)]
+    return MQError((ours[-1:] or _raised(str(error))[-1:] or theirs[:1] or [type(error).__name__])[0])
+
+
+def _raised(text: str) -> list[str]:
+    """Return the exceptions of a task's traceback as `Name: text`, the outermost last. ` SQLSTATE` follows it."""
+    traceback = text.partition("Traceback (most recent call last):")[2]
+    return RAISED.findall(traceback.partition("\n SQLSTATE")[0])
+
+
+@spark.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@namesrv_option
+@click.option(
+    "--reset", metavar="PLACE", help='Set the query to earliest, latest, or {"orders":{"broker-a":{"0":23}}}.'
+)
+@yes_option
+@output_option
+def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, output: str) -> None:
+    """Show the offsets and lag of the query with checkpoint folder CHECKPOINT, by queue; or reset them.
+
+    Stop the query before a reset.
+    """
+    from pyromq.spark.monitoring.checkpoint import describe as described
+    from pyromq.spark.monitoring.checkpoint import read_checkpoint, reset_to
+    from pyromq.spark.read.options import STREAM, read_options
+
+    export_to_environment()
+    if reset is not None:
+        with _usage():
+            read_options({"subscribePattern": ".*", "startingOffsets": reset}, STREAM)
+            if not yes and not sys.stdin.isatty():
+                raise UsageError("there is no terminal for a confirmation, and nothing is changed; add --yes")
+        if not yes:
+            confirm(f"set the query of {checkpoint} to {reset}?")
+        reset_to(checkpoint, namesrv, reset)
+    show_rows(described(read_checkpoint(checkpoint), namesrv), output, empty="the query has not started yet")
+
+
+@spark.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--topic", required=True, metavar="TOPIC", help="Source topic of the pipeline.")
+@namesrv_option
+def init(folder: Path, topic: str, namesrv: str) -> None:
+    """Write a project for Spark's Declarative Pipelines into a new FOLDER: a table of TOPIC, and a view of it."""
+    from pyromq.names import check_topic
+    from pyromq.spark.pipelines.template import write_project
+
+    with _usage():
+        check_topic(topic)
+    for path in write_project(folder, topic=topic, namesrv=namesrv):
+        click.echo(path)
+    click.echo(f"run it with {folder / 'run'}", err=True)
+
+
+for _name, _job in JOBS.items():
+    spark.add_command(_job_command(_name, _job))

@@ -1,0 +1,211 @@
+"""Starts servers in order, prints their addresses, and stops them in reverse order on SIGINT or SIGTERM.
+
+Reads no options and no files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyromq import speedups
+from pyromq.broker.broker import VIP_CHANNEL, Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.errors import UsageError
+from pyromq.nameserver.config import NameServerConfig
+from pyromq.nameserver.nameserver import NameServer
+from pyromq.net.serving_loop import new_serving_loop
+from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
+
+if TYPE_CHECKING:
+    from pyromq.metrics.config import MetricsConfig
+
+NAMESRV_PORT = 9876  # default of clients
+EVERYWHERE = ("0.0.0.0", "::")
+CONSOLE_SECONDS = 5.0  # the console process is killed if it has not ended by then
+
+
+def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
+    """Run the servers until SIGINT or SIGTERM; return when everything is flushed and closed."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    _raise_file_limit()
+    speedups.keep_memory()
+    with asyncio.Runner(loop_factory=new_serving_loop) as runner:
+        runner.run(serving)
+
+
+async def serve_both(
+    names: NameServerConfig,
+    config: BrokerConfig,
+    metrics: MetricsConfig | None,
+    *,
+    console: list[str] | None = None,
+) -> None:
+    """Run a name server and a broker that registers with it; `console` is the command line of a console process."""
+    async with AsyncExitStack() as stack:
+        name_server = await _start(stack, NameServer(names), option="--namesrv-port")
+        local = "127.0.0.1" if names.host in EVERYWHERE else names.host
+        config = replace(config, namesrv=(_join(local, name_server.port), *config.namesrv))
+        broker = await _start(stack, Broker(config), option="--broker-port")
+        address = _join(config.advertised_ip, name_server.port)
+        click.echo(f"name server  {address}")
+        _show_broker(broker)
+        await _start_metrics(stack, metrics, name_server, broker)
+        _show_security(config.host, config.tls, permissions=config.permissions)
+        option = "" if address == f"127.0.0.1:{NAMESRV_PORT}" else f" --namesrv {address}"
+        if config.tls is not None and config.tls.mode is TlsMode.ENFORCING:
+            option += " --tls-ca AUTHORITY.pem"
+        click.echo(f"try          pyromq send greetings 'hello world'{option}")
+        click.echo(f"             pyromq consume greetings --from beginning{option}")
+        if console is not None:
+            await stack.enter_async_context(_child_process([*console, "--namesrv", f"{local}:{name_server.port}"]))
+        await _until_stopped()
+
+
+async def serve_name_server(config: NameServerConfig, metrics: MetricsConfig | None) -> None:
+    """Run a name server only."""
+    async with AsyncExitStack() as stack:
+        name_server = await _start(stack, NameServer(config), option="--namesrv-port")
+        click.echo(f"name server  {name_server.address}")
+        await _start_metrics(stack, metrics, name_server)
+        _show_security(config.host, config.tls, permissions=config.permissions_path is not None)
+        click.echo(f"try          pyromq serve broker --namesrv {name_server.address}")
+        await _until_stopped()
+
+
+async def serve_broker(config: BrokerConfig, metrics: MetricsConfig | None) -> None:
+    """Run a broker only."""
+    async with AsyncExitStack() as stack:
+        broker = await _start(stack, Broker(config), option="--broker-port")
+        _show_broker(broker)
+        await _start_metrics(stack, metrics, broker)
+        _show_security(config.host, config.tls, permissions=config.permissions)
+        click.echo(f"name servers {'; '.join(config.namesrv)}")
+        await _until_stopped()
+
+
+@asynccontextmanager
+async def _child_process(command: list[str]) -> AsyncIterator[None]:
+    """Run a process until the context exits. If this process dies, the pipe to its standard input ends it."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, start_new_session=True)
+    assert process.stdin is not None
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(CONSOLE_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def _start(stack: AsyncExitStack, server: Any, *, option: str) -> Any:
+    """Start a server. If it cannot listen, the error also names the option to change."""
+    host = "--metrics-host" if option == "--metrics-port" else "--host"
+    try:
+        return await stack.enter_async_context(server)
+    except UsageError as error:
+        text = str(error)
+        if " is in use" in text or " may not be opened" in text:
+            raise UsageError(f"{text}; choose another with {option} (0: any free port)") from error
+        if " is no address of this machine" in text:
+            raise UsageError(f"{text}; choose the address to listen on with {host} (0.0.0.0: all)") from error
+        raise
+
+
+async def _start_metrics(stack: AsyncExitStack, config: MetricsConfig | None, *servers: NameServer | Broker) -> None:
+    """Open the metrics port, if configured."""
+    if config is not None:
+        from pyromq.metrics.endpoint import MetricsEndpoint  # imported late: servers without metrics do not load it
+
+        endpoint = MetricsEndpoint([server.metrics() for server in servers], config)
+        await _start(stack, endpoint, option="--metrics-port")
+        click.echo(f"metrics      http://{endpoint.address}/metrics")
+
+
+def _show_broker(broker: Broker) -> None:
+    config = broker.config
+    listening = "" if config.host == config.advertised_ip else f", listening on {_join(config.host, broker.port)}"
+    click.echo(f"broker       {broker.address}  ({config.name}, cluster {config.cluster}{listening})")
+    if config.vip_channel:
+        click.echo(f"VIP channel  {_join(config.advertised_ip, broker.port + VIP_CHANNEL)}")
+    click.echo(f"data folder  {config.data.resolve()}")
+    click.echo(f"hot path     {speedups.hot_path}")
+
+
+def _show_security(host: str, tls: ServerTlsConfig | None, *, permissions: bool = False) -> None:
+    """Print the TLS mode, and a warning if other machines can connect without TLS or without permissions."""
+    mode = tls.mode if tls is not None else TlsMode.DISABLED
+    wanted = tls.client_certificates if tls is not None else ClientCertificates.NONE
+    if mode is not TlsMode.DISABLED:
+        click.echo(f"TLS          {mode.value}; client certificates: {wanted.value}")
+    missing = [] if mode is TlsMode.ENFORCING else ["without TLS"]
+    knows_clients = mode is TlsMode.ENFORCING and wanted is ClientCertificates.REQUIRE
+    if not permissions and not knows_clients:
+        missing.append("without permissions: every client may read, change and delete everything")
+    if missing and not _is_loopback(host):
+        click.echo(f"open         {host} accepts connections {', '.join(missing)}; see docs/security.md")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _until_stopped() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    # Objects of start-up live as long as the process: frozen, they are not traversed in each collection.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 5, 20)  # collecting 10,000 young objects blocks the event loop for a millisecond
+    click.echo(f"ready in {_process_age() * 1000:.0f} ms")
+    sys.stdout.flush()
+    await stop.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):  # the second signal has its default effect
+        loop.remove_signal_handler(number)
+    if sys.stderr.isatty():
+        click.echo("stopping", err=True)
+
+
+def _process_age() -> float:
+    """Return the seconds since the process started, so that `ready in` includes the interpreter and imports."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        started = int(fields[19]) / 100  # starttime, in clock ticks since boot
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+    except (OSError, ValueError, IndexError, AttributeError):
+        return time.process_time()
+
+
+def _raise_file_limit() -> None:
+    """Raise the limit of open files to its maximum: each connection and each mapped file takes a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

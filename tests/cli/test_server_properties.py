@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+from pyromq.cli.server_properties import (
+    broker_settings,
+    name_server_settings,
+    read_properties,
+    shared_name_server_settings,
+)
+from pyromq.errors import UsageError
+from pyromq.store.config import StoreConfig
+
+SOURCE = Path("broker.conf")
+DATA = Path("data")
+
+
+def test_file_of_the_java_broker_is_a_good_start(tmp_path, caplog):
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        "# comment\nbrokerName = broker-x\ndeleteWhen=04\nfileReservedTime=48\nhaListenPort=10912\nlistenPort=10999\n"
+    )
+
+    settings = broker_settings(read_properties(path), data=DATA, source=path)
+
+    store = StoreConfig(DATA, expire_hours=(4,), reserved_hours=48)
+    assert settings == {"name": "broker-x", "port": 10999, "store": store}
+    assert caplog.messages == [f"{path}: settings without effect here: haListenPort"]
+
+
+def test_mistyped_setting_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match=r"broker\.conf: setting 'brokerNam' is unknown; did you mean 'brokerName'\?"):
+        broker_settings({"brokerNam": "x"}, data=DATA, source=SOURCE)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *[("brokerRole", "SLAVE"), ("brokerRole", "slave"), ("brokerRole", "SYNC_MASTER")],
+        *[("enableDLegerCommitLog", "true"), ("slaveReadEnable", "true"), ("enableLmq", "true")],
+        *[("enableMultiDispatch", "true"), ("enableConsumeQueueExt", "true"), ("readOnlyCommitLogStorePaths", "/old")],
+    ],
+)
+def test_what_a_user_would_rely_on_is_refused(setting):
+    with pytest.raises(UsageError, match=f"{setting[0]}={setting[1]} is not possible"):
+        broker_settings(dict([setting]), data=DATA, source=SOURCE)
+
+
+@pytest.mark.parametrize("setting", [("brokerRole", "ASYNC_MASTER"), ("readOnlyCommitLogStorePaths", "")])
+def test_what_asks_for_nothing_special_is_taken(setting):
+    assert broker_settings(dict([setting]), data=DATA, source=SOURCE) == {}
+
+
+def test_a_name_server_without_tls_says_so():
+    with pytest.raises(UsageError, match=r"broker\.conf: useTLS=true is not possible"):
+        name_server_settings({"useTLS": "true"}, source=SOURCE)
+
+
+def test_value_that_does_not_fit_names_file_and_setting():
+    with pytest.raises(UsageError, match=r"broker\.conf: property listenPort is 'x'"):
+        broker_settings({"listenPort": "x"}, data=DATA, source=SOURCE)
+    with pytest.raises(UsageError, match=r"broker\.conf: orderMessageEnable is 'yes'; write true or false"):
+        name_server_settings({"orderMessageEnable": "yes"}, source=SOURCE)
+
+
+def test_name_server_has_settings_of_its_own():
+    properties = {"listenPort": "9877", "kvConfigPath": "/kv.json", "orderMessageEnable": "true"}
+
+    assert name_server_settings(properties, source=SOURCE) == {
+        "port": 9877,
+        "kv_path": Path("/kv.json"),
+        "order_message_enabled": True,
+    }
+
+
+def test_beside_a_broker_the_listen_port_is_the_brokers():
+    properties = {"listenPort": "10999", "orderMessageEnable": "true"}
+
+    assert shared_name_server_settings(properties, source=SOURCE) == {"order_message_enabled": True}
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / "latin"
+    path.write_bytes(b"brokerName=\xff\n")
+
+    with pytest.raises(UsageError, match=r"settings file .*latin cannot be read"):
+        read_properties(path)

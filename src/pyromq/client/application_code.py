@@ -1,7 +1,4 @@
-"""The application's code, called by us: listeners, checks. Whatever comes out of it is a value here and ends nothing.
-
-Knows nothing of messages.
-"""
+"""Calls of application code such as listeners and checks: an error of any class becomes a value."""
 
 from __future__ import annotations
 
@@ -17,26 +14,26 @@ T = TypeVar("T")
 
 
 def was_thrown_in(error: BaseException) -> bool:
-    """Whether what came out of awaited code was thrown into it: our task is cancelled, or its loop is gone."""
+    """Return whether an error was thrown into awaited code: its task is cancelled, or its event loop is gone."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0  # else the code has cancelled itself
+        return task is not None and task.cancelling() > 0  # otherwise the code raised it itself
     return isinstance(error, GeneratorExit) and asyncio._get_running_loop() is None
 
 
 def check_takes(function: object, *arguments: str, what: str) -> None:
-    """Raise `UsageError` for what cannot be called with these positional arguments, or does nothing when called.
+    """Raise `UsageError` unless `function` can be called with these positional arguments, or for a generator.
 
-    A function passes whose signature is not known, as that of some builtins.
+    A function without a known signature passes, for example some builtins.
     """
     if not callable(function):
         raise UsageError(f"{what} is a function of ({', '.join(arguments)}), not {picture_of(function)}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(
-            f"{what} is {picture_of(function)}, a generator: nothing of it would run; write no `yield` there"
+            f"{what} is {picture_of(function)}, a generator, whose body would not run; write it without `yield`"
         )
     try:
-        signature = inspect.signature(function, follow_wrapped=False)  # what a decorator passes on is its own affair
+        signature = inspect.signature(function, follow_wrapped=False)  # of the decorator, not of the decorated function
     except (TypeError, ValueError):
         return
     try:
@@ -49,23 +46,23 @@ def check_takes(function: object, *arguments: str, what: str) -> None:
 
 
 def is_async(application_function: Callable[..., object]) -> bool:
-    """Whether calling it gives something to be awaited."""
+    """Return whether a call of the function has to be awaited."""
     function: Callable[..., object] = application_function
     while isinstance(function, partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  its kind is asked
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  inspected, not called
 
 
 def called(function: Callable[[T], object], argument: T) -> tuple[object, BaseException | None]:
-    """Return what a plain function returns and what it raises."""
+    """Call a plain function; return its result and its error."""
     try:
         return function(argument), None
-    except BaseException as error:  # noqa: BLE001  it may raise anything
+    except BaseException as error:  # noqa: BLE001  application code may raise any class
         return None, error
 
 
 async def awaited(awaitable: Awaitable[object]) -> tuple[object, BaseException | None]:
-    """Return what async code returns and what it raises. Raises only what is thrown in from outside."""
+    """Await application code; return its result and its error. Raises only an error thrown in from outside."""
     try:
         return await awaitable, None
     except BaseException as error:
@@ -75,17 +72,17 @@ async def awaited(awaitable: Awaitable[object]) -> tuple[object, BaseException |
 
 
 def text_of(failure: BaseException) -> str:
-    """Return type and text of an exception, which may be unable to give one."""
+    """Return the type and text of an exception, also if its `__str__` fails."""
     name = type(failure).__name__
     try:
         text = str(failure)
-    except BaseException as error:  # noqa: BLE001  the text is made by the application's code
+    except BaseException as error:  # noqa: BLE001  `__str__` is application code
         return f"{name}, whose text cannot be made ({type(error).__name__})"
     return f"{name}: {text}" if text else name
 
 
 def picture_of(value: object) -> str:
-    """Return the beginning of what `repr` says of a value, or its type where `repr` fails."""
+    """Return the first 100 letters of a value's `repr`, or its type if `repr` fails."""
     try:
         return f"{value!r:.100}"
     except BaseException:  # noqa: BLE001  as above

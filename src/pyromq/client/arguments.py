@@ -1,6 +1,6 @@
-"""Wrong types at the clients' public surface, told at once: read from the annotations that are there anyway.
+"""Type checks of arguments to public client methods, made from their annotations.
 
-Not for what is called once per message: there, checks are written by hand (see `pending_send`).
+Too slow for methods called for each message: those have checks written by hand (see `pending_send`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """What an argument may be: in words, and as a test."""
+    """A type of argument: its words for errors, and its test."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -28,8 +28,7 @@ class Kind(NamedTuple):
 def checked(target: T) -> T:
     """Let a function, or a class's public methods and `__init__`, raise `UsageError` for arguments of a wrong type.
 
-    The text names the argument, its value, and what is wanted. Annotations without a test here, such as type
-    variables and protocols, allow everything.
+    Annotations without a test here, such as type variables and protocols, allow every value.
     """
     if not isinstance(target, type):
         return cast(T, _checked(cast(Callable[..., Any], target)))
@@ -40,13 +39,13 @@ def checked(target: T) -> T:
 
 
 def check_fields(record: object) -> None:
-    """Raise `UsageError` for a field of a dataclass that is of a wrong type."""
+    """Raise `UsageError` for a dataclass field of a wrong type."""
     for name, kind in _kinds(cast(Callable[..., Any], type(record))).items():
         _check(name, getattr(record, name), kind)
 
 
 def check_queue(name: str, value: MessageQueue) -> None:
-    """Raise `UsageError` for what is no `MessageQueue`, or one of a topic that cannot be."""
+    """Raise `UsageError` for a value that is no `MessageQueue`, `IllegalName` for one with an illegal topic."""
     _check(name, value, _PLAIN[MessageQueue])
     check_topic(value.topic)
 
@@ -58,7 +57,10 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def check(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
         kinds = _kinds(function)
-        for name, value in (*zip(names, positional, strict=False), *named.items()):  # too many: Python says so itself
+        for name, value in (
+            *zip(names, positional, strict=False),
+            *named.items(),
+        ):  # too many raise TypeError in the call
             if name in kinds:
                 _check(name, value, kinds[name])
 
@@ -109,7 +111,7 @@ _PLAIN: dict[object, Kind] = {
 
 
 def _kind(hint: Any) -> Kind | None:
-    """Return what fits an annotation; None where everything does."""
+    """Return the `Kind` of an annotation; None if every value is allowed."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, inner = get_origin(hint), get_args(hint)
@@ -136,7 +138,7 @@ def _several(item: Kind | None) -> Kind:
     def fits(value: Any) -> bool:
         if isinstance(value, str | bytes | MessageQueue) or not isinstance(value, Iterable):
             return False
-        # What gives its items only once is left to who uses it.
+        # An iterator is not consumed here.
         return item is None or isinstance(value, Iterator) or all(map(item.fits, value))
 
     return Kind("several" if item is None else f"several, each {item.words}", fits)

@@ -1,4 +1,4 @@
-"""Settings of producers and consumers. Nothing below reads environment or files."""
+"""Settings of producers and consumers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
 from pyromq.net.connection_config import ConnectionConfig
 
-# Given a group, one of its members, the queues and the members, both sorted: the queues that this member gets.
+# (group, member, sorted queues, sorted members) -> the queues assigned to this member
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 
-MAX_PULL_COUNT = 1024  # more messages than any broker gives in one answer
+MAX_PULL_COUNT = 1024  # more messages than any broker returns for one pull
 
-# Answers after which another broker may do better; 204 and 205 come from other products.
+# Response codes after which a send is retried at another broker; 204 and 205 come from other products.
 # Source: RocketMQ 4.9.8, DefaultMQProducer.retryResponseCodes.
 RETRY_CODES = frozenset(
     {
@@ -47,34 +47,33 @@ RETRY_CODES = frozenset(
 class ProducerConfig:
     """How a producer sends. Times are in seconds."""
 
-    timeout: float = 3.0  # for one message, retries included
+    timeout: float = 3.0  # limit of one send, retries included
     retries: int = 2  # further attempts after the first
-    retry_codes: frozenset[int] = RETRY_CODES  # answers that `send` retries at another broker
-    retry_when_not_ok: bool = False  # also retry when stored, but without flush or replica in time
-    avoid_slow_brokers: bool = False  # keep away from brokers that were slow or failed, by latency
+    retry_codes: frozenset[int] = RETRY_CODES  # response codes that `send` retries at another broker
+    retry_when_not_ok: bool = False  # also retry when the message is stored, but not flushed or replicated in time
+    avoid_slow_brokers: bool = False  # prefer other brokers for a while after slow or failed sends
     compress_from_bytes: int = 4096  # bodies of at least this size are compressed
-    compression_level: int = 5  # zlib's, 1 to 9
-    max_message_bytes: int = 4 << 20  # body before compression; brokers refuse more by default
-    delay_levels: int = 18  # how many the brokers have, see their `messageDelayLevel`; they take more for their last
-    template_topic: str = AUTO_CREATE_TOPIC  # whose route an unknown topic is created by
-    new_topic_queues: int = 4  # queues asked for, for a topic created by its first message
-    max_in_flight: int = 10_000  # messages handed over and not yet answered; bounds memory
-    # Bytes of bodies handed over and not yet answered from which on sending waits, as at `max_in_flight`; None: none.
+    compression_level: int = 5  # of zlib, 1 to 9
+    max_message_bytes: int = 4 << 20  # limit of a body before compression; the default limit of brokers
+    delay_levels: int = 18  # levels in the brokers' `messageDelayLevel`; brokers treat higher ones as the last
+    template_topic: str = AUTO_CREATE_TOPIC  # an unknown topic is created at the brokers of this one
+    new_topic_queues: int = 4  # queues per broker of an auto-created topic
+    max_in_flight: int = 10_000  # limit of messages waiting for their replies; bounds memory
+    # Limit of body bytes waiting for their replies, as `max_in_flight`; None: no limit.
     max_pending_bytes: int | None = None
-    # How long a small message may wait for others of its queue, to go with them in one batch; 0: each goes at once.
+    # Longest wait of a small message for others of its queue, to be sent in one batch; 0: no batching.
     linger_seconds: float = 0.0
-    batch_bytes: int = 32 << 10  # then such a batch goes without waiting longer. Source: RocketMQ 5, ProduceAccumulator
-    heartbeat_seconds: float = 30.0  # how often brokers hear that it is there; they forget it after 120 s
-    route_refresh_seconds: float = 30.0  # how often it asks name servers for changed routes
-    # Part of the client id; clients of one share connections, and it has one producer of a group. None: blocking
-    # clients of a process share, async ones do not.
+    batch_bytes: int = 32 << 10  # size at which such a batch is sent at once. Source: RocketMQ 5, ProduceAccumulator
+    heartbeat_seconds: float = 30.0  # interval between heartbeats; brokers drop a client after 120 s without one
+    route_refresh_seconds: float = 30.0  # interval between refreshes of known routes
+    # Part of the client id. Clients of one instance share connections; it may have one producer of a group. None:
+    # blocking clients of a process share connections, async ones do not.
     instance: str | None = None
-    vip_channel: bool = False  # send to the brokers' ports - 2, which brokers have open that are told to, Java's always
-    # TLS, account, hooks around calls; None: as the environment says, see docs/security.md.
+    vip_channel: bool = False  # send to the brokers' ports - 2: always open at Java's brokers, at ours if set
+    # TLS, account, RPC hooks; None: from the environment, see docs/security.md.
     connections: ConnectionConfig | None = None
-    # Whose topics and groups are meant, see docs/clients.md. None: as PYROMQ_NAMESPACE says; "": none.
+    # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": none.
     namespace: str | None = None
-    # Told of sends and ends of transactions; asked whether a message may be sent.
     hooks: tuple[SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...] = ()
 
     def __post_init__(self) -> None:
@@ -96,86 +95,86 @@ class ProducerConfig:
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue it has no stored offset for.
+    """Where a group begins in a queue for which it has no committed offset.
 
-    Brokers of RocketMQ 4.9 do not leave that to the client while a queue still has its first message and is young:
-    there it begins at the beginning. Brokers of ours and of RocketMQ 5 let it begin as asked.
+    Brokers of RocketMQ 4.9 override it for a young queue that still has its first message: there the group begins at
+    the first message. Brokers of pyromq and of RocketMQ 5 follow the setting.
     Source: RocketMQ 4.9.8, ConsumerManageProcessor.queryConsumerOffset.
     """
 
-    LAST = "CONSUME_FROM_LAST_OFFSET"  # at the end; queues added to the topic later, at their beginning
+    LAST = "CONSUME_FROM_LAST_OFFSET"  # at the end; in queues added to the topic later, at their first message
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
-    TIME = "CONSUME_FROM_TIMESTAMP"  # at the first message stored then or later
+    TIME = "CONSUME_FROM_TIMESTAMP"  # at the first message stored at that time or later
 
 
 class Damaged(Enum):
-    """What a consumer does when it comes to a message that is not what was stored."""
+    """How a consumer handles a message whose body does not match its checksum."""
 
-    SKIP = "skip"  # tell it as an error, count it, go on behind it
-    STOP = "stop"  # hand out what is before it and raise `MessageDamaged`: there it stands until somebody decides
-    DEAD_LETTER = "dead letter"  # copy it, marked, to the group's dead letters, count it, go on behind it
+    SKIP = "skip"  # log an error, count the message, continue after it
+    STOP = "stop"  # deliver the messages before it, then raise `MessageDamaged` until the offset is moved
+    DEAD_LETTER = "dead letter"  # copy it, marked, to the group's dead letters, count it, continue after it
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """How consumers consume. Times are in seconds unless the name says ms.
+    """How a consumer consumes. Times are in seconds unless the name says ms.
 
-    The second half is for `Consumer` and `AsyncConsumer`, which give messages to listeners.
+    The second half, from `orderly` on, is for push consumers: `Consumer` and `AsyncConsumer`.
     """
 
-    timeout: float = 5.0  # for requests that do not wait for messages
-    # None is what Java's clients do: the end, but of a young queue the beginning, see `ConsumeFrom`.
+    timeout: float = 5.0  # limit of a request, long polls excepted
+    # None, as Java's clients: the end, of a young queue the beginning; see `ConsumeFrom`.
     consume_from: ConsumeFrom | None = None
     consume_from_ms: int = 0  # with ConsumeFrom.TIME: ms since 1970
-    pull_count: int = 256  # messages asked for at once, of 512 KiB at most; Java's brokers give 32 by default
-    long_poll_seconds: float = 15.0  # how long the broker may hold a pull until a message comes
-    buffered_messages: int = 1000  # fetched ahead per queue before pulling pauses
-    buffered_bytes: int = 16 << 20  # same, in bytes of stored bodies
-    # Commit what earlier polls handed out, and at close. Off, an orderly listener commits by returning `Ack.COMMIT`.
+    pull_count: int = 256  # messages per pull, at most 512 KiB together; Java's brokers return at most 32 by default
+    long_poll_seconds: float = 15.0  # longest time that a broker holds a pull until a message arrives
+    buffered_messages: int = 1000  # prefetched messages per queue at which pulling pauses
+    buffered_bytes: int = 16 << 20  # prefetched bytes of stored bodies per queue at which pulling pauses
+    # Commit messages of earlier polls, and at close. If off, an orderly listener commits by returning `Ack.COMMIT`.
     auto_commit: bool = True
-    auto_commit_seconds: float = 5.0  # how often, at least: what a crash brings again
+    auto_commit_seconds: float = 5.0  # longest time between commits: a crash redelivers at most this much
     retry_seconds: float = 1.0  # pause after a failed pull
-    # Compare pulled bodies with their checksums: brokers send them as they find them on their disks. Costs 0.03 us a
-    # message of 1 KiB, in plain Python 0.4 us: 1 to 10 % of the time of a consumer that does nothing else.
+    # Compare pulled bodies with their checksums: brokers send records unchecked. Costs 0.03 us for a message of 1 KiB,
+    # in plain Python 0.4 us: 1 to 10 % of the time of a consumer that does nothing else.
     verify_checksums: bool = True
-    damaged: Damaged = Damaged.SKIP  # what becomes of messages that fail this, or cannot be read
-    # How much a compressed body may unfold to: a megabyte can become a gigabyte. 16 MiB is the most that a producer of
-    # ours can be allowed to send; Java's may send more where `maxMessageSize` says so.
+    damaged: Damaged = Damaged.SKIP  # handling of messages that fail this check, or cannot be decoded
+    # Limit of a decompressed body: one megabyte can become a gigabyte. 16 MiB is the largest `max_message_bytes` here;
+    # Java's producers may send more if `maxMessageSize` says so.
     max_body_bytes: int = MAX_BODY_BYTES
-    # Hand out messages whose body cannot be unpacked (`StoredMessage.body_error`) as well. Off, they are made dead
-    # letters of the group, with the reason; of a broadcast consumer, which has none, they are told and passed over.
-    # To know that, bodies are unpacked ahead, in another thread; those beyond 1 MiB of a pull once more when asked for.
+    # Deliver messages whose body cannot be decompressed (`StoredMessage.body_error`). If off, they become dead letters
+    # of the group, with the reason; a broadcast consumer, which has none, logs and skips them. A thread decompresses
+    # bodies ahead; bodies beyond 1 MiB of a pull are decompressed again when read.
     deliver_undecodable: bool = False
-    heartbeat_seconds: float = 30.0  # how often brokers hear that it is there; they forget it after 120 s
-    route_refresh_seconds: float = 30.0  # how often it asks name servers for changed routes
-    # Part of the client id; clients of one share connections, and it has one consumer of a group. None: "DEFAULT"
-    # where `broadcast`, else as for a producer.
+    heartbeat_seconds: float = 30.0  # interval between heartbeats; brokers drop a client after 120 s without one
+    route_refresh_seconds: float = 30.0  # interval between refreshes of known routes
+    # Part of the client id. Clients of one instance share connections; it may have one consumer of a group. None:
+    # "DEFAULT" with `broadcast`, else as for a producer.
     instance: str | None = None
-    # TLS, account, hooks around calls; None: as the environment says, see docs/security.md.
+    # TLS, account, RPC hooks; None: from the environment, see docs/security.md.
     connections: ConnectionConfig | None = None
-    # Whose topics and groups are meant, see docs/clients.md. None: as PYROMQ_NAMESPACE says; "": none.
+    # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": none.
     namespace: str | None = None
-    hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()  # told of what is consumed
-    # Keeps the group's offsets, see docs/clients.md. None: the brokers do, where `broadcast` files.
+    hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()
+    # Keeps the group's offsets, see docs/clients.md. None: at the brokers, with `broadcast` in files.
     offset_store: OffsetStore | None = None
 
-    orderly: bool = False  # each queue's messages one after the other, in order, by one member at a time
-    broadcast: bool = False  # every member gets every message; offsets are kept in files, failures are not repeated
-    batch: int = 1  # messages that a listener gets at once, at most
-    concurrency: int = 20  # listener calls at once: threads for plain functions, tasks for async ones
-    strategy: Strategy | None = None  # how the group's members share queues; None: averaging
-    pull_interval_seconds: float = 0.0  # pause after a pull that found messages; bounds what a slow machine fetches
-    buffered_span: int = 2000  # distance of the first and the last message in flight in a queue
-    topic_buffered_messages: int | None = None  # of all queues of a topic together
+    orderly: bool = False  # messages of a queue are consumed one after another, in order, by one member
+    broadcast: bool = False  # every member gets every message; offsets are in files, failures are not redelivered
+    batch: int = 1  # largest number of messages per listener call
+    concurrency: int = 20  # parallel listener calls: threads for plain functions, tasks for async ones
+    strategy: Strategy | None = None  # assignment of queues to members; None: averaging
+    pull_interval_seconds: float = 0.0  # pause after a pull that found messages
+    buffered_span: int = 2000  # limit of the offset span between first and last unfinished message of a queue
+    topic_buffered_messages: int | None = None  # limit over all queues of a topic
     topic_buffered_bytes: int | None = None  # same, in bytes of stored bodies
-    # Then the message is a dead letter. None: as the group's settings say (16), for ever where order is kept.
+    # Retries before a message becomes a dead letter. None: the group's setting (16); unlimited for orderly consumers.
     max_retries: int | None = None
-    local_retry_seconds: float = 5.0  # when a message could not be sent back for its retry
-    suspend_seconds: float = 1.0  # an orderly queue waits so long after a failure; 0.01 to 30
-    consume_timeout_seconds: float = 900.0  # a listener that takes longer loses its messages to a retry
-    commit_seconds: float = 5.0  # how often offsets are stored
-    rebalance_seconds: float = 20.0  # how often queues are shared out again when nobody gives notice of a change
-    close_seconds: float = 10.0  # how long running listeners may hold up closing
+    local_retry_seconds: float = 5.0  # pause before a local retry, if sending a message back failed
+    suspend_seconds: float = 1.0  # pause of an orderly queue after a failure
+    consume_timeout_seconds: float = 900.0  # messages of a longer listener call are sent back for a retry
+    commit_seconds: float = 5.0  # interval between commits
+    rebalance_seconds: float = 20.0  # interval between rebalances without a notification
+    close_seconds: float = 10.0  # longest wait of `close` for running listeners
     offsets_folder: Path | None = None  # of a broadcast consumer; None: ~/.rocketmq_offsets
 
     def __post_init__(self) -> None:
@@ -199,7 +198,7 @@ class ConsumerConfig:
 
     @property
     def announced_start(self) -> str:
-        """How the group's other members and tools are told of `consume_from`."""
+        """The value of `consume_from` in heartbeats."""
         return (self.consume_from or ConsumeFrom.LAST).value
 
     def _check_listening(self) -> None:

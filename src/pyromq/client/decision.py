@@ -1,4 +1,4 @@
-"""The word by which a producer ends a transaction."""
+"""How a producer ends a transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Decision(Enum):
-    """What becomes of a half message; the values are those of the wire. `UNKNOWN` lets the broker ask later."""
+    """Commit or roll back a half message; `UNKNOWN` lets the broker check later. Values are those of the protocol."""
 
     COMMIT = 8
     ROLLBACK = 12

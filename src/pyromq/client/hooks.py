@@ -1,8 +1,8 @@
-"""Hooks around what clients do for an application: sending, consuming, ending a transaction.
+"""Hooks of an application around sends, listener calls and ends of transactions.
 
-What a hook raises is logged and changes nothing, but where it is asked whether a message may be sent. The hooks are
-called in their order before, and in the opposite order after, so that each encloses the next. Source: RocketMQ 4.9.8,
-SendMessageHook, CheckForbiddenHook, FilterMessageHook, ConsumeMessageHook, EndTransactionHook.
+An error raised by a hook is logged and has no effect, except in `CheckForbiddenHook`. Hooks are called in order before
+the event and in reverse order after it. Source: RocketMQ 4.9.8, SendMessageHook, CheckForbiddenHook,
+FilterMessageHook, ConsumeMessageHook, EndTransactionHook.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _tracebacks = Tracebacks()
 
 
 class SendKind(Enum):
-    """How messages are sent. Whether they are delayed is said by themselves."""
+    """How messages are sent; delay is a property of each message."""
 
     SINGLE = "single"  # `send` and `send_soon`
     BATCH = "batch"
@@ -38,10 +38,9 @@ class SendKind(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageSend:
-    """A send that begins: one message, or those of a batch. They have their ids and are the application's own.
+    """A send that begins: the application's own message, or messages of a batch, with their ids.
 
-    `started` is in seconds of a clock that nobody sets. `state` is for hooks: what `before_send` puts there,
-    `after_send` finds.
+    `started` is in seconds of a monotonic clock. `state` is for hooks: `before_send` writes it, `after_send` reads it.
     """
 
     group: str
@@ -50,15 +49,15 @@ class MessageSend:
     messages: Sequence[Message]
     started: float
     state: dict[object, Any] = field(default_factory=dict)
-    added: Sequence[dict[str, str]] = ()  # for each message, the properties that hooks have added
+    added: Sequence[dict[str, str]] = ()  # properties added by hooks, one dict a message
 
     def add_property(self, name: str, value: str, *, message: Message | None = None) -> None:
-        """Let a message, or all of them, travel with a property; the application's `Message` stays as it is.
+        """Send a message, or all of them, with a property; the application's `Message` does not change.
 
-        To be called in `before_send`. Raises `IllegalMessage`, or `UnicodeEncodeError`, for what cannot be a property.
+        Call it in `before_send`. Raises `IllegalMessage` or `UnicodeEncodeError` for an illegal name or value.
         """
         check_property(name, value)
-        (name + value).encode()  # raises for half a character
+        (name + value).encode()  # raises for a lone surrogate
         for each, properties in zip(self.messages, self.added, strict=True):
             if message is None or each is message:
                 properties[name] = value
@@ -66,10 +65,7 @@ class MessageSend:
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """How a send ended, after all its attempts: `result`, or the `error` that the caller gets.
-
-    Both are None for what was sent one-way: nobody says what became of it.
-    """
+    """The end of a send after all attempts: `result`, or the raised `error`. Both are None for a one-way send."""
 
     result: SendResult | None
     error: BaseException | None
@@ -78,10 +74,10 @@ class SendOutcome:
 
 @runtime_checkable
 class SendMessageHook(Protocol):
-    """Is told of every send of a producer that is not refused at once; must be quick, for other sends wait for it.
+    """Called around every send of a producer that is not refused at once. Must be quick: it blocks the event loop.
 
-    `before_send` is called in the context (`contextvars`) of the caller, `after_send` with the answer, also where
-    nobody waits for it any more.
+    `before_send` is called in the context (`contextvars`) of the caller, `after_send` when the reply arrives, even
+    if the caller no longer waits.
     """
 
     def before_send(self, send: MessageSend) -> None:
@@ -93,19 +89,19 @@ class SendMessageHook(Protocol):
 
 @runtime_checkable
 class CheckForbiddenHook(Protocol):
-    """Is asked before each send of a producer whether it may be; must be quick, for other sends wait for it."""
+    """May refuse each send of a producer. Must be quick: it blocks the event loop."""
 
     def check_forbidden(self, send: MessageSend) -> None:
-        """Called before `before_send`. What it raises, the caller gets, and nothing is sent."""
+        """Called before `before_send`. An error raised here reaches the caller, and nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionEnd:
-    """What a half message has become, as its producer says.
+    """The decision of a producer on a half message.
 
-    `message` is what was sent; where the broker has asked for the decision (`from_check`) it is as stored; None where
-    the application told the decision without it. `broker` is the address of the broker that keeps it, `host:port`.
-    `confirmed` says whether that broker has acknowledged the decision: never after a check, which it does not do.
+    `message` is the sent message; after a check by the broker (`from_check`) the stored one; None if the application
+    decided without it. `broker` is the `host:port` of its broker. `confirmed` tells whether that broker acknowledged
+    the decision; brokers do not acknowledge decisions after a check.
     """
 
     group: str
@@ -120,40 +116,40 @@ class TransactionEnd:
 
 @runtime_checkable
 class EndTransactionHook(Protocol):
-    """Is told of every decision of a transaction producer, on its event loop, so it must be quick."""
+    """Called for every decision of a transaction producer. Must be quick: it blocks the event loop."""
 
     def end_transaction(self, end: TransactionEnd) -> None:
-        """Called when the broker was told, and for `Decision.UNKNOWN`, which it is not told: it will ask."""
+        """Called after the decision was sent. `Decision.UNKNOWN` is not sent: the broker will check."""
 
 
 class ConsumeStatus(Enum):
-    """What becomes of messages that a listener got.
+    """The outcome of messages that a listener got.
 
-    Without `ConsumerConfig.max_retries` only the broker knows which retry is the last: a message that becomes a dead
-    letter because it had all of them is told as RETRIED.
+    Without `ConsumerConfig.max_retries` only the broker knows the last retry: then a message that becomes a dead letter
+    after it is reported as RETRIED.
     """
 
     CONSUMED = "consumed"
-    RETRIED = "retried"  # they come again
+    RETRIED = "retried"  # will be redelivered
     DEAD_LETTERED = "dead-lettered"
-    DROPPED = "dropped"  # a broadcast consumer repeats nothing
+    DROPPED = "dropped"  # a broadcast consumer has no retries
 
 
 @runtime_checkable
 class FilterMessageHook(Protocol):
-    """Chooses among the messages that a pull has brought, on the event loop of push and pull consumers."""
+    """Filters pulled messages, on the event loop of push and pull consumers."""
 
     def filter_messages(self, group: str, messages: Sequence[StoredMessage]) -> Iterable[StoredMessage]:
-        """Return those of the messages, which are of one queue, that are wanted. The others count as consumed."""
+        """Return the wanted ones of these messages of one queue. The others count as consumed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageDelivery:
-    """Messages that a listener is about to get in one call.
+    """Messages of one listener call that begins.
 
-    `started` is in seconds of a clock that nobody sets. `encloses`: the application's code runs between the two calls,
-    in the same context (`contextvars`); not so with pull consumers. `state` is for hooks: what `before_consume` puts
-    there, `after_consume` finds.
+    `started` is in seconds of a monotonic clock. `encloses` is True if the listener runs between the two hook calls, in
+    the same context (`contextvars`); it is False for pull consumers. `state` is for hooks: `before_consume` writes it,
+    `after_consume` reads it.
     """
 
     group: str
@@ -166,9 +162,9 @@ class MessageDelivery:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOutcome:
-    """What a listener made of its messages: the first `done` are consumed, `status` tells what becomes of the others.
+    """The end of a listener call: the first `done` messages are consumed, the others are in `status`.
 
-    `error` is what it raised, `RetryLater` and `GiveUp` included.
+    `error` is the error raised by the listener, `RetryLater` and `GiveUp` included.
     """
 
     status: ConsumeStatus
@@ -179,9 +175,9 @@ class ConsumeOutcome:
 
 @runtime_checkable
 class ConsumeMessageHook(Protocol):
-    """Is told of every call of a listener: in the thread, or the task, that calls it, so at several places at once.
+    """Called around every listener call, in its thread or task: several calls may run in parallel.
 
-    With pull consumers, of what is handed out; that has ended when the application asks for more.
+    Pull consumers call it around the messages of each poll, which end with the next poll.
     """
 
     def before_consume(self, delivery: MessageDelivery) -> None:
@@ -203,7 +199,7 @@ class SendHooks:
         self._clock = clock
 
     def before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
-        """Return the send that begins, with what the hooks have added to it. Raises what forbids it."""
+        """Return the beginning send with the properties added by hooks. Raises the error of a hook that refuses it."""
         added: list[dict[str, str]] = [{} for _ in messages]
         send = MessageSend(self._group, self._client_id(), kind, messages, self._clock.monotonic(), added=added)
         for hook in self._forbidding:
@@ -212,7 +208,7 @@ class SendHooks:
         return send
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are hooks."""
         return bool(self._hooks or self._forbidding)
 
     def after(self, send: MessageSend, result: SendResult | None, error: BaseException | None) -> None:
@@ -243,7 +239,7 @@ class ConsumeHooks:
 
 
 def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[StoredMessage]) -> list[StoredMessage]:
-    """Return the messages that all hooks want, in order; one that fails wants all of them."""
+    """Return the messages that all hooks want, in order. A failing hook filters nothing."""
     for hook in hooks:
         try:
             wanted = {id(message) for message in hook.filter_messages(group, messages)}
@@ -259,14 +255,14 @@ def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[Stor
 
 @runtime_checkable
 class ConnectingHook(Protocol):
-    """Connects to the cluster itself."""
+    """A hook with connections of its own to the cluster."""
 
     def connect_as(self, connections: ConnectionConfig) -> None:
-        """Called by each client that is given connections; for a hook that has none of its own."""
+        """Called by each client with its `connections`, for a hook that was given none."""
 
 
 def connect_hooks(hooks: Iterable[object], connections: ConnectionConfig | None) -> None:
-    """Let hooks that connect to the cluster use the TLS settings and the account of their client."""
+    """Give a client's TLS settings and account to its hooks that connect to the cluster."""
     if connections is not None:
         for hook in hooks:
             if isinstance(hook, ConnectingHook):
@@ -274,7 +270,7 @@ def connect_hooks(hooks: Iterable[object], connections: ConnectionConfig | None)
 
 
 def check_hooks(hooks: Iterable[object], *protocols: type) -> None:
-    """Raise `UsageError` for a hook that would never be called, because it fits none of the protocols."""
+    """Raise `UsageError` for a hook that has the methods of none of these protocols."""
     for hook in hooks:
         if not isinstance(hook, protocols):
             names = " or ".join(protocol.__name__ for protocol in protocols)

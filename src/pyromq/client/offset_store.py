@@ -1,6 +1,6 @@
-"""Offsets that an application keeps itself, as in the database that has its results: what it has to be able to do.
+"""The interface of an application's own offset store, for example in the database that holds its results.
 
-Source: RocketMQ 4.9.8, OffsetStore. What that does beside loading and saving, consumers do here for every store.
+Source: RocketMQ 4.9.8, OffsetStore; its other methods are done by the consumers here.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from pyromq.message import MessageQueue
 
 
 class OffsetStore(Protocol):
-    """Keeps how far a group has consumed its queues, where brokers are not to; see docs/clients.md.
+    """Keeps a group's consumed offsets instead of the brokers; see docs/clients.md.
 
-    Its functions are plain ones, and may block: a consumer calls them in a thread, not always the same one, and never
-    two at a time. Two consumers that are given the same object call it side by side. Names of groups and topics are
-    those that brokers know, with the namespace. Whatever is raised is logged, and the call made again later. Calls that
-    take longer than `ConsumerConfig.timeout` count as failed; the next begins when they end.
+    The methods are plain functions and may block. A consumer calls them in changing threads, one call at a time; two
+    consumers with the same store call it in parallel. Names of groups and topics include the namespace. An error is
+    logged, and the call is repeated later. A call longer than `ConsumerConfig.timeout` counts as failed; the next call
+    begins after its end.
     """
 
     def load(self, group: str, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
-        """Return where a group goes on in these queues: offsets that were saved; without those that were not.
+        """Return the saved offsets of a group in these queues, without queues that have none.
 
-        Asked when a queue is taken, and each time: another member may have saved since.
+        Called each time a queue is assigned: another member may have saved since.
         """
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep where a group goes on in some queues; for good when this returns. What is kept of others stays.
+        """Save a group's offsets of some queues, durably when this returns. Offsets of other queues stay.
 
-        An offset may be lower than the one before, as when an administrator has moved the group back.
+        An offset may be lower than the previous one, for example after an administrator's reset.
         """
 
 
 def check_offset_store(store: object) -> None:
-    """Raise `UsageError` for what could not be called as an `OffsetStore`."""
+    """Raise `UsageError` unless both methods can be called as those of an `OffsetStore`."""
     for name, arguments in (("load", ("group", "queues")), ("save", ("group", "offsets"))):
         function = getattr(store, name, None)
         if not callable(function):

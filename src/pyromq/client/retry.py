@@ -1,15 +1,15 @@
-"""Trying again until a deadline, with a pause between attempts that doubles: how a restarted broker is found."""
+"""Retries with doubling pauses until a deadline: long enough to reach a restarted broker."""
 
 from __future__ import annotations
 
 from pyromq.clock import Clock
 
-FIRST_PAUSE = 0.02
-LONGEST_PAUSE = 0.5
+FIRST_PAUSE = 0.02  # seconds
+LONGEST_PAUSE = 0.5  # seconds
 
 
 class Retry:
-    """The attempts of one question, which has `seconds` for all of them."""
+    """The attempts of one request, limited to `seconds` together."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -18,11 +18,11 @@ class Retry:
 
     @property
     def left(self) -> float:
-        """Seconds that the next attempt may take, a little more than nothing at the end."""
+        """Seconds left for the next attempt, at least 1 ms."""
         return max(0.001, self._deadline - self._clock.monotonic())
 
     async def pause(self) -> bool:
-        """Wait before the next attempt. False, at once, where the deadline comes first."""
+        """Wait before the next attempt. Return False at once if the deadline comes first."""
         if self._clock.monotonic() + self._pause >= self._deadline:
             return False
         await self._clock.sleep(self._pause)

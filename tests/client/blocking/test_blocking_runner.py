@@ -76,7 +76,7 @@ def test_the_keeper_outlives_a_task_that_exits(portal, error, caplog):
 
     portal.run(leave_a_task)
     assert done.wait(PATIENCE_SECONDS)
-    assert "goes on" in caplog.text
+    assert "the loop continues" in caplog.text
 
 
 def test_the_keeper_turns_the_loop_when_nobody_calls(portal):

@@ -59,7 +59,7 @@ def test_two_groups_are_one_connection_at_the_broker(served, keepers, producer):
 
 
 def loop_of(client):
-    return client._runner._turned
+    return client._runner._caller_loop
 
 
 def loops_of(*clients):

@@ -104,7 +104,7 @@ async def test_an_address_server_that_fails_later_changes_nothing_and_is_told_on
         await name_servers.look_up()
     assert name_servers.addresses == [cluster.namesrv]
     assert caplog.text.count(f"{site.url} answers 503") == 1
-    assert f"going on with {cluster.namesrv}" in caplog.text
+    assert f"still using {cluster.namesrv}" in caplog.text
 
 
 async def test_a_diagnosis_tells_both(found, site, cluster):

@@ -1,1 +1,1 @@
-"""The blocking clients: the async ones behind a portal."""
+"""Blocking clients, made of the async ones."""

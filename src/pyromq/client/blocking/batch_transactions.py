@@ -1,4 +1,4 @@
-"""Blocking batch transactions and runs: the async ones behind a `BlockingRunner`."""
+"""Blocking batch transactions, their attempts, and streams of batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Attempt(Blocking[AsyncAttempt]):
 
     @property
     def result(self) -> AttemptResult | None:
-        """What to commit, once the attempt is finished."""
+        """The result to commit; None until the attempt is finished."""
         return self._async.result
 
     def __enter__(self) -> Self:
@@ -47,18 +47,18 @@ class Attempt(Blocking[AsyncAttempt]):
 
 
 class Stream(Blocking[BatchStream]):
-    """Runs of messages that are seen as soon as they are stored; see `BatchStream`."""
+    """Batches of messages that consumers see as soon as they are stored; see `BatchStream`."""
 
     finish = blocking(BatchStream.finish)
     abandon = blocking(BatchStream.abandon)
 
     def send_run(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send a run; waits only while too many are under way."""
+        """Begin to send a batch; blocks only while too many batches wait for their replies."""
         self._runner.run(self._async.put, queue, body, messages, header=header)
 
 
 class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
-    """Sends attempts and decides; blocking, for programs without an event loop.
+    """Sends attempts and commits one; blocking, for programs without an event loop.
 
         with BatchTransactions("etl") as batches:
             with batches.attempt("etl:17") as attempt:
@@ -89,24 +89,24 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
 
     @property
     def ledger(self) -> str:
-        """The broker that decides."""
+        """The name of the broker that keeps the decisions."""
         return self._async.ledger
 
     @property
     def ids(self) -> UniqueIds:
-        """Makes the unique ids of messages that are encoded elsewhere."""
+        """Makes unique ids for messages that are encoded by the application."""
         return self._async.runs.ids
 
     def attempt(self, transaction: str, token: str | None = None) -> Attempt:
-        """Return a new attempt; tokens are made where none is given, and must never be used twice."""
+        """Return a new attempt. A `token` must never be used twice; without one, a new one is made."""
         return Attempt(self._runner, self._runner.call(self._async.attempt, transaction, token))
 
     def stream(self) -> Stream:
-        """Return a stream of runs that belong to no transaction: seen as soon as they are stored, at least once."""
+        """Return a stream of batches outside transactions: visible once stored, delivered at least once."""
         return Stream(self._runner, self._runner.call(self._async.runs.stream))
 
     def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
-        """Return the header with which a stream sends one message by itself, for one that is delayed."""
+        """Return the header of a stream's single message, for delayed ones."""
         return self._async.runs.single_header(queue, flag=flag, properties=properties)
 
     def queues(self, topic: str) -> list[MessageQueue]:

@@ -1,7 +1,7 @@
-"""The way from blocking code to the async client behind it: each client has a portal.
+"""Runs the methods of async clients for blocking callers: each blocking client has a `BlockingRunner`.
 
-Portals of one instance share an event loop, and so do all that have none: their clients share connections. Who turns
-the loop is said in `turned_loop`. Knows nothing of messages.
+Runners of one instance share an event loop, and so do all runners without an instance: their clients share
+connections. `CallerRunsLoop` decides which thread turns the loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyromq.errors import NotRunning, UsageError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-EXIT_SECONDS = 5.0  # what closing at the end of the program may take
+EXIT_SECONDS = 5.0  # longest close of a forgotten client at program exit
 
 
 def refuse_running_loop(instead: str = "the Async class of the same name") -> None:
@@ -34,11 +34,11 @@ def refuse_running_loop(instead: str = "the Async class of the same name") -> No
 
 
 class Outcome(concurrent.futures.Future[T]):
-    """The future of work that nobody waits for yet; who asks for its result turns the loop meanwhile."""
+    """The result of submitted work. A thread that waits for it turns the event loop meanwhile."""
 
-    def __init__(self, portal: BlockingRunner) -> None:
+    def __init__(self, runner: BlockingRunner) -> None:
         super().__init__()
-        self._runner = portal
+        self._runner = runner
 
     def result(self, timeout: float | None = None) -> T:
         self._runner.turn_for(self, timeout)
@@ -49,7 +49,7 @@ class Outcome(concurrent.futures.Future[T]):
         return super().exception(0 if timeout is not None else None)
 
     def copy(self, future: asyncio.Future[T]) -> None:
-        """Take over what an asyncio future holds."""
+        """Take over the result or error of a finished asyncio future."""
         if not self.set_running_or_notify_cancel():
             return
         if future.cancelled():
@@ -61,34 +61,34 @@ class Outcome(concurrent.futures.Future[T]):
 
 
 class BlockingRunner:
-    """Runs async work for blocking callers, from any number of threads. `owner_close` is called at program exit.
+    """Runs async work for blocking callers in any number of threads. `owner_close` is called at program exit.
 
-    Portals of one `instance` share a loop, those of none another.
+    Runners of one `instance` share an event loop; runners without one share another.
     """
 
     def __init__(self, owner_close: Callable[[], None], instance: str | None = None) -> None:
         self._owner_close = owner_close
         self._instance = instance
-        self._turned: CallerRunsLoop
-        self._lock = threading.Lock()  # guards who starts and who closes
-        self._calls: set[asyncio.Future[Any]] = set()  # that are not done
+        self._caller_loop: CallerRunsLoop
+        self._lock = threading.Lock()  # held while the client starts or closes
+        self._calls: set[asyncio.Future[Any]] = set()  # running calls
         self._refusal: str | None = "the client is not running: start it with `with` or start()"
         self.was_started = False  # stays True when the client is closed
 
     def start(self, start: Callable[[], Awaitable[None]]) -> None:
-        """Open the portal and run the client's own start; closed again when that fails.
+        """Run the client's own start. If that fails, the runner is closed again.
 
-        Raises `UsageError` inside a running event loop.
+        Raises `UsageError` inside a running event loop, or if the client is running.
         """
         refuse_running_loop()
         with self._lock:
             if self._refusal is None:
                 raise UsageError("the client is running already")
-            self._turned = take(self._instance, self)
+            self._caller_loop = take(self._instance, self)
             if self._instance is None:
-                share_on(self._turned.loop)
+                share_on(self._caller_loop.loop)
             self._refusal = None
-            _portals.add(self)
+            _runners.add(self)
         try:
             self.run(start)
         except BaseException:
@@ -97,44 +97,44 @@ class BlockingRunner:
         self.was_started = True
 
     def close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Run the client's own close, and end a loop nobody else needs; later calls raise `NotRunning`. Idempotent.
+        """Run the client's own close, and end the event loop if no other client uses it. Idempotent.
 
-        Raises `UsageError` inside a running event loop: the client stays open.
+        Later calls raise `NotRunning`. Raises `UsageError` inside a running event loop: the client stays open.
         """
         with self._lock:
-            if self not in _portals:
+            if self not in _runners:
                 return
             refuse_running_loop()
-            _portals.discard(self)
+            _runners.discard(self)
         try:
             self.run(close)
         finally:
             self._shut()
 
     def run(self, start: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what the awaitable of `start(...)` gives; `start` is called on the loop.
+        """Return the result of the awaitable `start(...)`; `start` is called on the loop.
 
         Raises `UsageError` inside a running event loop, `NotRunning` after `close` and in a forked child.
         """
         self._check()
         try:
-            return self._turned.run(partial(self._noted, partial(start, *args, **kwargs)))
+            return self._caller_loop.run(partial(self._noted, partial(start, *args, **kwargs)))
         except asyncio.CancelledError:
             self._check()  # another thread has closed the client
             raise
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a plain function gives when it is called on the loop."""
+        """Call a plain function on the loop and return its result."""
 
-        async def called() -> T:
+        async def call() -> T:
             return function(*args, **kwargs)
 
-        return self.run(called)
+        return self.run(call)
 
     def submit(self, start: Callable[P, asyncio.Future[T]], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
-        """Begin work and return at once; what is submitted in a row shares turns of the loop.
+        """Begin work and return at once; works submitted in a row share turns of the loop.
 
-        Raises what `start` itself raises, when nobody else turns the loop; otherwise the outcome has it.
+        An error of `start` itself is raised here, or by the outcome if another thread turns the loop.
         """
         self._check()
         outcome: Outcome[T] = Outcome(self)
@@ -142,13 +142,13 @@ class BlockingRunner:
         def begin() -> None:
             start(*args, **kwargs).add_done_callback(outcome.copy)
 
-        self._turned.submit(begin, partial(_told, begin, outcome))
+        self._caller_loop.submit(begin, partial(_begin_or_fail, begin, outcome))
         return outcome
 
     def turn_for(self, outcome: Outcome[Any], timeout: float | None) -> None:
-        """Turn the loop, or let others turn it, until the outcome is there or for `timeout` seconds.
+        """Wait up to `timeout` seconds for the outcome; the loop is turned here unless another thread turns it.
 
-        Raises `UsageError` inside a running event loop, unless the outcome is there.
+        Raises `UsageError` inside a running event loop, unless the outcome is done.
         """
         if outcome.done() or self._refusal is not None:
             return
@@ -156,26 +156,26 @@ class BlockingRunner:
 
         async def wait() -> None:
             there = asyncio.Event()
-            loop = self._turned.loop
+            loop = self._caller_loop.loop
             outcome.add_done_callback(lambda _: loop.call_soon_threadsafe(there.set))
             try:
                 async with asyncio.timeout(timeout):
                     await there.wait()
             except TimeoutError:
-                pass  # the caller looks at the outcome itself
+                pass  # the outcome raises it
 
         self.run(wait)
 
     def close_at_exit(self) -> None:
-        """Close the client that owns this portal, if the program forgot; never for longer than `EXIT_SECONDS`."""
+        """Close the client at program exit; returns after `EXIT_SECONDS` at the latest."""
         closing = threading.Thread(target=self._owner_close, daemon=True)
         closing.start()
         closing.join(EXIT_SECONDS)
 
     def abandon(self) -> None:
-        """After a fork, in the child: refuse every call. The parent's connections stay the parent's."""
+        """Refuse every call, in the child of a fork: the connections belong to the parent."""
         self._refusal = f"this client was made before fork(); make a new one in process {os.getpid()}"
-        self._turned.abandon()
+        self._caller_loop.abandon()
 
     def _check(self) -> None:
         refuse_running_loop()
@@ -183,18 +183,18 @@ class BlockingRunner:
             raise NotRunning(self._refusal)
 
     def _noted(self, start: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
-        """Begin a call on the loop, which does not end with this client: it is ended by `_shut`."""
-        future = as_future(start(), self._turned.loop)
+        """Begin a call, and remember it for `_shut`: the loop may outlive this client."""
+        future = as_future(start(), self._caller_loop.loop)
         self._calls.add(future)
         future.add_done_callback(self._calls.discard)
         return future
 
     def _shut(self) -> None:
         self._refusal = "the client is closed; make a new one"
-        _portals.discard(self)
-        if self._calls:  # of other threads, which wait still
-            self._turned.run(self._cancel_calls)
-        give_back(self._turned, self)
+        _runners.discard(self)
+        if self._calls:  # other threads wait for them
+            self._caller_loop.run(self._cancel_calls)
+        give_back(self._caller_loop, self)
 
     async def _cancel_calls(self) -> None:
         calls = list(self._calls)
@@ -203,27 +203,27 @@ class BlockingRunner:
         await asyncio.gather(*calls, return_exceptions=True)
 
 
-def _told(begin: Callable[[], None], outcome: Outcome[Any]) -> None:
+def _begin_or_fail(begin: Callable[[], None], outcome: Outcome[Any]) -> None:
     try:
         begin()
-    except Exception as error:  # noqa: BLE001  whatever it is, the caller is told by the outcome
+    except Exception as error:  # noqa: BLE001  the outcome raises it in the calling thread
         outcome.set_exception(error)
 
 
-_portals: WeakSet[BlockingRunner] = WeakSet()
+_runners: WeakSet[BlockingRunner] = WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    for portal in list(_portals):
-        portal.close_at_exit()
+    for runner in list(_runners):
+        runner.close_at_exit()
 
 
 def _abandon_all() -> None:
     shield.main_thread = threading.get_ident()  # the forking thread is the child's main thread
-    for portal in list(_portals):
-        portal.abandon()
-    _portals.clear()
+    for runner in list(_runners):
+        runner.abandon()
+    _runners.clear()
     forget_all()
 
 

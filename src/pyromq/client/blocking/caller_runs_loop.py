@@ -1,15 +1,15 @@
-"""An event loop turned by the threads that wait for it: how blocking code gets work done without handing it over.
+"""An event loop that is turned by the threads waiting for results.
 
-The calling thread itself turns the loop while it waits: a hand-over to another thread and back would cost more than
-the whole exchange with a broker. Who turned the loop last keeps it until somebody else needs it:
+The calling thread turns the loop while it waits: handing work to another thread and back costs more than a request
+to a broker. Three kinds of threads turn it:
 
-    caller       takes the loop if nobody turns it, turns it until its own work is done, leaves it
-    next caller  finds somebody turning it: gives its work to the loop, waits, and goes on turning when that one leaves
-    keeper       a background thread: turns the loop when nobody has for some ms, so that heartbeats go on and answers
-                 are read, and leaves it as soon as a caller comes
+    caller          takes the loop if no thread turns it, turns it until its own work is done, and leaves it
+    another caller  meanwhile gives its work to the loop and waits; it takes over when the first caller leaves
+    keeper          a background thread: turns the loop when no caller has for some ms, so that heartbeats are sent and
+                    replies are read; it leaves as soon as a caller comes
 
-One thread turns the loop at any time (`_turning` is held by it); all state of the async clients is touched by that
-thread only. Clients of one instance share one such loop, as do those of none. Knows nothing of clients and messages.
+At any time one thread turns the loop and holds `_turning`. Only that thread touches the state of async clients.
+Clients of one instance share one loop; clients without an instance share another.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ logger = logger_of(__name__)
 
 T = TypeVar("T")
 
-TAKE_OVER_SECONDS = 0.005  # the keeper turns the loop when nobody has for so long
-TURN_EACH = 64  # works submitted without waiting after which the submitter turns the loop once
-TURN_SECONDS = 0.0005  # or when the last turn is so long ago
+TAKE_OVER_SECONDS = 0.005  # idle time after which the keeper turns the loop
+TURN_EACH = 64  # works submitted without waiting between two turns of the loop
+TURN_SECONDS = 0.0005  # longest time between two turns while works are submitted
 
 
 def take(shared_as: str | None, user: object) -> CallerRunsLoop:
-    """Return the running loop of this name, or of those without one, for one more client, which it keeps."""
+    """Return the running loop of this instance, with `user` as one more of its users."""
     with _sharing:
-        turned = _shared.get(shared_as)
-        if turned is None:
-            turned = _shared[shared_as] = CallerRunsLoop(shared_as)
-        turned.users.add(user)
-        return turned
+        caller_loop = _shared.get(shared_as)
+        if caller_loop is None:
+            caller_loop = _shared[shared_as] = CallerRunsLoop(shared_as)
+        caller_loop.users.add(user)
+        return caller_loop
 
 
-def give_back(turned: CallerRunsLoop, user: object) -> None:
-    """Note that a client needs its loop no more; the last one ends it."""
+def give_back(caller_loop: CallerRunsLoop, user: object) -> None:
+    """Remove a user of the loop; the loop ends with its last user."""
     with _sharing:
-        turned.users.discard(user)
-        if turned.users:
+        caller_loop.users.discard(user)
+        if caller_loop.users:
             return
-        _shared.pop(turned.shared_as, None)
-    turned.end()
+        _shared.pop(caller_loop.shared_as, None)
+    caller_loop.end()
 
 
 def forget_all() -> None:
-    """After a fork, in the child: the parent's loops stay the parent's."""
+    """Forget all loops, in the child of a fork: they belong to the parent."""
     global _sharing
-    _sharing = threading.Lock()  # a thread that the child does not have may have held it
+    _sharing = threading.Lock()  # the old lock may be held by a thread that exists in the parent only
     _shared.clear()
 
 
 class _Selector(selectors.DefaultSelector):
-    """Lets Ctrl-C through while the main thread waits here: no callback is interrupted half-way."""
+    """Lets Ctrl-C interrupt the main thread only while it waits here, never within a callback."""
 
     def select(self, timeout: float | None = None) -> Any:
         if threading.get_ident() != shield.main_thread:
@@ -76,23 +76,26 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """A loop turned by hand. `_run_once` is private but unchanged since Python 3.4; `run_until_complete`, which does
-    the same between set-up and tear-down, costs as much as a whole exchange with a broker."""
+    """A loop turned step by step.
+
+    `_run_once` is private but unchanged since Python 3.4. `run_until_complete` adds set-up and tear-down that cost as
+    much as a request to a broker.
+    """
 
     def __init__(self) -> None:
         super().__init__(_Selector())
 
     def turn(self) -> None:
-        """Wait for something to happen and run what is ready."""
+        """Wait for an event and run the ready callbacks."""
         self._run_once()  # type: ignore[attr-defined]
 
     def turn_now(self) -> None:
-        """Run what is ready without waiting."""
+        """Run the ready callbacks without waiting."""
         self.call_soon(_nothing)  # so that the selector does not wait
         self._run_once()  # type: ignore[attr-defined]
 
     def abandon(self) -> None:
-        """Count as closed without closing: in a forked child even `close` would change the parent's epoll set."""
+        """Mark as closed without closing: in a forked child `close` would change the parent's epoll set."""
         self._closed = True
 
 
@@ -100,8 +103,8 @@ def _nothing() -> None:
     pass
 
 
-class _Visitor:
-    """A caller that found somebody else turning the loop."""
+class _WaitingCaller:
+    """A caller whose work is run by another thread's turns of the loop."""
 
     def __init__(self) -> None:
         self.woken = threading.Event()
@@ -114,16 +117,16 @@ class _Visitor:
 
 
 class CallerRunsLoop:
-    """Runs async work for blocking callers, from any number of threads, until `end`."""
+    """Runs async work for blocking callers in any number of threads, until `end`."""
 
     def __init__(self, shared_as: str | None) -> None:
         self.shared_as = shared_as
-        self.users: set[object] = set()  # lives as long as the keeper: who was started and forgotten is closed at exit
+        self.users: set[object] = set()  # strong references: a forgotten client is closed at program exit
         self.loop = _Loop()
         self._turning = threading.Lock()
-        self._lock = threading.Lock()  # guards the next two, and who may still be queued
-        self._visitors: list[_Visitor] = []
-        self._queued = 0  # submitted works that whoever turns the loop has not begun yet
+        self._lock = threading.Lock()  # guards the next two and `_refusal`
+        self._waiting_callers: list[_WaitingCaller] = []
+        self._queued = 0  # works given to the turning thread and not begun yet
         self._turned_at = time.monotonic()
         self._unturned = 0
         self._keeper_stays = True
@@ -132,11 +135,11 @@ class CallerRunsLoop:
         self._keeper.start()
 
     def run(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Return what the awaitable of `start()` gives; `start` is called on the loop."""
+        """Return the result of the awaitable `start()`; `start` is called on the loop."""
         shielded = shield.enter()
         try:
             if not self._turning.acquire(blocking=False):
-                return self._visit(start)
+                return self._hand_over(start)
             try:
                 result: T = self._on_loop(self._finish, start)
                 return result
@@ -147,9 +150,9 @@ class CallerRunsLoop:
                 shield.leave()
 
     def submit(self, begin: Callable[[], None], queued: Callable[[], None]) -> None:
-        """Call `begin` on the loop, and return; what is submitted in a row shares turns of the loop.
+        """Call `begin` on the loop and return; works submitted in a row share turns of the loop.
 
-        `queued` is called instead where somebody else turns the loop: it does as `begin`, and never raises.
+        If another thread turns the loop, `queued` is called there instead: like `begin`, but it must not raise.
         """
         shielded = shield.enter()
         try:
@@ -165,11 +168,11 @@ class CallerRunsLoop:
                 shield.leave()
 
     def abandon(self) -> None:
-        """After a fork, in the child: the parent's connections stay the parent's."""
+        """Give the loop up, in the child of a fork: the connections belong to the parent."""
         self.loop.abandon()
 
     def end(self) -> None:
-        """Stop the keeper, end what is left, close the loop; who waits still gets `NotRunning`."""
+        """Stop the keeper, cancel unfinished tasks and close the loop; waiting callers raise `NotRunning`."""
         with self._lock:
             self._refusal = "the client is closed; make a new one"
         self._keeper_stays = False
@@ -179,11 +182,11 @@ class CallerRunsLoop:
             self._on_loop(self._cancel_leftovers)
             self.loop.close()
         with self._lock:
-            for visitor in self._visitors:
-                visitor.woken.set()
+            for caller in self._waiting_callers:
+                caller.woken.set()
 
     def _cancel_leftovers(self) -> None:
-        """End what callers interrupted by Ctrl-C, or cut off by the closing, have left."""
+        """Cancel the tasks of callers that Ctrl-C or the closing interrupted."""
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -192,7 +195,7 @@ class CallerRunsLoop:
         self.loop.turn_now()
 
     def _on_loop(self, work: Callable[..., T], *args: Any) -> T:
-        """Do work that turns the loop; what was queued before comes first, so that order is kept."""
+        """Do work that turns the loop, after the works that are queued."""
         assert asyncio._get_running_loop() is None, "the running event loop of the application would be lost"
         asyncio._set_running_loop(self.loop)
         try:
@@ -203,8 +206,8 @@ class CallerRunsLoop:
             asyncio._set_running_loop(None)
 
     def _queue(self, work: Callable[[], None]) -> None:
-        """Leave work to whoever turns the loop; the keeper then leaves the loop to those who submit."""
-        with self._lock:  # against `end`: what is queued before it is still run, and nothing is queued after it
+        """Give work to the thread that turns the loop; the keeper then leaves the loop."""
+        with self._lock:  # works queued before `end` still run; none is queued after it
             if self._refusal is not None:
                 raise NotRunning(self._refusal)
             self._queued += 1
@@ -224,10 +227,10 @@ class CallerRunsLoop:
             while not future.done():
                 turn()
                 if shield.calls_off:
-                    raise KeyboardInterrupt  # takes the place of what the program's handler does on leaving
+                    raise KeyboardInterrupt  # `shield.leave` then calls the program's handler
         finally:
             if not future.done():
-                future.cancel()  # it winds down in later turns
+                future.cancel()  # ends in later turns
         return future.result()
 
     def _begin(self, begin: Callable[[], None]) -> None:
@@ -242,87 +245,87 @@ class CallerRunsLoop:
         if not self._unturned:
             self._turned_at = time.monotonic()
         self._turning.release()
-        if self._visitors:
+        if self._waiting_callers:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Nobody turns the loop, but somebody waits: let one of those go on with it.
+        """Wake a waiting caller to turn the loop.
 
-        Who is done is told too: the loop may have been left before it ran the callback that does.
+        Callers that are done are woken as well: the loop may have been left before their callback ran.
         """
         with self._lock:
-            for visitor in self._visitors:
-                visitor.woken.set()
-                if not visitor.done:
+            for caller in self._waiting_callers:
+                caller.woken.set()
+                if not caller.done:
                     return
 
-    def _visit(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Give the work to whoever turns the loop, and turn it oneself when that one leaves before it is done."""
-        visitor = _Visitor()
+    def _hand_over(self, start: Callable[[], Awaitable[T]]) -> T:
+        """Give the work to the thread that turns the loop, and take over if that thread leaves first."""
+        caller = _WaitingCaller()
         with self._lock:
-            self._visitors.append(visitor)
+            self._waiting_callers.append(caller)
         try:
-            self._queue(partial(self._begin_visit, visitor, start))  # also wakes the keeper, which then leaves
-            self._wait(visitor)
+            self._queue(partial(self._begin_handed_over, caller, start))  # also makes the keeper leave
+            self._wait(caller)
         finally:
             with self._lock:
-                self._visitors.remove(visitor)
-            if visitor.future is not None and not visitor.done:
-                self._call_soon(visitor.future.cancel)
-            if self._visitors and not self._turning.locked():
+                self._waiting_callers.remove(caller)
+            if caller.future is not None and not caller.done:
+                self._call_soon(caller.future.cancel)
+            if self._waiting_callers and not self._turning.locked():
                 self._pass_on()
-        if visitor.error is not None:
-            raise visitor.error
-        assert visitor.future is not None
-        return visitor.future.result()  # type: ignore[no-any-return]  # typed by `start`
+        if caller.error is not None:
+            raise caller.error
+        assert caller.future is not None
+        return caller.future.result()  # type: ignore[no-any-return]  # `start` has the type
 
-    def _begin_visit(self, visitor: _Visitor, start: Callable[[], Awaitable[Any]]) -> None:
+    def _begin_handed_over(self, caller: _WaitingCaller, start: Callable[[], Awaitable[Any]]) -> None:
         try:
-            visitor.future = as_future(start(), self.loop)
-        except Exception as error:  # noqa: BLE001  whatever it is, the caller raises it
-            visitor.error = error
-            visitor.woken.set()
+            caller.future = as_future(start(), self.loop)
+        except Exception as error:  # noqa: BLE001  raised in the caller's thread
+            caller.error = error
+            caller.woken.set()
         else:
-            visitor.future.add_done_callback(lambda _: visitor.woken.set())
+            caller.future.add_done_callback(lambda _: caller.woken.set())
 
     def _call_soon(self, function: Callable[[], Any]) -> None:
         try:
             self.loop.call_soon_threadsafe(function)
-        except RuntimeError as error:  # closed by another thread just now
+        except RuntimeError as error:  # another thread has just closed it
             raise NotRunning(self._refusal or "the client is closed") from error
 
-    def _wait(self, visitor: _Visitor) -> None:
-        while not visitor.done:
-            visitor.woken.clear()
-            if visitor.done:
+    def _wait(self, caller: _WaitingCaller) -> None:
+        while not caller.done:
+            caller.woken.clear()
+            if caller.done:
                 return
             if self._refusal is not None:
                 raise NotRunning(self._refusal)
             if self._turning.acquire(blocking=False):
                 try:
-                    self._on_loop(self._turn_for_visitor, visitor)
+                    self._on_loop(self._turn_for_caller, caller)
                 finally:
                     self._leave()
             else:
-                self._await_wake(visitor)
+                self._await_wake(caller)
             if shield.calls_off:
                 raise KeyboardInterrupt
 
-    def _await_wake(self, visitor: _Visitor) -> None:
+    def _await_wake(self, caller: _WaitingCaller) -> None:
         main = threading.get_ident() == shield.main_thread
         shield.waiting |= main
         try:
-            visitor.woken.wait()
+            caller.woken.wait()
         finally:
             if main:
                 shield.waiting = False
 
-    def _turn_for_visitor(self, visitor: _Visitor) -> None:
-        while not visitor.done and not shield.calls_off:
+    def _turn_for_caller(self, caller: _WaitingCaller) -> None:
+        while not caller.done and not shield.calls_off:
             self.loop.turn()
 
     def _keep(self) -> None:
-        """The keeper's thread."""
+        """Run the keeper's thread."""
         while self._refusal is None:
             if time.monotonic() - self._turned_at < TAKE_OVER_SECONDS:
                 time.sleep(TAKE_OVER_SECONDS)
@@ -331,24 +334,24 @@ class CallerRunsLoop:
             else:
                 self._keeper_stays = True
                 try:
-                    self._on_loop(self._turn_for_nobody)
-                except BaseException:  # a task of the application's on our loop exits: not from here
-                    logger.exception("a task exits in the event loop of a client, which goes on")
+                    self._on_loop(self._turn_idle)
+                except BaseException:  # an exit raised by an application's task must not end the keeper
+                    logger.exception("a task raised an exit in the event loop of a client; the loop continues")
                 finally:
                     self._leave()
 
-    def _turn_for_nobody(self) -> None:
+    def _turn_idle(self) -> None:
         self._unturned = 0
-        while self._keeper_stays and not self._visitors and self._refusal is None:
+        while self._keeper_stays and not self._waiting_callers and self._refusal is None:
             self.loop.turn()
 
 
 def as_future(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
-    """Return an awaitable as a future of the loop."""
+    """Return an awaitable as a future of the loop, started."""
     if isinstance(awaitable, asyncio.Future):
         return awaitable
     return loop.create_task(awaitable)  # type: ignore[arg-type]  # all others are coroutines
 
 
 _shared: dict[str | None, CallerRunsLoop] = {}
-_sharing = threading.Lock()  # guards it, and `users`
+_sharing = threading.Lock()  # guards `_shared` and `users`

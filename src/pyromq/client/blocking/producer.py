@@ -21,7 +21,7 @@ class Producer(BlockingClient[AsyncProducer]):
             result = producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
 
     Arguments, units and errors are those of `AsyncProducer`. Called inside a running event loop, every method raises
-    `UsageError`. A producer made before `fork` is the parent's: in the child it raises `NotRunning`.
+    `UsageError`. In a forked child, a producer made by the parent raises `NotRunning`.
     """
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
@@ -43,7 +43,7 @@ class Producer(BlockingClient[AsyncProducer]):
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send a message and return where it went; see `AsyncProducer.send`."""
+        """Send a message and return its queue and offset; see `AsyncProducer.send`."""
         choose = queue_chooser(message, queue, ordering_key, selector)
         self._make_room()
         return self._runner.run(self._async.begin, message, choose, timeout, at_once=True)
@@ -57,15 +57,15 @@ class Producer(BlockingClient[AsyncProducer]):
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
-        """Send without waiting for the answer; the `concurrent.futures.Future` gets it.
+        """Send without waiting; the `concurrent.futures.Future` gets the result or the error.
 
-        Messages sent in a row travel together. Blocks only while `max_in_flight` messages, or `max_pending_bytes`, have
-        no answer yet.
+        Messages sent in a row share a write. Blocks only while `max_in_flight` messages or `max_pending_bytes` wait
+        for their replies.
         """
         refuse_running_loop()
         choose = queue_chooser(message, queue, ordering_key, selector)
         self._make_room()
-        self._async.check_open()  # told now, also where the loop is another thread's at the moment
+        self._async.check_open()  # raises here even while another thread turns the loop
         return self._runner.submit(self._async.begin_soon, message, choose, timeout)
 
     def send_batch(

@@ -64,23 +64,23 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
 
     @property
     def client_id(self) -> str:
-        """This member's name in its group, known once started."""
+        """This member's name in its group; set by `start`."""
         return self._async.client_id
 
     @property
     def damaged_count(self) -> int:
-        """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
+        """Number of damaged or undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._async.damaged_count
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues, in order; after `subscribe`, those that are this member's now."""
+        """The assigned queues, in order."""
         return self._async.assignment
 
     def subscribe(
         self, topic: str, *, tags: str = "*", sql: str | None = None, listener: QueueListener | None = None
     ) -> None:
-        """Share the topic's queues with the group's other members; see `AsyncPullConsumer.subscribe`.
+        """Join the group's assignment of the topic's queues; see `AsyncPullConsumer.subscribe`.
 
         The listener is called in a thread of its own.
         """
@@ -91,7 +91,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
             self._async.subscribe(topic, tags=tags, sql=sql, listener=tell)
 
     def unsubscribe(self, topic: str) -> None:
-        """Pull the topic no more; its queues are given away, soon."""
+        """Stop pulling the topic; its queues are released soon."""
         if self._runner.was_started:
             self._runner.call(self._async.unsubscribe, topic)
         else:
@@ -101,7 +101,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         return self
 
     def __next__(self) -> StoredMessage:
-        """Return the next message of any assigned queue, however long it takes; ends when the consumer is closed."""
+        """Return the next message of any assigned queue, waiting without limit; closing ends the iteration."""
         refuse_running_loop()
         message = self._async.next_buffered()
         if message is not None:
@@ -112,7 +112,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
             raise StopIteration from None
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message that will be handed out of an assigned queue."""
+        """Return the offset of the next message that an assigned queue will hand out."""
         return self._async.position(queue)
 
 

@@ -35,7 +35,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         client = AsyncConsumer(group, namesrv, config=config)
         super().__init__(client, client.instance)
-        self._terminated = False  # SIGTERM came, maybe before the start was over
+        self._terminated = False  # SIGTERM came, perhaps before `start` returned
 
     reply = blocking(AsyncConsumer.reply)
     pause = on_loop(AsyncConsumer.pause)
@@ -44,8 +44,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
     def run(self, *, signals: bool = True) -> None:
         """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
 
-        SIGTERM is left alone without `signals`, and where the program handles or ignores it itself. Raises `UsageError`
-        when no topic is subscribed to.
+        SIGTERM is left alone with `signals=False`, and if the program handles or ignores it itself. Raises
+        `UsageError` if no topic is subscribed to.
         """
         self._async.check_subscribed()
         with sigterm_calls(self._terminate) if signals else nullcontext(), self:
@@ -56,15 +56,15 @@ class Consumer(BlockingClient[AsyncConsumer]):
                 pass  # the usual end of a program that consumes
 
     def wait(self) -> None:
-        """Wait until somebody calls `stop` or `close`; raises what ended the consumer, see `AsyncConsumer.wait`.
+        """Wait until `stop` or `close` is called. Raises the error that ended the consumer, see `AsyncConsumer.wait`.
 
         Ctrl-C raises `KeyboardInterrupt`.
         """
         if (failure := self._runner.run(self._async.ended)) is not None:
-            raise failure  # here: raised in the loop, it would end whoever turns it
+            raise failure  # not on the loop: it would end the thread that turns it
 
     def stop(self) -> None:
-        """Let `wait` return; for listeners and other threads. Closing is left to who waits."""
+        """Let `wait` return, without closing. For listeners and other threads."""
         self._async.stop()
 
     @overload
@@ -84,11 +84,11 @@ class Consumer(BlockingClient[AsyncConsumer]):
         unfit: Listener | None = None,
     ) -> Callable[[Callable[[list[T]], R]], Callable[[list[T]], R]]: ...
     def subscribe(self, topic: str, listener: Listener | None = None, **how: Any) -> Any:
-        """Give the topic's messages with these tags (`*`, `a`, `a || b`) to a listener, before or after the start.
+        """Call a listener with the topic's messages that have these tags (`*`, `a`, `a || b`).
 
-        Or, with `sql`, those of which an expression over properties is true: `price > 5 AND region IN ('EU', 'US')`.
-        Without a listener, returns a decorator for one. A topic has one listener: the latest. With a `type` it gets
-        values of that type, as `AsyncConsumer.subscribe` says.
+        `sql` selects by properties instead: `price > 5 AND region IN ('EU', 'US')`. Without a listener, a decorator is
+        returned. A topic has one listener, the latest; with a `type` it gets values of that type, see
+        `AsyncConsumer.subscribe`. May be called before and after the start.
         """
 
         def decorate(function: Any) -> Any:
@@ -105,7 +105,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
         return None
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume the topic no more; its queues are given away with their offsets stored, soon."""
+        """Stop consuming the topic; soon its offsets are committed and its queues released."""
         if self._runner.was_started:
             self._runner.call(self._async.unsubscribe, topic)
         else:
@@ -113,17 +113,17 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     @property
     def client_id(self) -> str:
-        """This member's name in its group, known once started."""
+        """This member's name in its group; set by `start`."""
         return self._async.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues this member consumes now, in order; those of the retry topic are left out."""
+        """The assigned queues in order, without those of the retry topic."""
         return self._async.assignment
 
     @property
     def damaged_count(self) -> int:
-        """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
+        """Number of damaged or undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._async.damaged_count
 
     def _terminate(self) -> None:

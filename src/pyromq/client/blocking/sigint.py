@@ -1,8 +1,7 @@
-"""Ctrl-C in the main thread of a blocking client: let through while it waits, held back while state changes. SIGTERM
-where a client runs the program.
+"""SIGINT in blocking clients: interrupts the main thread only while it waits. SIGTERM while a client runs the program.
 
-Python may raise `KeyboardInterrupt` between any two instructions; raised within a callback of the event loop it would
-leave a connection or a lock half-way. Knows no loops.
+Python may raise `KeyboardInterrupt` between any two instructions. Within a callback of the event loop it would leave a
+connection or a lock in an inconsistent state.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_exchange: Callable[[int, Any], Any] = _signal.signal
+_set_handler: Callable[[int, Any], Any] = _signal.signal
 
 
 class Shield:
-    """Between `enter` and `leave` the program's own handler of SIGINT runs only while `waiting`, or at `leave`."""
+    """Delays the program's SIGINT handler: between `enter` and `leave` it runs only while `waiting`, or at `leave`."""
 
     def __init__(self) -> None:
         self.main_thread = threading.main_thread().ident
@@ -28,26 +27,26 @@ class Shield:
         self._handler: Any = None
 
     def enter(self) -> bool:
-        """Begin to hold back; return whether the calling thread is one that signals interrupt."""
+        """Begin to delay signals. Return whether `leave` must follow: not if signals do not reach this thread."""
         if threading.get_ident() != self.main_thread:
             return False
-        handler = _exchange(signal.SIGINT, self._on_signal)
-        if not callable(handler):  # SIGINT is ignored, or ends the program: nothing to hold back
-            _exchange(signal.SIGINT, handler)
+        handler = _set_handler(signal.SIGINT, self._on_signal)
+        if not callable(handler):  # SIGINT is ignored or ends the program: no handler to delay
+            _set_handler(signal.SIGINT, handler)
             return False
         self._handler = handler
         return True
 
     def leave(self) -> None:
-        """Put the program's handler back, and call it if the signal came meanwhile."""
-        _exchange(signal.SIGINT, self._handler)
+        """Restore the program's handler, and call it if the signal came meanwhile."""
+        _set_handler(signal.SIGINT, self._handler)
         if self._pending:
             self._pending = False
             self._handler(signal.SIGINT, None)
 
     @property
     def calls_off(self) -> bool:
-        """Whether the calling thread was interrupted and should come to an end."""
+        """Whether SIGINT came for the calling thread, so that its call should end."""
         return self._pending and threading.get_ident() == self.main_thread
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -62,22 +61,22 @@ shield = Shield()  # one for the process: it has one main thread
 
 @contextmanager
 def sigterm_calls(act: Callable[[], None]) -> Iterator[None]:
-    """Let the first SIGTERM call `act` instead of ending the program; those after it are not heard.
+    """Let the first SIGTERM call `act` instead of ending the program; further ones are ignored.
 
-    Changes nothing outside the main thread, and where the program handles or ignores SIGTERM itself.
+    Has no effect outside the main thread, or if the program handles or ignores SIGTERM itself.
     """
     if threading.get_ident() != shield.main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    heard = False
+    received = False
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        if not heard:
-            heard = True
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        if not received:
+            received = True
             act()
 
-    signal.signal(signal.SIGTERM, hear)
+    signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:

@@ -26,15 +26,15 @@ from pyromq.message import Message, SendStatus
 class TransactionProducer(Producer):
     """A producer whose messages can depend on work of the application; for programs without an event loop.
 
-        def check(message):                        # asked when a decision was lost: look into durable state
+        def check(message):                        # called when a decision was lost: read durable state
             return Decision.COMMIT if orders.exists(message.message_id) else Decision.ROLLBACK
 
         with TransactionProducer("orders", check=check) as producer:
             with producer.transaction(Message("orders", b"...")) as transaction:
                 orders.insert(transaction.transaction_id, ...)
 
-    Arguments, units and errors are those of `AsyncTransactionProducer`. `check` runs in a thread of its own, also
-    while nobody calls; what is executed in a transaction runs in the calling thread.
+    Arguments, units and errors are those of `AsyncTransactionProducer`. `execute` runs in the calling thread; `check`
+    runs in a thread of its own at any time.
     """
 
     _async: AsyncTransactionProducer
@@ -59,13 +59,13 @@ class TransactionProducer(Producer):
             subject = f"transaction {sent.message_id}"
             returned, failure = called(execute, message)
             if failure is not None and not isinstance(failure, Exception):
-                raise failure  # the caller's own end; the broker will ask
+                raise failure  # the caller ends; the broker will check
             decision = decision_of(returned, failure, subject)
         return self._runner.run(self._async.end, sent, decision, message)
 
     @contextmanager
     def transaction(self, message: Message, *, timeout: float | None = None) -> Iterator[Transaction]:
-        """Send a half message; commit when the block is left, unless `rollback` or `leave_open` was called in it.
+        """Send a half message; commit when the block ends, unless `rollback` or `leave_open` was called in it.
 
         See `AsyncTransactionProducer.transaction`.
         """
@@ -77,7 +77,7 @@ class TransactionProducer(Producer):
         try:
             yield transaction
         except BaseException:
-            with suppress(NotRunning):  # closed in the block: there is nobody to tell anything
+            with suppress(NotRunning):  # closed in the block
                 self._runner.run(self._async.end, sent, Decision.UNKNOWN, message)
             raise
         self._runner.run(self._async.end, sent, transaction.decision, message)

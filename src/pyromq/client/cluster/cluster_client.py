@@ -1,6 +1,6 @@
-"""One client's place in the cluster: its id, its name servers, its connections, the routes it knows, its heartbeats.
+"""One client's connection to a cluster: client id, name servers, connections, routes, heartbeats.
 
-Producers, consumers and admins each have one and ask brokers through it. Sends no messages and pulls none itself.
+Producers, consumers and admin clients send their requests through it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ from pyromq.remoting.json_quirks import decode_body, encode_body
 
 logger = logger_of(__name__)
 
-API_SECONDS = 3.0  # for heartbeats and routes. Source: ClientConfig.mqClientApiTimeout
-REFRESH_PAUSE = 0.2  # many failed sends of one topic share one refresh of its route
+API_SECONDS = 3.0  # limit of heartbeats and route requests. Source: ClientConfig.mqClientApiTimeout
+REFRESH_PAUSE = 0.2  # seconds between two refreshes of a route: failed sends of one topic share one
 
 
 class ClusterClient:
-    """Between `start` and `close` a client can ask for routes and connections here.
+    """Routes, connections and requests of one client, between `start` and `close`.
 
-    `announce` gives what heartbeats say, or None for a client that needs none; `answerers` have the answers to
-    what brokers ask. `instance` is part of the client id, and clients of the same one share connections; None: see
-    `shared_connections`. A producer's id ends with its `producer_group`: a broker forgets where to send replies for an
-    id when any producer with that id unregisters. Source: RocketMQ 4.9.8, ProducerManager.unregisterProducer.
-    `vip_channel`: what is sent goes to the brokers' ports - 2. `connections` None: as the environment says. Topics are
-    called as `names` unwraps them.
+    `announce` returns the body of heartbeats, or None for a client without them; `answerers` handle brokers' requests.
+    `instance` is part of the client id, see `shared_connections`. A producer's id ends with its `producer_group`: when
+    any producer of an id unregisters, a broker forgets the connection for replies to that id (Source: RocketMQ 4.9.8,
+    ProducerManager.unregisterProducer). With `vip_channel` messages go to the brokers' ports - 2. `connections` None
+    means those of the environment. Topics have the application's names, unwrapped by `names`.
     """
 
     def __init__(
@@ -70,8 +69,8 @@ class ClusterClient:
         self.ip = "127.0.0.1"
         self.tasks = Tasks()
         self.running = False
-        self.on_route_change: list[Callable[[str], None]] = []  # told the topic whose route is new or other
-        self.on_connection_lost: list[Callable[[str], None]] = []  # told the address of a broker
+        self.on_route_change: list[Callable[[str], None]] = []  # called with the topic of a new or changed route
+        self.on_connection_lost: list[Callable[[str], None]] = []  # called with a broker's address
         self._addresses = addresses_of(namesrv)
         self._clock = clock
         self._announce = announce
@@ -93,7 +92,7 @@ class ClusterClient:
         self._everywhere = False
 
     async def start(self) -> None:
-        """Connect to a name server and begin the loops. Raises `NoNameServer` at once when none can be reached."""
+        """Connect to a name server and start the background tasks. Raises `NoNameServer` at once if none answers."""
         addresses = tuple(self._addresses)
         self._shared = join(addresses, self._instance, self._member, self._clock, self._connections)
         if self._shared is not None:
@@ -116,10 +115,10 @@ class ClusterClient:
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
 
     async def close(self) -> None:
-        """Stop the loops, leave the groups at every broker greeted, close the connections.
+        """Stop the background tasks, unregister at every broker that got a heartbeat, close the connections.
 
-        Waits for the brokers' answers, to heartbeats under way as well, for `API_SECONDS` at most: Java's brokers work
-        on such requests side by side, and could handle a later one first.
+        Waits at most `API_SECONDS` for the replies, also to unanswered heartbeats: Java's brokers handle such requests
+        in parallel and could handle the heartbeat last.
         """
         self.running = False
         await self.tasks.stop()
@@ -136,10 +135,10 @@ class ClusterClient:
     def check_running(self) -> None:
         """Raise `NotRunning` outside `start` ... `close`."""
         if not self.running:
-            raise NotRunning("the client is not running: start it with `with` or start(); a closed one stays closed")
+            raise NotRunning("the client is not running: start it with `with` or start(); make a new one after close()")
 
     def open_channel(self, address: str) -> Channel | None:
-        """Return the connection to a broker if it is open now."""
+        """Return the connection to a broker, or None if it is not open now."""
         return self._pool.open_channel(address)
 
     async def channel(self, address: str) -> Channel:
@@ -153,14 +152,14 @@ class ClusterClient:
         return channel
 
     def sending_address(self, address: str) -> str:
-        """Return where messages for the broker at an address go. Source: RocketMQ 4.9.8, MixAll.brokerVIPChannel."""
+        """Return the address for messages to a broker. Source: RocketMQ 4.9.8, MixAll.brokerVIPChannel."""
         if not self._vip_channel:
             return address
         host, _, port = address.rpartition(":")
         return f"{host}:{int(port) - 2}"
 
     async def channel_for_sending(self, address: str) -> Channel:
-        """Return the connection for messages to a broker, which knows us by its own port. Raises `Unavailable`."""
+        """Return the connection for messages to a broker; heartbeats go to its ordinary port. Raises `Unavailable`."""
         channel = await self.channel(address)
         if not self._vip_channel:
             return channel
@@ -173,16 +172,16 @@ class ClusterClient:
             ) from error
 
     async def route(self, topic: str) -> Route:
-        """Return the known route of a topic, else ask for it. Raises `TopicNotFound` and `NoNameServer`."""
+        """Return the known route of a topic, or fetch it. Raises `TopicNotFound` and `NoNameServer`."""
         return self.routes.find(topic) or await self._fetch_once(topic, self._fetch)
 
     async def route_for_sending(self, topic: str, template_topic: str, new_queues: int) -> Route:
-        """Return the topic's route, or for an unknown topic where its first message may go."""
+        """Return the topic's route, or for an unknown topic the route for its first message."""
         fetch = partial(self._fetch_or_template, template_topic=template_topic, new_queues=new_queues)
         return self.routes.find(topic) or await self._fetch_once(topic, fetch)
 
     async def refresh(self, topic: str) -> None:
-        """Ask for a topic's route again; what was known stays when there is no answer or the topic is gone."""
+        """Fetch a topic's route again; the known route stays if no server answers or the topic was deleted."""
         if self._clock.monotonic() - self._fetched.get(topic, -REFRESH_PAUSE) < REFRESH_PAUSE:
             return
         self._fetched[topic] = self._clock.monotonic()
@@ -200,11 +199,11 @@ class ClusterClient:
     async def ask(
         self, address: str, header: Header | Filled, body: bytes = b"", *, timeout: float = API_SECONDS
     ) -> Response:
-        """Ask the broker at an address; return its answer whatever the code. Raises `Unavailable`. Seconds."""
+        """Return a broker's response with any code, within `timeout` seconds. Raises `Unavailable`."""
         self.check_running()
         channel = self._pool.open_channel(address)
         if channel is not None and self._greeted.get(address) is channel:
-            return await channel.call(header, body, timeout=timeout)  # which keeps to the timeout itself
+            return await channel.call(header, body, timeout=timeout)  # `call` has the timeout itself
         try:
             async with asyncio.timeout(timeout):
                 channel = await self.channel(address)
@@ -215,9 +214,9 @@ class ClusterClient:
     async def ask_queue(
         self, queue: MessageQueue, header: Header | Filled, *, timeout: float, broker_id: int = MASTER
     ) -> Response:
-        """Ask a broker that has the queue; tries until `timeout` (seconds), so that a restarted broker is found.
+        """Return the response, with any code, of a broker with the queue; retries until `timeout` seconds have passed.
 
-        Only for questions that may be asked twice. Returns the answer whatever its code.
+        For idempotent requests only: a restarted broker may get one twice.
         """
         retry = Retry(self._clock, timeout)
         while True:
@@ -233,18 +232,18 @@ class ClusterClient:
                 await self.refresh(queue.topic)
 
     async def masters(self) -> dict[str, str]:
-        """Return the addresses of all masters by broker name, as a name server knows them now."""
+        """Return the addresses of all masters by broker name, fetched from a name server now."""
         response = await self.name_servers.ask(Cluster())
         brokers = decode_body(ClusterTable, response.check().body).brokers
         return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
 
     def join_everywhere(self) -> None:
-        """Be heard at every master, also without a route that leads there; the first time soon."""
+        """Send heartbeats to every master, also without a route to it; the first one soon."""
         self._everywhere = True
         self.tasks.start(self.heartbeat(), name="first heartbeat")
 
     async def heartbeat(self) -> None:
-        """Tell every broker of the known routes who is here; masters only where nothing is consumed."""
+        """Send heartbeats to all brokers of known routes; to masters only if this client has no consumer."""
         body = self._announce(self.client_id)
         if body is None or not (body.consumers or body.producers):
             return
@@ -260,17 +259,17 @@ class ClusterClient:
                 tell(address)
 
     def _beat_now(self, address: str, channel: Channel) -> asyncio.Future[Response] | None:
-        """Tell a broker who is here; None where nobody is."""
+        """Begin a heartbeat to a broker; None if this client has none to send."""
         if (body := self._announce(self.client_id)) is None:
             return None
         beat = self._beats[address] = channel.call_soon(Heartbeat(), encode_body(body), timeout=API_SECONDS)
-        beat.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it
+        beat.add_done_callback(lambda done: done.cancelled() or done.exception())  # marks an error as retrieved
         return beat
 
     async def _beat(self, address: str) -> None:
-        """Tell a broker who is here, once it has answered what it was told before.
+        """Send a heartbeat to a broker after the reply to the previous one.
 
-        Java's brokers work on heartbeats side by side: of two that are under way the older one could be the last.
+        Java's brokers handle heartbeats in parallel: of two unanswered ones, the older could be handled last.
         Source: RocketMQ 4.9.8, MQClientInstance.lockHeartbeat.
         """
         try:
@@ -280,14 +279,14 @@ class ClusterClient:
             if (beat := self._beat_now(address, channel)) is not None:
                 (await beat).check()
         except MQError as error:
-            if self.running and address not in self._silent:  # said once, until it answers again; not while leaving
+            if self.running and address not in self._silent:  # logged once until it answers again; not while closing
                 logger.warning("no heartbeat to broker %s: %s", address, error)
             self._silent.add(address)
         else:
             self._silent.discard(address)
 
     async def _fetch_once(self, topic: str, fetch: Callable[[str], Awaitable[None]]) -> Route:
-        """Let callers that wait for the same route share one question."""
+        """Fetch a route once for all callers that wait for it."""
         async with self._fetching.setdefault(topic, asyncio.Lock()):
             if (route := self.routes.find(topic)) is None:
                 await fetch(topic)

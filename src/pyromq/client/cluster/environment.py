@@ -1,12 +1,12 @@
-"""How clients connect that are given no `connections`: as the environment says; plain and unsigned where it is silent.
+"""`ConnectionConfig` from the environment, for clients without one; plain and unsigned if no variable is set.
 
-    PYROMQ_TLS_CA, PYROMQ_TLS_CERT, PYROMQ_TLS_KEY     files, as in `TlsConfig`; each of them asks for TLS
+    PYROMQ_TLS_CA, PYROMQ_TLS_CERT, PYROMQ_TLS_KEY     files, as in `TlsConfig`; each of them enables TLS
     PYROMQ_TLS_KEY_PASSWORD, PYROMQ_TLS_SERVER_NAME
-    PYROMQ_TLS_CHECK_HOST, PYROMQ_TLS_VERIFY           false: the name, or nothing at all, is checked
-    PYROMQ_TLS                                         true: TLS, with whom the system trusts; false: none in any case
-    PYROMQ_ACCESS_KEY, PYROMQ_SECRET_KEY               an account of brokers' permissions
+    PYROMQ_TLS_CHECK_HOST, PYROMQ_TLS_VERIFY           false: do not check the name, or the certificate at all
+    PYROMQ_TLS                                         true: TLS with the system's authorities; false: no TLS
+    PYROMQ_ACCESS_KEY, PYROMQ_SECRET_KEY               an account of brokers with permissions
 
-The command line's options stand for the same names.
+Options of the command line set the same names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACCESS_KEY, SECRET_KEY = "PYROMQ_ACCESS_KEY", "PYROMQ_SECRET_KEY"
 def connections_of(
     connections: ConnectionConfig | None, environment: Mapping[str, str] = os.environ
 ) -> ConnectionConfig:
-    """Return the connections that a client was given, or else those of the environment. Raises `UsageError`."""
+    """Return `connections`, or if None those of the environment. Raises `UsageError` for an illegal variable."""
     if connections is not None:
         return connections
     return ConnectionConfig(
@@ -38,7 +38,7 @@ def connections_of(
 
 
 def connections_with(variables: Mapping[str, str]) -> ConnectionConfig:
-    """Return the connections of the environment, with these variables instead of its own."""
+    """Return the connections of the environment, overridden by these variables."""
     return connections_of(None, {**os.environ, **variables})
 
 

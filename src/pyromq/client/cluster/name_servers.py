@@ -1,6 +1,6 @@
-"""The name servers of one client: the one that answered last is asked until it fails, then the next.
+"""The name servers of one client: the last one that answered is asked until it fails, then the next one.
 
-Where a client is told none, the environment says which. Source: RocketMQ 4.9.8, NameServerAddressUtils.
+A client without addresses uses those of the environment. Source: RocketMQ 4.9.8, NameServerAddressUtils.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pyromq.remoting.header import Header
 
 logger = logger_of(__name__)
 
-VARIABLE = "NAMESRV_ADDR"  # as Java's clients call it
+VARIABLE = "NAMESRV_ADDR"  # the variable of Java's clients
 DEFAULT = "127.0.0.1:9876"
 
-# Sent where a question has no body; name servers do not look at it. Servers of other kinds that wait for the end of a
-# line, HTTP's above all, answer then, and we can tell who is there instead of that nobody answers.
+# The body of requests without one; name servers ignore it. Servers of protocols with lines, such as HTTP, answer it, so
+# that the error can name a wrong port instead of a timeout.
 END_OF_LINE = b"\r\n\r\n"
 
 
 def default_namesrv() -> str:
-    """Return what a client uses that is given no address: `NAMESRV_ADDR` where it is set, else this machine's."""
+    """Return the addresses for a client without any: `NAMESRV_ADDR` if set, else `127.0.0.1:9876`."""
     return os.environ.get(VARIABLE, "").strip() or DEFAULT
 
 
 def addresses_of(namesrv: str | None) -> list[str]:
-    """Return the addresses a client was given, or the URL to look them up at, or else the default ones.
+    """Return the addresses in a client's `namesrv`, or the URL of its address server; for None the default ones.
 
-    Raises `UsageError` for what is neither.
+    Raises `UsageError` for a text that is neither.
     """
     if namesrv is not None:
         return parse_addresses(namesrv)
@@ -55,9 +55,9 @@ def addresses_of(namesrv: str | None) -> list[str]:
 
 
 class NameServers:
-    """Asks the configured name servers; a client starts at a random one, so that many clients spread.
+    """Asks the configured name servers. A client starts at a random one, so that clients spread over all.
 
-    `addresses` are theirs, or one URL: then there are none before the first `look_up`.
+    `addresses` are `host:port`, or one URL of an address server: then none is known before the first `look_up`.
     """
 
     def __init__(self, addresses: Sequence[str], pool: Pool, *, timeout: float) -> None:
@@ -69,9 +69,9 @@ class NameServers:
         self._silent = False
 
     async def look_up(self) -> None:
-        """Ask the address server which name servers there are now. Raises `NoNameServer` where none were known yet.
+        """Fetch the name servers' addresses from the address server. Raises `NoNameServer` if none is known yet.
 
-        Later failures are told once: those known are used on. Source: MQClientAPIImpl.fetchNameServerAddr.
+        Later failures are logged once, and the known addresses stay. Source: MQClientAPIImpl.fetchNameServerAddr.
         """
         if self.address_server is None:
             return
@@ -81,7 +81,7 @@ class NameServers:
             if not self.addresses:
                 raise
             if not self._silent:
-                logger.warning("%s; going on with %s", error, ";".join(self.addresses))
+                logger.warning("%s; still using %s", error, ";".join(self.addresses))
             self._silent = True
             return
         self._silent = False
@@ -89,7 +89,7 @@ class NameServers:
             await self._change_to(addresses)
 
     async def connect(self) -> Channel:
-        """Return a connection to one that can be reached. Raises `NoNameServer` saying what to do."""
+        """Return a connection to the first reachable name server. Raises `NoNameServer`."""
         if not self.addresses:
             await self.look_up()
         failures: list[Unavailable] = []
@@ -102,9 +102,9 @@ class NameServers:
         raise self._nobody(failures) from (failures[-1] if failures else None)
 
     async def ask(self, header: Header, body: bytes = b"") -> Response:
-        """Return the answer, whatever its code, of the first that answers. Raises `NoNameServer`.
+        """Return the response, with any code, of the first name server that answers. Raises `NoNameServer`.
 
-        Raises `UsageError` for a server that is none, such as a broker.
+        Raises `UsageError` for another kind of server, such as a broker.
         """
         failures: list[Unavailable] = []
         for _ in self.addresses:
@@ -114,8 +114,8 @@ class NameServers:
                     response = await channel.call(header, body or END_OF_LINE, timeout=self._timeout)
                     if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                         raise UsageError(
-                            f"{self._address} is no name server: it does not know what every name server is asked; "
-                            "brokers have another port (10911, name servers 9876, where nothing else is configured)"
+                            f"{self._address} is no name server: it does not support a request of name servers; "
+                            "use the name server's port (9876 by default), not that of a broker (10911 by default)"
                         )
                     return response
             except Unavailable as error:
@@ -127,7 +127,7 @@ class NameServers:
         raise self._nobody(failures) from (failures[-1] if failures else None)
 
     async def ask_each(self, header: Header, body: bytes = b"") -> list[Response]:
-        """Return the answers of all, asked one after the other. Raises `Unavailable` at the first that gives none."""
+        """Ask all name servers in turn and return their responses. Raises `Unavailable` at the first failure."""
         responses = []
         for address in self.addresses:
             channel = await self._pool.channel(address)

@@ -1,4 +1,4 @@
-"""Topic routes as clients use them: which queues may be written and read, and at which addresses. No sockets here."""
+"""Topic routes of clients: writable and readable queues, and the brokers' addresses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import MAX_QUEUES, BrokerAddresses, QueuesAtBroker, TopicRoute
 from pyromq.remoting.codes import Permission
 
-MAX_ROUTE_QUEUES = 8 * MAX_QUEUES  # of one topic, to read and to write, at all brokers: some 80 MB in a client
-_MAX_DIGITS = 20  # read of a number of queues: far more than a broker may have
+MAX_ROUTE_QUEUES = (
+    8 * MAX_QUEUES
+)  # limit of a topic's readable and writable queues at all brokers: about 80 MB in a client
+_MAX_DIGITS = 20  # limit of a queue count's text: far more than a broker may have
 MASTER = 0  # broker id; higher ones are replicas
 
 
@@ -26,18 +28,18 @@ class Route:
     addresses: dict[str, dict[int, str]]  # broker name -> broker id -> host:port
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address that takes messages and offsets; None if there is none now."""
+        """Return the address of the master, which takes messages and offsets; None if there is none now."""
         return self.addresses.get(broker_name, {}).get(MASTER)
 
     def replica(self, broker_name: str, broker_id: int = MASTER) -> str | None:
-        """Return an address to read from: the wanted id's, else the next id's, else any; None if there is none."""
+        """Return an address to read from: of `broker_id`, else of the next id, else of any; None if there is none."""
         known = self.addresses.get(broker_name, {})
         wanted = known.get(broker_id) or (known.get(broker_id + 1) if broker_id else None)
         return wanted or next(iter(known.values()), None)
 
 
 def read_route(topic: str, body: TopicRoute) -> Route:
-    """Return the route that a name server's answer means. Raises `ProtocolError` for more queues than there can be.
+    """Return the route in a name server's response. Raises `ProtocolError` if its queue counts exceed the limits.
 
     Source: MQClientInstance.topicRouteData2TopicPublishInfo.
     """
@@ -54,13 +56,13 @@ def read_route(topic: str, body: TopicRoute) -> Route:
 
 
 def route_for_new_topic(topic: str, template: TopicRoute, new_queues: int) -> Route:
-    """Return where the first message of an unknown topic may go: as the template topic, with fewer queues."""
+    """Return the route of an auto-created topic: that of the template topic, with at most `new_queues` queues."""
     queues = [_cut(at_broker, new_queues) for at_broker in template.queues]
     return read_route(topic, TopicRoute(brokers=template.brokers, queues=queues, order_conf=template.order_conf))
 
 
 def _check_counts(topic: str, counts: list[tuple[str, int]]) -> None:
-    """Raise `ProtocolError` before a number from the name server becomes as many objects."""
+    """Raise `ProtocolError` before a large queue count becomes as many objects."""
     for broker_name, count in counts:
         if not 0 <= count <= MAX_QUEUES:
             raise ProtocolError(
@@ -94,7 +96,7 @@ def _readable(topic: str, queues: list[QueuesAtBroker]) -> Iterator[MessageQueue
 
 
 def _ordered_counts(order_conf: str) -> Iterator[tuple[str, int]]:
-    """Yield broker and queues of an order topic, `broker-a:4;broker-b:4`; parts that are not so are skipped."""
+    """Yield brokers and queue counts of an order topic, `broker-a:4;broker-b:4`; malformed entries are skipped."""
     for part in order_conf.split(";"):
         broker_name, _, count = part.partition(":")
         if broker_name and count.isdecimal():
@@ -106,17 +108,17 @@ def _broker_name(queues: QueuesAtBroker | BrokerAddresses) -> str:
 
 
 class Routes:
-    """The routes a client has learned; they stay in use when no name server can be asked."""
+    """The known routes of a client; they stay in use while no name server answers."""
 
     def __init__(self) -> None:
         self.known: dict[str, Route] = {}
-        self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of a topic when it was asked for first
+        self._first: dict[str, frozenset[MessageQueue]] = {}  # readable queues in a topic's first known route
 
     def find(self, topic: str) -> Route | None:
         return self.known.get(topic)
 
     def learn(self, route: Route) -> bool:
-        """Remember a route; return whether it differs from what was known."""
+        """Store a route; return whether it differs from the known one."""
         known = self.known.get(route.topic)
         self.known[route.topic] = route
         self._first.setdefault(route.topic, frozenset(route.readable))
@@ -126,11 +128,11 @@ class Routes:
         self.known.pop(topic, None)
 
     def miss(self, topic: str) -> None:
-        """Note that there is no such topic now: all its queues will be later ones."""
+        """Note that the topic does not exist now: all its queues will be later ones."""
         self._first[topic] = frozenset()
 
     def is_later(self, queue: MessageQueue) -> bool:
-        """Whether a queue was not there when its topic was asked for first."""
+        """Return whether a queue was created after the first fetch of its topic's route."""
         return queue not in self._first.get(queue.topic, (queue,))
 
     @property
@@ -138,7 +140,7 @@ class Routes:
         return list(self.known)
 
     def broker_addresses(self, *, masters_only: bool = False) -> set[str]:
-        """Return the addresses of all brokers that any known route names."""
+        """Return the addresses of all brokers in known routes."""
         return {
             address
             for route in self.known.values()

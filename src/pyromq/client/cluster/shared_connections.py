@@ -1,9 +1,8 @@
-"""Clients of this process that share a client id: they share connections too, as brokers expect of one client.
+"""Clients of this process with one client id: they share connections, as brokers expect of one client.
 
-Clients that were given the same `instance` do. So do blocking clients that were given none, as long as no two consume,
-or produce, for one group: who finds its group taken begins another nameless instance. Every other client is one of its
-own. Clients on different event loops share the id but not the connections; blocking ones of an instance have one loop.
-Source: RocketMQ 4.9.8, MQClientManager.
+Clients of the same `instance` share. Blocking clients without an instance share a nameless one; a client whose group
+is already in it begins another. All other clients have an id of their own. Clients on different event loops share the
+id but not the connections; blocking clients of an instance have one loop. Source: RocketMQ 4.9.8, MQClientManager.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from pyromq.remoting.rejection_log import RejectionLog
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One client: its groups, and its answers to what brokers ask."""
+    """One client: its groups, and its handlers of brokers' requests."""
 
     announce: Callable[[], HeartbeatBody | None]
     dispatcher: Dispatcher
@@ -53,7 +52,7 @@ class Member:
         return self.consumer_groups | self.producer_groups
 
     def taken_by(self, other: Member) -> tuple[str, str] | None:
-        """Return ("consumer" | "producer", group) where both are that of one group: brokers cannot tell them apart."""
+        """Return ("consumer" | "producer", group) if both clients have it: brokers cannot tell them apart."""
         for kind, mine, taken in (
             ("consumer", self.consumer_groups, other.consumer_groups),
             ("producer", self.producer_groups, other.producer_groups),
@@ -64,18 +63,18 @@ class Member:
 
 
 class Key(NamedTuple):
-    """What clients have in common that share connections."""
+    """The key of shared connections: equal for clients that share them."""
 
     process: int
     addresses: tuple[str, ...]  # of the name servers
     instance: str
-    named: bool  # by the application
+    named: bool  # the application set `instance`
     loop: int
-    kind: tuple[object, ...]  # of connections
+    kind: tuple[object, ...]  # see `_kind`
 
 
 class SharedConnections:
-    """The connections of clients with one id on one event loop; what brokers ask goes to the client it is for."""
+    """The connections of clients with one id on one event loop; brokers' requests are dispatched to their client."""
 
     def __init__(self, key: Key, clock: Clock, connections: ConnectionConfig) -> None:
         self.key = key
@@ -95,10 +94,10 @@ class SharedConnections:
         return self._dispatcher(call).failure(error, call)
 
     def dispatch_run(self, calls: list[Call]) -> None:
-        """Answer nothing at once: each request is for a member."""
+        """Do nothing: requests of one burst may be for different members."""
 
     def _dispatcher(self, call: Call) -> Dispatcher:
-        """Return that of the client whose group is meant: nobody else may decide a transaction, for one."""
+        """Return the dispatcher of the client with the request's group: only its producer may decide a transaction."""
         group = _group(call)
         for member in self.members:
             if call.code in member.dispatcher.codes and (group is None or group in member.groups):
@@ -107,7 +106,7 @@ class SharedConnections:
 
 
 def share_on(loop: asyncio.AbstractEventLoop) -> None:
-    """Let clients on this event loop that were given no instance share connections, too."""
+    """Let clients without an instance on this event loop share connections."""
     _sharing_loops.add(loop)
 
 
@@ -118,15 +117,14 @@ def join(
     clock: Clock,
     connections: ConnectionConfig = PLAIN,
 ) -> SharedConnections | None:
-    """Return the shared connections on this event loop, with the client among their members.
+    """Add the client to the shared connections of its instance on this event loop, and return them.
 
-    Clients share that have the same name servers and instance. Without an instance the client joins the first nameless
-    one whose connections are made as its own and in which its group is free, on loops where that is so (`share_on`);
-    elsewhere it shares nothing, None. Members of a named instance whose connections are made differently share its name
-    only.
+    Clients with the same name servers and instance share. Without an instance, on loops of `share_on`, the client joins
+    the first nameless instance with equal connection settings in which its group is free; on other loops it shares
+    nothing, and None is returned. Clients of a named instance with different connection settings share its name only.
 
-    Raises `UsageError` when the process has a client of that instance in the same group already: a second consumer, or
-    a second producer. Source: MQClientInstance.registerConsumer, registerProducer.
+    Raises `UsageError` if the instance has a consumer, or producer, of the same group in this process.
+    Source: MQClientInstance.registerConsumer, registerProducer.
     """
     loop = asyncio.get_running_loop()
     kind = _kind(connections)
@@ -155,7 +153,7 @@ def join(
 
 
 async def leave(shared: SharedConnections, member: Member) -> None:
-    """Take the client out; the last one closes the connections. Idempotent."""
+    """Remove the client; the last one closes the connections. Idempotent."""
     if member not in shared.members:
         return
     shared.members.remove(member)
@@ -165,19 +163,19 @@ async def leave(shared: SharedConnections, member: Member) -> None:
 
 
 def new_instance() -> str:
-    """Return a name that no other instance has. Source: RocketMQ 4.9.8, ClientConfig.changeInstanceNameToPID."""
+    """Return a unique instance name. Source: RocketMQ 4.9.8, ClientConfig.changeInstanceNameToPID."""
     return f"{os.getpid()}#{time.monotonic_ns()}"
 
 
 def _taken(member: Member, addresses: tuple[str, ...], instance: str) -> tuple[str, str] | None:
-    """Return what the client is already in an instance of this process, as `Member.taken_by`."""
+    """Return role and group that an instance of this process already has, as `Member.taken_by`."""
     of_instance = (os.getpid(), addresses, instance)
     others = (other for key, shared in _instances.items() if key[:3] == of_instance for other in shared.members)
     return next(filter(None, map(member.taken_by, others)), None)
 
 
 def _kind(connections: ConnectionConfig) -> tuple[object, ...]:
-    """What tells connections apart; hooks and signers need not be hashable, and equal ones are not the same."""
+    """Return the settings that make connections different. Hooks and signers are compared by identity."""
     watching = [id(each) for each in (connections.signer, *connections.hooks)]
     return connections.tls, connections.serialization, *watching
 
@@ -190,5 +188,5 @@ def _group(call: Call) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_instances: dict[Key, SharedConnections] = {}  # of this process: that is what an instance is
+_instances: dict[Key, SharedConnections] = {}  # of this process
 _sharing_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()

@@ -58,7 +58,7 @@ class SlowReplies:
         return sum(map(len, self._started.values()))
 
     def give(self, work: SlowReply, call: Call) -> Reply | Future[Reply]:
-        """Return the reply if one slice suffices, otherwise a future for it. Errors are raised or set likewise.
+        """Return the reply if one slice suffices, otherwise a future for it. Errors are raised, or set on the future.
 
         While other replies are unfinished it waits for its turn: of many at once, few may begin.
         """

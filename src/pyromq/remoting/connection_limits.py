@@ -1,4 +1,4 @@
-"""The limits of one connection and of all connections of a server, and what of them is in use. No sockets here.
+"""The limits of one connection and of all connections of a server, and their use. No sockets here.
 
 `share` divides a common limit: a connection gets a part of the free amount, so further connections always find room.
 """

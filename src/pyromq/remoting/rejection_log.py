@@ -1,4 +1,4 @@
-"""Counts and logs what a server refuses, with a limit for the log.
+"""Counts and logs the refusals of a server, with a limit for the log.
 
 Each connection gets one line per minute, all connections together 100; the next line counts the omitted ones.
 """

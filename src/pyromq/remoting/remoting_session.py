@@ -310,9 +310,9 @@ class RemotingSession:
         return self._pushed_bytes < PUSHED_BYTES
 
     def for_express(self) -> tuple[dict[int, Any], list[bytes | memoryview], Callable[[], None], Any] | None:
-        """Return what compiled senders need: calls by opaque, output, `wake`, the signer of frames.
+        """Return calls by opaque, output, `wake` and the signer of frames, for compiled senders.
 
-        None if calls need more: hooks, a signer of another kind, another serialization.
+        None with hooks, a signer of another kind, or another serialization: compiled senders support none of them.
         """
         sign = frame_signer(self._signer)
         if self._hooks or (self._signer is not None and sign is None) or self._serialization != JSON:

@@ -17,12 +17,12 @@ _PLAIN_PORT = "it takes plain connections only, or is no RocketMQ server; connec
 
 # Ends of the reasons for alerts that servers send; what precedes them differs between versions of OpenSSL and TLS.
 _ALERTS = {
-    "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give this client one",
-    "UNKNOWN_CA": "it does not trust who signed our certificate",
-    "BAD_CERTIFICATE": "it does not take our certificate",
-    "CERTIFICATE_EXPIRED": "our certificate has expired",
-    "HANDSHAKE_FAILURE": "it takes no version of TLS that we have, or wants a certificate of ours",
-    "PROTOCOL_VERSION": "it takes no version of TLS that we have",
+    "CERTIFICATE_REQUIRED": "it requires a client certificate: give one (TlsConfig.certificate)",
+    "UNKNOWN_CA": "it does not trust the issuer of this client's certificate",
+    "BAD_CERTIFICATE": "it refuses this client's certificate",
+    "CERTIFICATE_EXPIRED": "this client's certificate has expired",
+    "HANDSHAKE_FAILURE": "it supports none of this client's TLS versions, or requires a client certificate",
+    "PROTOCOL_VERSION": "it supports none of this client's TLS versions",
 }
 
 
@@ -51,21 +51,25 @@ def describe(error: Exception) -> str:
 def closed_without_a_reply(tls: TlsConfig | None) -> str:
     """Return the error text for a connection that the server closed without sending a byte."""
     if tls is None:
-        return "closed by the server, which said nothing: it may take TLS connections only"
-    return "closed by the server, which said nothing: it may want another certificate of ours (TlsConfig.certificate)"
+        return "closed by the server without a reply: it may take TLS connections only"
+    return "closed by the server without a reply: it may require another client certificate (TlsConfig.certificate)"
 
 
 def _unverified(error: ssl.SSLCertVerificationError, tls: TlsConfig) -> str:
     if error.verify_code == _EXPIRED:
-        return "its certificate, or that of who signed it, has expired"
+        return "its certificate, or its issuer's, has expired"
     if error.verify_code == _NOT_YET:
-        return "its certificate is not yet valid: is the time of this machine right?"
+        return "its certificate is not valid yet: check this machine's clock"
     if error.verify_code in _OTHER_HOST:
         text = error.verify_message.rstrip(".")
         return f"its certificate is for another host ({text}); TlsConfig.server_name and check_host help"
-    trusted = f"by {tls.authority}" if tls.authority is not None else "by whom this system trusts: give its authority"
-    signed = " (nobody signed it but itself)" if error.verify_code == _SELF_SIGNED else ""
-    return f"its certificate is not vouched for {trusted}{signed}"
+    trusted = (
+        f"by {tls.authority}"
+        if tls.authority is not None
+        else "by an authority that this system trusts: give its authority"
+    )
+    signed = " (it is self-signed)" if error.verify_code == _SELF_SIGNED else ""
+    return f"its certificate is not vouched for by {trusted}{signed}"
 
 
 async def speaks_tls(address: str) -> bool:

@@ -45,7 +45,7 @@ def test_a_folder_that_is_lost_is_not_made_again(tmp_path: Path, is_from_before:
         file = JsonFile(path)
         assert file.load() == b"{1}"
     path.parent.rename(tmp_path / "elsewhere")
-    with pytest.raises(StoreNotWritable, match="topics.json"):
+    with pytest.raises(StoreNotWritable, match=r"topics\.json"):
         file.save(b"{2}")
     assert not path.parent.exists()
 

@@ -81,6 +81,7 @@ def test_spark_has_tables_of_topics(spark, examples, messages, bodies, namesrv):
         spark.catalog.dropTempView("customers")
 
 
+@pytest.mark.soak
 def test_a_job_is_a_function_and_a_listener_keeps_its_lag(spark, examples, messages, tmp_path):
     archive, listener = examples("spark-jobs.md")
     names = {"__name__": "__main__"}

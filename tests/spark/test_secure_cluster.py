@@ -24,26 +24,35 @@ def secure(authority):
         yield cluster
 
 
-@pytest.mark.slow
-def test_batches_and_streams_by_options(spark, secure, authority, tmp_path):
-    connecting = {
+@pytest.fixture
+def connecting(secure, authority):
+    """The options of a connection, with a permission that a plan must not show."""
+    return {
         "namesrvAddr": secure.namesrv,
         "tlsCa": str(authority.file),
         "accessKey": "me",
         "secretKey": "top-4711",
     }
+
+
+@pytest.fixture
+def written(spark, connecting):
     rows = spark.createDataFrame([(str(number),) for number in range(10)], "body string")
     rows.write.format("rocketmq").options(topic="secure", **connecting).mode("append").save()
+
+
+@pytest.mark.slow
+def test_batches_by_options(spark, connecting, written):
     frame = spark.read.format("rocketmq").options(subscribe="secure", columns="body", **connecting).load()
     assert sorted(bytes(row.body) for row in frame.collect()) == [b"%d" % number for number in range(10)]
     plan = spark._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended")
     assert "top-4711" not in plan
 
-    stream = (
-        spark.readStream.format("rocketmq")
-        .options(subscribe="secure", columns="body", startingOffsets="earliest", **connecting)
-        .load()
-    )
+
+@pytest.mark.soak
+def test_streams_by_options(spark, connecting, written, tmp_path):
+    given = {"subscribe": "secure", "columns": "body", "startingOffsets": "earliest"}
+    stream = spark.readStream.format("rocketmq").options(**given, **connecting).load()
     query = (
         stream.writeStream.format("rocketmq")
         .options(topic="copies", **connecting)

@@ -1,8 +1,10 @@
 """`pyromq spark JOB` to its end: settings in YAML or flags, a table, and exit codes that tell what was found."""
 
+import io
 import json
 import os
-import uuid
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,9 @@ pytestmark = pytest.mark.spark
 COUNT = 60
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def topic(namesrv, spark):
-    name = f"commands-{uuid.uuid4().hex[:8]}"
+    name = "commands"
     with Admin(namesrv) as admin, Producer("commands-test", namesrv) as producer:
         admin.create_topic(name, 2)
         for future in [producer.send_soon(Message(name, b"%d" % number)) for number in range(COUNT)]:
@@ -33,16 +35,25 @@ def topic(namesrv, spark):
     return name
 
 
-@pytest.fixture
-def archived(namesrv, topic, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def archive(namesrv, topic, tmp_path_factory):
     """The topic archived by a command that reads its settings from a file."""
-    lines = {"namesrv": namesrv, "topics": topic, "to": tmp_path / "lake", "checkpoint": tmp_path / "checkpoint"}
-    file = tmp_path / "archive.yaml"
+    folder = tmp_path_factory.mktemp("archive")
+    lines = {"namesrv": namesrv, "topics": topic, "to": folder / "lake", "checkpoint": folder / "checkpoint"}
+    file = folder / "archive.yaml"
     file.write_text("".join(f"{name}: {value}\n" for name, value in lines.items()) + "once: false\nbatch_rows: 25\n")
-    assert run(["spark", "archive", "--file", str(file), "--once", "-o", "json"]) == 0  # flags win
-    said = capsys.readouterr()
-    assert sum(row["read"] for row in json.loads(said.out)) == COUNT
-    assert f"{COUNT} messages in 3 batches" in said.err
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert run(["spark", "archive", "--file", str(file), "--once", "-o", "json"]) == 0  # flags win
+    assert sum(row["read"] for row in json.loads(out.getvalue())) == COUNT
+    assert f"{COUNT} messages in 3 batches" in err.getvalue()
+    return folder
+
+
+@pytest.fixture
+def archived(archive, tmp_path):
+    """A copy of the archive; its checkpoint is beside it."""
+    shutil.copytree(archive, tmp_path, dirs_exist_ok=True)
     return tmp_path / "lake"
 
 

@@ -77,7 +77,7 @@ def test_rows_of_a_table_that_is_read_can_be_written_elsewhere():
     ("options", "text"),
     [
         ({"subscrbe": "orders"}, "did you mean subscribe"),
-        (WRITE | {"columns": "body,tag"}, "column 'tag' means nothing to the sink"),
+        (WRITE | {"columns": "body,tag"}, "column 'tag' is unknown to the sink"),
         (WRITE | {"columns": "tags"}, "the sink needs column body"),
         (WRITE | {"delivery": "once"}, "option delivery is 'once'"),
     ],
@@ -90,7 +90,7 @@ def test_mistakes_are_named_when_a_table_is_created(options, text):
 def test_a_table_without_options_says_how_they_are_kept():
     with pytest.raises(UsageError, match=r"created without a list of columns .*WITH \(subscribe 'orders'\)"):
         RocketMQDataSource({}).reader(StructType([StructField("body", BinaryType())]))
-    with pytest.raises(UsageError, match="there are no options to read by"):
+    with pytest.raises(UsageError, match="options are missing: give subscribe"):
         RocketMQDataSource({}).reader(StructType([StructField("body", StringType()), *schema_of(WRITE).fields]))
 
 

@@ -70,7 +70,7 @@ def test_each_row_without_a_value_has_its_reason():
     values, reasons = values_of(list[int])(bodies, [None, None, None, "it cannot be unpacked", None])
     assert values.to_pylist() == [[1], None, None, None, None]
     first, second, third, fourth, fifth = reasons.to_pylist()
-    assert (first, second, fourth) == (None, "there is no body", "it cannot be unpacked")
+    assert (first, second, fourth) == (None, "the body is null", "it cannot be unpacked")
     assert third == "the body is no list[int]: Expected `int`, got `str` - at `$[0]`"
     assert fifth.startswith("the value does not fit its column: ")
 
@@ -99,7 +99,7 @@ class Tree:
 
 @pytest.mark.parametrize("type_", [Any, int | str, dict[int, str], Tree, list[Any], Literal[1, "a"]])
 def test_what_makes_no_column_is_said(type_):
-    with pytest.raises(UsageError, match="makes no column"):
+    with pytest.raises(UsageError, match="has no column type"):
         arrow_type(type_)
 
 

@@ -1,11 +1,11 @@
-"""What a streaming query's micro-batch holds, told from the checkpoint, so that a decision on one batch fits no other.
+"""Identifies the input of a micro-batch from the checkpoint, so that a commit of one batch is not taken for another's.
 
     metadata         {"id": the query's id}
-    offsets/N        `v1` or `v2`, a line with Spark's settings and the time, then a line for each source: where N ends
-    sources/I/M      files that file source I has found in step M; its lines in offsets/N only say M
+    offsets/N        `v1` or `v2`, a line with Spark's settings and the time, then a line per source: the end of N
+    sources/I/M      files that file source I has found in step M; its line in offsets/N has only M
 
-A batch is where its sources begin (offsets/N-1) and end (offsets/N). Rows are not compared: Spark repeats a batch in
-another order, and `uuid()` gives other bytes. No Spark here.
+A batch is identified by the begins (offsets/N-1) and ends (offsets/N) of its sources. Rows are not compared: Spark
+repeats a batch in a different order, and `uuid()` returns different bytes. No Spark here.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from pyromq.spark.archive.files import Root, open_root
 
 logger = logger_of(__name__)
 
-HEADING = 2  # lines of offsets/N before the sources'
+HEADING = 2  # lines of offsets/N before those of the sources
 _FILES_STEP = re.compile(r'(?:(\w+):)?\{"logOffset":(-?\d+)\}')  # a file source's line; `v2` begins with its name
-# What Arrow raises for places it does not know or reach, and what files that are no checkpoint's lead to.
+# Errors of Arrow for unknown or unreachable locations, and of parsing files that are no checkpoint.
 _UNREADABLE = (OSError, UsageError, pa.ArrowException, ValueError, KeyError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """Which micro-batch a task belongs to. `root` is `spark.sql.streaming.checkpointLocation`, where that is set."""
+    """The micro-batch of a task. `root` is the setting `spark.sql.streaming.checkpointLocation`, if any."""
 
     query: str
     batch: int
     root: str | None = None
 
     def content(self, checkpoint: str | None, query_name: str | None) -> str | None:
-        """Return what identifies the batch's content; None if its checkpoint is not found or cannot be read.
+        """Return a digest of the batch's input; None if its checkpoint is not found or cannot be read.
 
-        `checkpoint` and `query_name` are what the query's options say.
+        `checkpoint` and `query_name` are the query's options.
         """
         if checkpoint is None and self.root is not None and query_name is not None:
             checkpoint = f"{self.root}/{query_name}"
@@ -55,7 +55,7 @@ class StreamBatch:
 
 
 def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
-    """Return the number and the content of the batch that was planned last; None if that cannot be read."""
+    """Return number and content of the batch that was planned last; None if they cannot be read."""
     if checkpoint is None:
         return None
     try:
@@ -73,7 +73,7 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is known of the write that was decided under a name; None: it was not recorded."""
+    """The record of the write that was decided under a name. Fields are None if they were not recorded."""
 
     name: str
     content: str | None
@@ -81,9 +81,9 @@ class Decided:
 
 
 def check_repeated(decided: Decided, *, content: str | None, rows: int | None) -> None:
-    """Raise `BatchDecided` if a write that is skipped, as its name is decided, has other rows than the decided one.
+    """Raise `BatchDecided` if a skipped write has other rows than the write that was decided under its name.
 
-    Contents are compared where both are known, else the numbers of rows. `rows` is None where they cannot be counted.
+    Contents are compared if both are known, else the numbers of rows. `rows` is None if they cannot be counted.
     """
     if content is not None and decided.content is not None:
         if content == decided.content:
@@ -97,16 +97,16 @@ def check_repeated(decided: Decided, *, content: str | None, rows: int | None) -
         return
     text = f"{decided.name} is decided, with {decided.rows} rows, and now has {rows}"
     if content is not None:  # decided before contents were recorded
-        logger.warning("%s; they are taken for the same and not written again", text)
+        logger.warning("%s; they are assumed equal and not written again", text)
         return
     raise BatchDecided(
-        f"{text}: these are others, and none of them is written. Give a job with other rows another jobId. For a stream"
-        " whose checkpoint was restored or edited, put the newest one back or begin a new one"
+        f"{text}: the rows differ, and none of them is written. Give a job with different rows another jobId. For a"
+        " stream whose checkpoint was restored or edited, put the newest one back or begin a new one"
     )
 
 
 def _root(checkpoint: str) -> Root:
-    """Return a checkpoint's folder. Hadoop writes `file:/folder` for a local one."""
+    """Return a checkpoint's folder. Hadoop writes `file:/folder` for a local folder."""
     return open_root(checkpoint.removeprefix("file:") if re.match("file:/[^/]", checkpoint) else checkpoint)
 
 
@@ -124,7 +124,7 @@ def _content(root: Root, batch: StreamBatch) -> str:
 
 
 def _steps(sources: list[str]) -> dict[str, int]:
-    """Return the steps of those sources that read files, by the name of the source's folder."""
+    """Return the steps of the sources that read files, by the name of the source's folder."""
     found = ((number, _FILES_STEP.fullmatch(line)) for number, line in enumerate(sources))
     return {step[1] or str(number): int(step[2]) for number, step in found if step is not None}
 
@@ -138,7 +138,7 @@ def _sources(root: Root, batch: int) -> list[str]:
 
 
 def _files(root: Root, source: str, step: int) -> list[str]:
-    """Return the files that a file source has found in a step; every tenth log file holds all steps before, too."""
+    """Return the files that a file source found in a step. Every tenth log file holds all previous steps, too."""
     name = f"sources/{source}/{step}"
     if root.files.get_file_info(root.at(name)).type is pafs.FileType.NotFound:
         name = f"{name}.compact"

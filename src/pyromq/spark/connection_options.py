@@ -1,7 +1,7 @@
-"""The options of reads and writes that say how to connect: TLS, an account, a namespace. Knows no Spark.
+"""The options of reads and writes for connections: TLS, an account, a namespace. No Spark here.
 
-They travel to tasks as they were given; what is not given says the environment of each process. So a secret need not
-be an option: executors may have it in their environment.
+Tasks get the options as they were given. For missing options, the environment of each process counts, so that a secret
+can be in the executors' environment.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ NAMESPACE = "namespace"
 
 
 class _Option(NamedTuple):
-    variable: str  # of the environment, which it stands for
+    variable: str  # of the environment, that the option replaces
     doc: str
 
 
 _OPTIONS = {
-    "tls": _Option(environment.TLS, "`true`: connect by TLS, trusting whom the system trusts; `false`: plain"),
-    "tlsCa": _Option(environment.CA, "connect by TLS, and trust this authority; a PEM file, on every executor"),
-    "tlsCertificate": _Option(environment.CERT, "a certificate of one's own, where servers ask for one; a PEM file"),
-    "tlsKey": _Option(environment.KEY, "its key, where that is a file of its own; a password only by the environment"),
-    "tlsServerName": _Option(environment.SERVER_NAME, "what servers' certificates name, if not what is connected to"),
-    "tlsCheckHost": _Option(environment.CHECK_HOST, "`false`: they may name any host"),
-    "tlsVerify": _Option(environment.VERIFY, "`false`: anybody may be the server"),
-    "accessKey": _Option(environment.ACCESS_KEY, "an account of brokers with permissions"),
-    NAMESPACE: _Option(namespace.VARIABLE, "whose topics and groups are meant, see [clients](clients.md#namespaces)"),
-    SECRET: _Option(environment.SECRET_KEY, "its secret; shown nowhere, but Spark sends options to executors in plain"),
+    "tls": _Option(environment.TLS, "`true`: connect by TLS with the system's authorities; `false`: without TLS"),
+    "tlsCa": _Option(environment.CA, "connect by TLS with this authority; a PEM file on every executor"),
+    "tlsCertificate": _Option(environment.CERT, "client certificate, if servers require one; a PEM file"),
+    "tlsKey": _Option(environment.KEY, "its key, if in another file; a password is possible only in the environment"),
+    "tlsServerName": _Option(
+        environment.SERVER_NAME, "name in the servers' certificates, if not the host of the address"
+    ),
+    "tlsCheckHost": _Option(environment.CHECK_HOST, "`false`: certificates may name any host"),
+    "tlsVerify": _Option(environment.VERIFY, "`false`: server certificates are not verified"),
+    "accessKey": _Option(environment.ACCESS_KEY, "the account, for brokers with permissions"),
+    NAMESPACE: _Option(namespace.VARIABLE, "namespace of topics and groups, see [clients](clients.md#namespaces)"),
+    SECRET: _Option(
+        environment.SECRET_KEY, "the account's secret; never logged, but Spark sends options to executors unencrypted"
+    ),
 }
 _KNOWN = {name.lower(): name for name in _OPTIONS}
 _TRUTHS = ("tls", "tlsCheckHost", "tlsVerify")
@@ -46,7 +50,7 @@ OPTION_NAMES = tuple(_OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How to connect, as options say it; shows names only."""
+    """The options of a connection; their values are not in `repr`."""
 
     given: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # option and value, in order
 
@@ -55,7 +59,7 @@ class ConnectionOptions:
         return tuple(name for name, _ in self.given)
 
     def connections(self) -> ConnectionConfig | None:
-        """Return how clients of this process connect; None: as its environment says. Raises `UsageError`."""
+        """Return the configuration of this process's clients; None: that of the environment. Raises `UsageError`."""
         given = {name: value for name, value in self.given if name != NAMESPACE}
         variables = {_OPTIONS[name].variable: value for name, value in given.items()}
         if not variables:
@@ -79,7 +83,6 @@ class ConnectionOptions:
 
     @property
     def namespace(self) -> str | None:
-        """As clients are told it."""
         return dict(self.given).get(NAMESPACE)
 
 
@@ -87,9 +90,9 @@ BY_ENVIRONMENT = ConnectionOptions()
 
 
 def split(options: Mapping[str, str]) -> tuple[ConnectionOptions, dict[str, str]]:
-    """Return what options say of connecting, and the other options. Raises `UsageError` for an empty value.
+    """Return the connection options and the other options. Raises `UsageError` for an empty or wrong value.
 
-    A namespace of this process's environment is taken into them: tasks must not mean other topics than the driver.
+    The namespace of this process's environment is added, so that tasks use the same topics as the driver.
     """
     given = {_KNOWN[name.lower()]: value.strip() for name, value in options.items() if name.lower() in _KNOWN}
     for name, value in given.items():
@@ -104,7 +107,7 @@ def split(options: Mapping[str, str]) -> tuple[ConnectionOptions, dict[str, str]
 
 
 def _check(name: str, value: str) -> None:
-    """Raise `UsageError` naming the option; the value of a secret is not shown."""
+    """Raise `UsageError` naming the option, without the value of a secret."""
     if not value:
         raise UsageError(f"option {name} is empty")
     if name in _TRUTHS:
@@ -117,10 +120,10 @@ def _check(name: str, value: str) -> None:
 
 
 def check_kept(options: Mapping[str, str]) -> None:
-    """Raises `UsageError` for an option that a catalog must not keep."""
+    """Raise `UsageError` for an option that a catalog must not keep."""
     if any(name.lower() == SECRET.lower() for name in options):
         raise UsageError(
-            f"option {SECRET} would stand in the catalog for all to read: leave it to the environment "
+            f"option {SECRET} would be readable in the catalog: leave it to the environment "
             f"({environment.SECRET_KEY}), or give it with each query, WITH ({SECRET} '...')"
         )
 

@@ -1,8 +1,7 @@
-"""Options as fields of a dataclass, and reading what a user gave by them. Knows no Spark.
+"""Options as fields of a dataclass: declaration, parsing and documentation. No Spark here.
 
-The metadata of a field has the option's `name`, `doc`, `read(name, value)`, which returns the value or raises
-`UsageError` naming both, and `only`: what the option is for, a batch or a stream, None for both.
-Spark hands option names over in lower case; users write them as documented.
+The metadata of a field has the option's `name`, `doc`, parser `read(name, value)`, and `only`: batch, stream, or None
+for both. Spark passes option names in lower case; users write them as documented.
 """
 
 from __future__ import annotations
@@ -18,26 +17,25 @@ from pyromq.spark.connection_options import OPTION_NAMES, split
 from pyromq.spark.foreign_options import meant_here
 
 NAME_SERVERS = "namesrvAddr"
-SYNONYMS = {"endpoints": NAME_SERVERS}  # as RocketMQ 5 calls them
+SYNONYMS = {"endpoints": NAME_SERVERS}  # RocketMQ 5's name
 
 
 def documented(options: type) -> list[Field[Any]]:
-    """Return the fields that are options by themselves."""
+    """Return the fields that are options."""
     return [each for each in fields(options) if each.metadata]
 
 
 def names_of(options: type) -> list[str]:
-    """Return the names of the options."""
     return [each.metadata["name"] for each in documented(options)]
 
 
 def read_fields(
     options: type, given: Mapping[str, str], *, unknown: Callable[[str], str], mode: str | None = None
 ) -> dict[str, Any]:
-    """Return the values of the fields that options were given for, and how to connect.
+    """Return the values of the given options by field, with `connecting`, the connection options.
 
-    `unknown(name)` says what is wrong with an option that does not exist. Raises `UsageError` naming option, value and
-    what is allowed.
+    `unknown(name)` returns the error text for an unknown option. Raises `UsageError` naming option, value and allowed
+    values.
     """
     connecting, given = split(given)
     known = {each.metadata["name"].lower(): each for each in documented(options)}
@@ -54,7 +52,7 @@ def read_fields(
 
 
 def _with_name_servers(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with the driver's name servers where none are given, and without synonyms."""
+    """Return the options without synonyms; the driver's name servers are the default."""
     found: dict[str, str] = {}
     for name, value in given.items():
         called = SYNONYMS.get(name.lower(), name)
@@ -64,15 +62,15 @@ def _with_name_servers(given: Mapping[str, str]) -> dict[str, str]:
             called = NAME_SERVERS
         found[called] = value
     if NAME_SERVERS not in found:
-        addresses_of(None)  # names the environment variable where that is wrong
+        addresses_of(None)  # raises naming the environment variable if that is wrong
         found[NAME_SERVERS] = default_namesrv()
     return found
 
 
 def unknown_option(name: str, own: type, other: type, *, writes: bool) -> str:
-    """Return what is said about an option that does not exist: what is meant, the nearest name, or all names.
+    """Return the error text for an unknown option, with the option to use, the nearest name, or all names.
 
-    `own` has the options of this direction, a write or a read, `other` those of the other one.
+    `own` declares the options of this direction, a write or a read; `other` those of the other direction.
     """
     this, that = ("write", "read") if writes else ("read", "write")
     if (meant := meant_here(name, writes=writes)) is not None:
@@ -87,19 +85,19 @@ def unknown_option(name: str, own: type, other: type, *, writes: bool) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant, in any case."""
+    """Return the most similar name, ignoring case; None if none is similar."""
     known = {each.lower(): each for each in names}
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return known[near[0]] if near else None
 
 
 def name_servers(name: str, value: str) -> str:
-    """Read addresses of name servers."""
+    """Parse addresses of name servers."""
     return checked(name, value.strip(), addresses_of)
 
 
 def checked(name: str, value: str, check: Callable[[str], object]) -> str:
-    """Return a value that a check of another room accepts. Raises its error with the option's name and the value."""
+    """Return the value if `check` accepts it. Raises its error with the option's name and value added."""
     if not value:
         raise UsageError(f"option {name} is empty")
     try:

@@ -1,7 +1,7 @@
-"""What other connectors call their options, and which option is meant here. Knows no Spark.
+"""Maps option names of other connectors to the options here. No Spark here.
 
-A name is looked up in lower case and without the characters between its words, and without a prefix such as `kafka.`:
-`kafka.bootstrap.servers` and `bootstrap_servers` are found as `bootstrapservers`.
+Names are compared in lower case, without punctuation and without a prefix such as `kafka.`: `kafka.bootstrap.servers`
+and `bootstrap_servers` are `bootstrapservers`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _BOTH = {
 
 
 def meant_here(name: str, *, writes: bool) -> str | None:
-    """Return what is meant by an option of another connector; None for a name that none is known to have."""
+    """Return advice for an option name of another connector; None for an unknown name."""
     plain = _plain(_PREFIX.sub("", name, count=1))
     found = (_WRITES if writes else _READS).get(plain) or _BOTH.get(plain)
     if found is None and (of_client := _CLIENT.fullmatch(name)):

@@ -1,4 +1,4 @@
-"""Reading the values of options: each reader takes the option's name and its text, and says what it wanted instead."""
+"""Parsers of option values. Each takes the option's name and text, and raises `UsageError` with the allowed form."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def text(name: str, value: str) -> str:
 
 
 def names(name: str, value: str) -> tuple[str, ...]:
-    """Read a list of names, separated by commas."""
+    """Parse a list of names, separated by commas."""
     found = tuple(dict.fromkeys(each for part in value.split(",") if (each := part.strip())))
     if not found:
-        raise UsageError(f"option {name} is {value!r}, which names nothing; write names separated by commas")
+        raise UsageError(f"option {name} is {value!r}, which has no name; write names separated by commas")
     return found
 
 
@@ -29,7 +29,7 @@ def truth(name: str, value: str) -> bool:
 
 
 def number(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    """Return a reader of whole numbers."""
+    """Return a parser of whole numbers."""
 
     def read(name: str, value: str) -> int:
         if not value.isdecimal() or not _is_between(int(value), least, most):
@@ -40,14 +40,14 @@ def number(least: int, most: int | None = None) -> Callable[[str, str], int]:
 
 
 def size(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    """Return a reader of bytes: `8388608`, `8m` or `512k`."""
+    """Return a parser of sizes in bytes: `8388608`, `8m` or `512k`."""
 
     def read(name: str, value: str) -> int:
         unit = {"k": 1 << 10, "m": 1 << 20}.get(value[-1:].lower(), 1)
         digits = value if unit == 1 else value[:-1]
         if not digits.isdecimal() or not _is_between(int(digits) * unit, least, most):
             wanted = _range(least, most)
-            raise UsageError(f"option {name} is {value!r}; write bytes {wanted}, as 1048576, 512k or 1m")
+            raise UsageError(f"option {name} is {value!r}; write bytes {wanted}, for example 1048576, 512k or 1m")
         return int(digits) * unit
 
     return read
@@ -62,7 +62,7 @@ def _range(least: int, most: int | None) -> str:
 
 
 def milliseconds(least: int) -> Callable[[str, str], int]:
-    """Return a reader of times: `15m`, `5s`, `500ms`, or plain ms."""
+    """Return a parser of durations: `15m`, `5s`, `500ms`, or a number of ms."""
 
     def read(name: str, value: str) -> int:
         found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
@@ -75,7 +75,7 @@ def milliseconds(least: int) -> Callable[[str, str], int]:
 
 
 def words(*allowed: str) -> Callable[[str, str], str]:
-    """Return a reader of one of these words, in any case."""
+    """Return a parser of one of these words, in any case."""
     by_lower = {word.lower(): word for word in allowed}
 
     def read(name: str, value: str) -> str:

@@ -1,12 +1,13 @@
-"""`format("rocketmq")`: options, schema, readers and writers of the data source.
+"""The data source `format("rocketmq")`: options, schema, readers and writers.
 
-Spark loads this module in a process of its own to learn the name, whenever any source is looked up: so what reads and
-writes, and pyarrow with it, is loaded when it is needed.
+Spark loads this module in a separate process whenever it looks up any source. Readers, writers and pyarrow are
+therefore imported in functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
+    VarcharType,
 )
 
 from pyromq.errors import MQError, UsageError
@@ -33,16 +35,11 @@ from pyromq.spark.write.options import SinkOptions, sink_options
 if TYPE_CHECKING:
     from pyromq.spark.read.reader import RefusedStream, RocketMQReader, RocketMQStreamReader
     from pyromq.spark.write.writer import RocketMQStreamWriter, RocketMQWriter
-import json
-from collections.abc import Iterable
 
-from pyspark.sql.types import (
-    VarcharType,
-)
-
-# Names of the metadata. Two, for what is read from a table keeps its metadata on the way into another.
+# Names of the metadata with a table's options. Two, since rows that are read from a table keep its metadata when they
+# are written to another.
 SOURCE, SINK = "rocketmq.source", "rocketmq.sink"
-SINK_TABLE_COLUMNS = ("body", "keys", "tags")  # of a table to write to, unless option columns says others
+SINK_TABLE_COLUMNS = ("body", "keys", "tags")  # of a table to write to; default of option columns
 SINK_TYPES: dict[str, DataType] = {
     **dict.fromkeys(("body", "topic", "tags", "keys", "uniqKey", "shardingKey", "brokerName"), StringType()),
     **dict.fromkeys(("flag", "queueId", "delayLevel"), IntegerType()),
@@ -51,7 +48,7 @@ SINK_TYPES: dict[str, DataType] = {
 }
 
 _MOST_CHARACTERS = 2**31 - 1
-_PREFIX = "option."  # Spark gives each option twice, with this and without, beside properties of the table
+_PREFIX = "option."  # Spark passes each option twice, with this prefix and without, besides properties of the table
 _READS = {"subscribe", "subscribepattern", "assign"}
 
 COLUMNS: dict[str, DataType] = {
@@ -80,8 +77,8 @@ _OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options that Spark
 class RocketMQDataSource(DataSource):
     """Topics as batches and streams.
 
-    `msgId` is the broker's id (its address and the place in its log), `uniqKey` the producer's. With `.schema(...)`
-    only the columns named there are built.
+    `msgId` is the broker's id (its address and the log offset), `uniqKey` the producer's. With `.schema(...)` only its
+    columns are built.
     """
 
     @classmethod
@@ -123,7 +120,7 @@ class RocketMQDataSource(DataSource):
         return RocketMQStreamWriter(self._sink_options(schema, overwrite))
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
-        """Return the options checked, also against the columns. Raises `UsageError`."""
+        """Return the options, checked with the columns. Raises `UsageError`."""
         if overwrite:
             raise UsageError("a topic cannot be overwritten; write with mode append")
         options = _checked_sink(schema.fields, options_of(schema, self._given, SINK))
@@ -164,7 +161,7 @@ def _type(name: str) -> DataType:
 
 
 def _columns(schema: StructType) -> list[str]:
-    """Return the wanted columns. Raises `UsageError` for one that does not exist or has another type."""
+    """Return the column names. Raises `UsageError` for a column that does not exist or has another type."""
     for field in schema.fields:
         known = _type(field.name)
         if known.simpleString() != field.dataType.simpleString():
@@ -174,22 +171,22 @@ def _columns(schema: StructType) -> list[str]:
 
 
 def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of the table that Spark creates; None when it creates none."""
+    """Return the options of the table that Spark creates; None if it creates none."""
     if "provider" not in given:
         return None
     return {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
 
 
 def is_written_to(options: Mapping[str, str]) -> bool:
-    """Whether a new table is one to write to: it names a topic, and none to read."""
+    """Whether a new table is one to write to: it has option topic, and no topics to read."""
     return "topic" in options and not _READS & options.keys()
 
 
 def with_options(columns: Iterable[StructField], options: Mapping[str, str], kept_as: str) -> StructType:
     """Return a schema that keeps a table's options.
 
-    Spark hands over the rows of an INSERT as they are, without the metadata, when their names and types are the
-    table's. No rows have a varchar: so it always makes them fit, and gives them the metadata.
+    Spark passes the rows of an INSERT without the metadata if their names and types equal the table's. Rows never have
+    a varchar column, so with one Spark always casts them and adds the metadata.
     """
     first, *others = columns
     kind = VarcharType(_MOST_CHARACTERS) if kept_as == SINK else first.dataType
@@ -198,19 +195,19 @@ def with_options(columns: Iterable[StructField], options: Mapping[str, str], kep
 
 
 def options_of(schema: StructType, given: Mapping[str, str], kept_as: str) -> dict[str, str]:
-    """Return the options of a table with this schema; those given now count first."""
+    """Return the options of a table with this schema; `given` options override them."""
     kept = next((field.metadata[kept_as] for field in schema.fields if kept_as in field.metadata), "{}")
     options: dict[str, str] = json.loads(kept)
     return options | dict(given)
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raises `UsageError` where a table is one to write to, or was created in a way that loses its options."""
+    """Raise `UsageError` without options: the table is one to write to, or was created in a way that loses them."""
     if not options:
         raise UsageError(
-            "there are no options to read by: give subscribe, subscribePattern or assign. Spark keeps those of a table"
+            "options are missing: give subscribe, subscribePattern or assign. Spark keeps the options of a table"
             " in a catalog only when it is created without a list of columns (option columns chooses them), by CREATE"
-            " TABLE, and not by saveAsTable, toTable or AS SELECT: drop such a table, and create it so; or give options"
+            " TABLE, and not by saveAsTable, toTable or AS SELECT: drop the table and create it so, or give options"
             " with the query, FROM orders WITH (subscribe 'orders')"
         )
 
@@ -221,5 +218,5 @@ def sink_columns(options: Mapping[str, str]) -> list[StructField]:
     names = [name.strip() for name in given.split(",")] if given else SINK_TABLE_COLUMNS
     for name in names:
         if name not in SINK_TYPES:
-            raise UsageError(f"column {name!r} means nothing to the sink, which takes {', '.join(SINK_TYPES)}")
+            raise UsageError(f"column {name!r} is unknown to the sink, which takes {', '.join(SINK_TYPES)}")
     return [StructField(name, SINK_TYPES[name]) for name in sorted(names, key=lambda name: name != "body")]

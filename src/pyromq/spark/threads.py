@@ -1,4 +1,4 @@
-"""The session that threads of the driver use: Spark gives a new thread none, and then does not find data sources."""
+"""Sets the Spark session of threads: without one, Spark does not find data sources in Python."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def use_session(spark: SparkSession) -> None:
         with ThreadPoolExecutor(4, initializer=use_session, initargs=(spark,)) as pool:
             list(pool.map(load, tables))
 
-    Spark looks for data sources in Python by the thread's active session, and reports DATA_SOURCE_NOT_FOUND if the
-    thread has none. Sessions of Spark Connect need no such call: it does nothing for them.
+    Spark finds data sources in Python by the thread's active session. A new thread has none, and Spark then reports
+    DATA_SOURCE_NOT_FOUND. Does nothing for sessions of Spark Connect, which do not need it.
     """
     if hasattr(spark, "_jsparkSession"):
         SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)

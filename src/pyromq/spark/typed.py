@@ -1,4 +1,4 @@
-"""Bodies of JSON as columns: read as consumers with `subscribe(type=...)` read them, with the same reasons.
+"""Parses JSON bodies to columns, with the same errors as consumers with `subscribe(type=...)`.
 
 from pyromq.spark.typed import dead_letters, with_values
 
@@ -32,21 +32,21 @@ from pyromq.spark.value_columns import arrow_type, values_of
 
 VALUE, UNFIT = "value", "unfit"
 
-# A dataclass that is sent by value has to find this mark of a field without a default again, not a copy of it.
+# Dataclasses that are sent by value compare fields with this object: it must not be copied.
 copyreg.pickle(type(MISSING), lambda _: "MISSING")
 
 
 def with_values(messages: DataFrame, type: Any) -> DataFrame:
-    """Return the messages of a source with two more columns: `value`, of the body, and `unfit`, why there is none.
+    """Return messages with two more columns: `value`, the parsed body, and `unfit`, the error if it cannot be parsed.
 
-    `type` is a dataclass, a `msgspec.Struct`, a pydantic model or a type of Python's own. Executors have to be able to
-    import it; dataclasses and models may be of the program itself. Batch and stream. Raises `UsageError` for a type
-    that makes no column or cannot be sent, and without column `body`.
+    `type` is a dataclass, a `msgspec.Struct`, a pydantic model or a built-in type. Executors must be able to import it;
+    dataclasses and models may be defined in the program itself. For batches and streams. Raises `UsageError` without
+    column `body`, and for a type that has no column type or cannot be sent.
     """
     if "body" not in messages.columns:
         raise UsageError(f"with_values needs column body; there are {', '.join(messages.columns)}")
     if taken := sorted({VALUE, UNFIT} & set(messages.columns)):
-        raise UsageError(f"with_values makes columns {VALUE} and {UNFIT}; rename {', '.join(taken)}, which there is")
+        raise UsageError(f"with_values adds columns {VALUE} and {UNFIT}; rename column {', '.join(taken)}")
     sent = _Sent(type)
     fields = [
         StructField(VALUE, from_arrow_type(arrow_type(type), prefer_timestamp_ntz=False)),
@@ -63,9 +63,9 @@ def with_values(messages: DataFrame, type: Any) -> DataFrame:
 
 
 def dead_letters(unfit: DataFrame, group: str) -> DataFrame:
-    """Return messages that have a reason in column `unfit` as dead letters of a group, as the sink takes them.
+    """Return messages with a reason in column `unfit` as dead letters of a group, with the columns of the sink.
 
-    `pyromq dlq` and the job `redrive` read them as any others. Raises `IllegalName` for what is no group.
+    `pyromq dlq` and the job `redrive` read them like all dead letters. Raises `IllegalName` for an illegal group.
     """
     check_group(group)
     more = {Property.RETRY_REASON: F.col(UNFIT), ORIGIN_TOPIC: F.col("topic")}
@@ -79,7 +79,7 @@ def dead_letters(unfit: DataFrame, group: str) -> DataFrame:
 
 
 class _Sent:
-    """A type on its way to executors. Spark sends classes of the program itself by value."""
+    """A type that is pickled for executors. Spark sends classes of the program itself by value."""
 
     def __init__(self, type: Any) -> None:
         self.type = type
@@ -87,14 +87,14 @@ class _Sent:
             if isinstance(part, msgspec.inspect.StructType) and part.cls.__module__ == "__main__":
                 name = part.cls.__name__
                 raise UsageError(
-                    f"{name} is a msgspec.Struct of the program itself, which Spark cannot send: put it into a module"
+                    f"{name} is a msgspec.Struct of the program itself, which Spark cannot send: move it to a module"
                     " that executors import, or make it a dataclass"
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
         for part in parts_of(self.type):
             if (owner := getattr(part, "cls", None)) is not None and "__msgspec_cache__" in vars(owner):
-                del owner.__msgspec_cache__  # what msgspec keeps in a dataclass; it cannot be sent, and is made again
+                del owner.__msgspec_cache__  # msgspec's cache in a dataclass cannot be pickled, and is built again
         return _Sent, (self.type,)
 
 

@@ -1,6 +1,6 @@
-"""Types of applications as Arrow's: which columns their values make, and the values as such columns.
+"""Maps types of applications to Arrow types, and their values to Arrow columns. No Spark here.
 
-Knows no Spark. What a type is made of is asked of msgspec, for pydantic's models of their fields.
+msgspec inspects types; of a pydantic model, its fields.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Values = Callable[[Iterable[bytes | None], Iterable[str | None]], tuple[pa.Array
 
 
 def arrow_type(type_: Any) -> pa.DataType:
-    """Return what a column of such values is. Raises `UsageError` for a type that makes no column."""
-    json_reader(type_)  # it says what cannot be read at all
+    """Return the Arrow type of a column of these values. Raises `UsageError` for a type without one."""
+    json_reader(type_)  # raises for a type that JSON cannot be parsed to
     return _of(inspect.type_info(type_), type_, ())
 
 
 def values_of(type_: Any) -> Values:
-    """Return what makes of bodies, and reasons why there is none, a column of values and one of reasons for nulls."""
+    """Return a function of bodies and their decoding errors that returns two columns: values, and errors for nulls."""
     read, column = json_reader(type_), arrow_type(type_)
 
     def values(bodies: Iterable[bytes | None], undecodable: Iterable[str | None]) -> tuple[pa.Array, pa.Array]:
@@ -51,7 +51,7 @@ def values_of(type_: Any) -> Values:
         for body, reason in zip(bodies, undecodable, strict=True):
             value: object = None
             if body is None or reason is not None:
-                reason = reason or "there is no body"
+                reason = reason or "the body is null"
             else:
                 try:
                     value = _plain(read(body))
@@ -65,7 +65,7 @@ def values_of(type_: Any) -> Values:
 
 
 def _column(values: list[object], reasons: list[str | None], column: pa.DataType) -> pa.Array:
-    """Return the values as Arrow; one that does not fit its column, as a number of 65 bits, gets a reason instead."""
+    """Return the values as Arrow. A value that does not fit (a number of 65 bits) becomes null with a reason."""
     try:
         return pa.array(values, column)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -97,8 +97,8 @@ def _of(info: inspect.Type, type_: Any, above: tuple[Any, ...]) -> pa.DataType:
         return pa.struct([(name, _of(each, type_, (*above, info.cls))) for name, each in fields.items()])
     part = getattr(info, "cls", type(info)).__name__
     raise UsageError(
-        f"{getattr(type_, '__name__', type_)} makes no column, because of {part} in it; columns are of numbers, texts,"
-        " times, lists, dicts with keys of text, and records of them that do not hold themselves"
+        f"{getattr(type_, '__name__', type_)} has no column type, because of {part} in it; columns are of numbers,"
+        " texts, times, lists, dicts with text keys, and records of these that do not contain themselves"
     )
 
 
@@ -109,13 +109,13 @@ def _of_choices(info: inspect.EnumType | inspect.LiteralType, type_: Any) -> pa.
         return pa.string()
     if kinds <= {int}:
         return pa.int64()
-    raise UsageError(f"{getattr(type_, '__name__', type_)} makes no column: {choices!r:.100} are of several kinds")
+    raise UsageError(f"{getattr(type_, '__name__', type_)} has no column type: {choices!r:.100} are of several types")
 
 
 def _plain(value: Any) -> object:
-    """Return dicts and lists, as Arrow takes them.
+    """Return the value as dicts and lists for Arrow.
 
-    msgspec's own `to_builtins` leaves out what a dataclass it has made has by default.
+    `msgspec.to_builtins` leaves out the default values of dataclasses that msgspec made.
     """
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in value]

@@ -81,7 +81,7 @@ def test_queues_of_a_broker_that_is_away_are_moved_by_a_table_only(folder, names
     (folder.path / "offsets" / "0").write_text(
         "\n".join(["v1", "{}", json.dumps(StreamOffset(positions, began=began).as_json())])
     )
-    with pytest.raises(Unavailable, match=r"broker broker-z is not registered at .*, so its queues cannot be moved"):
+    with pytest.raises(Unavailable, match=r"broker broker-z is not registered at .*, so its queues cannot be reset"):
         reset_to(folder.path, namesrv, "latest")
     moved = reset_to(folder.path, namesrv, json.dumps({topic: {"broker-a": {"0": 5}}}))
     assert moved == StreamOffset(positions | {MessageQueue(topic, "broker-a", 0): 5}, began=began)
@@ -94,7 +94,7 @@ def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):
 
 def test_another_sources_checkpoint_is_named(folder):
     (folder.path / "offsets" / "0").write_text("v1\n{}\n17")
-    with pytest.raises(UsageError, match="holds no offset of topics: '17'"):
+    with pytest.raises(UsageError, match="has no offset of a rocketmq source: '17'"):
         read_checkpoint(folder.path)
 
 

@@ -1,6 +1,7 @@
 """A broker process killed with SIGKILL in the middle of a micro-batch, and started again: the query goes on by itself.
 
-The same broker has the topic that is read and the one that is written.
+The same broker has the topic that is read and the one that is written. Short forms: `write/test_broker_kills.py` and
+`write/test_patience.py`.
 """
 
 import time
@@ -17,7 +18,7 @@ from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.jobs.mirror import copies
 from pyromq.spark.jobs.settings import JOBS, build
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.soak]
 
 ROWS, QUEUES, BATCH = 3000, 4, 1000
 SOURCE, TARGET = "killed-source", "killed-target"
@@ -79,9 +80,7 @@ def run(writer, served, folder):
         query.stop()
 
 
-@pytest.mark.parametrize(
-    "form", [pytest.param("parquet", marks=pytest.mark.soak), pytest.param("rocketmq-archive", marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("form", ["parquet", "rocketmq-archive"])
 def test_every_message_is_in_parquet_once(spark, served, tmp_path, form):
     spark.dataSource.register(ArchiveSink)
     writer = held(read(spark, served), tmp_path).writeStream.format(form).option("path", str(tmp_path / "table"))
@@ -91,7 +90,7 @@ def test_every_message_is_in_parquet_once(spark, served, tmp_path, form):
     assert sorted(map(int, table.column("body").to_pylist())) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("shape", ["sink", pytest.param("mirror", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("shape", ["sink", "mirror"])
 def test_every_message_is_in_the_other_topic_once(spark, served, tmp_path, shape):
     topic = f"{TARGET}-{shape}"
     with Admin(served.namesrv) as admin:

@@ -179,7 +179,7 @@ def test_an_offset_behind_the_end_is_named(topic):
 def test_a_queue_that_is_gone_is_named(topic):
     planning = topic.planning()
     start = StreamOffset(planning.first().positions | {MessageQueue(topic.name, "broker-a", 9): 7})
-    with pytest.raises(DataLoss, match=r"queue 9 of topic .* does not exist any more; it was read to 7"):
+    with pytest.raises(DataLoss, match=r"queue 9 of topic .* no longer exists; it was read to 7"):
         planning.next(start, ALL)
 
 

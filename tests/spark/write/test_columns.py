@@ -49,7 +49,7 @@ def properties_of(row):
 @pytest.mark.parametrize(
     ("columns", "given", "text"),
     [
-        ({"value": "binary"}, {}, "column 'value' means nothing to the sink, which takes body, topic, tags"),
+        ({"value": "binary"}, {}, "column 'value' is unknown to the sink, which takes body, topic, tags"),
         ({"tags": "string"}, {}, "the sink needs column body; there are tags"),
         ({"body": "int"}, {}, "column body is int; the sink takes binary or string"),
         ({"body": "binary", "keys": "map<string,string>"}, {}, "the sink takes string or array<string>"),
@@ -57,8 +57,8 @@ def properties_of(row):
         ({"body": "binary"}, {"orderBy": "queueId"}, "option orderBy is queueId, but there is no such column"),
         ({"body": "binary", "delayLevel": "int", "deliverTimestamp": "timestamp"}, {}, "not both"),
         ({"body": "binary", "delayLevel": "int"}, {"delivery": "exactlyOnce"}, "batches cannot be delayed"),
-        ({"body": "binary", "a": "int", "b": "int"}, {}, "columns 'a', 'b' mean nothing to the sink"),
-        ({"Body": "binary"}, {}, "column 'Body' means nothing to the sink"),
+        ({"body": "binary", "a": "int", "b": "int"}, {}, "columns 'a', 'b' are unknown to the sink"),
+        ({"Body": "binary"}, {}, "column 'Body' is unknown to the sink"),
         ({"Body": "binary"}, {}, "did you mean body?"),
         ({"body": "binary", "Tags": "string"}, {"extraColumns": "drop"}, "column 'Tags' would be dropped"),
         ({"body": "binary", "x": "array<int>"}, {"extraColumns": "properties"}, "column x is array<int>"),

@@ -1,1 +1,1 @@
-"""Archives: topics in Parquet or Delta, each batch once."""
+"""Archives topics in Parquet or Delta, each batch once."""

@@ -1,10 +1,10 @@
-"""The Parquet files of an archive, as tasks write them: one for each topic and day, unseen by readers until committed.
+"""Writes the Parquet files of an archive in tasks: one per topic and day, invisible to readers until committed.
 
-    ROOT/topic=orders/date=2026-11-21/QUERY-BATCH-....parquet      what readers see
+    ROOT/topic=orders/date=2026-11-21/QUERY-BATCH-....parquet      visible to readers
     ROOT/_pyromq/new/QUERY/BATCH/....parquet                       written, not committed
-    ROOT/_pyromq/batches/QUERY/BATCH.json                          committed: which files, with offsets of each queue
+    ROOT/_pyromq/batches/QUERY/BATCH.json                          commit: the files, with the offsets of each queue
 
-Days are those of `storeTimestamp`, in UTC. Any file system that pyarrow knows by its URI will do. No Spark here.
+Days are those of `storeTimestamp` in UTC. All file systems that pyarrow opens by URI are possible. No Spark here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from pyromq.errors import UsageError
 
-BOOKS = "_pyromq"  # readers pass over names that begin with an underscore
+BOOKS = "_pyromq"  # readers ignore names that begin with an underscore
 NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 DAY = "%Y-%m-%d"
 
@@ -40,7 +40,7 @@ class QueueSpan(msgspec.Struct, frozen=True):
 
 
 class ArchiveFile(msgspec.Struct, frozen=True):
-    """One file: where it was written and where it will be seen, both below the archive's root."""
+    """One file. `written` and `path`, its names before and after the commit, are relative to the archive's root."""
 
     written: str
     path: str
@@ -66,7 +66,7 @@ class Root:
 
 
 def open_root(location: str) -> Root:
-    """Return an archive's root by its path or URI. Raises `UsageError`."""
+    """Open an archive's root by its path or URI. Raises `UsageError`."""
     try:
         if "://" not in location:
             return Root(pafs.LocalFileSystem(), str(Path(location).absolute()))
@@ -77,7 +77,7 @@ def open_root(location: str) -> Root:
 
 
 def holds_delta(location: str) -> bool | None:
-    """Say whether a Delta table is there. None: pyarrow cannot look, Spark may know the URI (`s3a://...`)."""
+    """Return whether this is a Delta table; None if pyarrow cannot open the URI, which Spark may (`s3a://...`)."""
     try:
         root = open_root(location)
         return root.files.get_file_info(root.at("_delta_log")).type is pafs.FileType.Directory
@@ -92,9 +92,9 @@ def new_folder(query: str, batch: int) -> str:
 def write_files(
     root: Root, batches: Iterable[pa.RecordBatch], *, query: str, batch: int, hidden: bool = True
 ) -> list[ArchiveFile]:
-    """Write one task's rows and return its files; none is seen by readers yet, unless they are not `hidden`.
+    """Write one task's rows and return its files; `hidden` files are invisible until committed.
 
-    Raises `UsageError` when columns are missing that an archive cannot be without.
+    Raises `UsageError` if a required column is missing.
     """
     open_files: dict[tuple[str, str], _OpenFile] = {}
     try:
@@ -104,7 +104,7 @@ def write_files(
                 if file is None:
                     file = _OpenFile(root, part.schema, topic, date)
                     file.open(query, batch, hidden)
-                    open_files[topic, date] = file  # not before: what did not open cannot be closed
+                    open_files[topic, date] = file  # only now: a file that failed to open cannot be closed
                 file.write(part)
     finally:
         written = [file.close() for file in open_files.values()]
@@ -112,7 +112,7 @@ def write_files(
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
-    """Split rows by topic and day. Nearly always there is one of both."""
+    """Split rows by topic and day; most batches have one of each."""
     if missing := [name for name in NEEDED if name not in rows.schema.names]:
         raise UsageError(f"an archive needs column {missing[0]}")
     if not rows.num_rows:
@@ -150,7 +150,7 @@ class _OpenFile:
         self.root.make_folder_of(self.name)
         kept = [name for name in self.schema.names if name != "topic"]  # in the folder's name
         self.schema = pa.schema([self.schema.field(name) for name in kept])
-        # Bodies and keys hardly repeat: dictionaries would be built for nothing and given up.
+        # Bodies and keys rarely repeat: their dictionaries would be built and discarded.
         few = [name for name in kept if name in ("brokerName", "queueId", "tags", "bornHost", "sysFlag", "flag")]
         self.writer = pq.ParquetWriter(
             self.root.at(self.name), self.schema, filesystem=self.root.files, use_dictionary=few, compression="zstd"
@@ -176,7 +176,7 @@ class _OpenFile:
 
 
 def spans_as_stats(file: ArchiveFile) -> dict[str, Any]:
-    """Return what a table format wants to know of a file: how many rows, and the bounds of their offsets."""
+    """Return a file's statistics for Delta: the number of rows, and the bounds of their offsets."""
     return {
         "numRecords": file.rows,
         "minValues": {"queueOffset": min((span.first for span in file.queues), default=0)},

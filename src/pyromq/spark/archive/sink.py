@@ -1,4 +1,4 @@
-"""`writeStream.format("rocketmq-archive")`: rows of the source into an archive, each batch once."""
+"""The sink `writeStream.format("rocketmq-archive")`: writes rows of the source to an archive, each batch once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Filed(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """Options: `path` (a folder or URI) and `format` (parquet or delta). Batch writes go to Parquet directly."""
+    """The sink. Options: `path` (a folder or URI) and `format` (parquet or delta). For streams only."""
 
     @classmethod
     def name(cls) -> str:
@@ -46,7 +46,7 @@ class ArchiveSink(DataSource):
             hint = f"did you mean {near}?" if near else f"known are {', '.join(OPTIONS)}"
             raise UsageError(f"option {unknown[0]!r} is unknown; {hint}")
         if "path" not in given:
-            raise UsageError("option path is missing: where the archive is")
+            raise UsageError("option path is missing: the folder or URI of the archive")
         form = given.get("format", "parquet")
         if form not in FORMATS:
             raise UsageError(f"option format is {form!r}; write {' or '.join(FORMATS)}")
@@ -59,9 +59,9 @@ class ArchiveSink(DataSource):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    """Writes in tasks, commits on the driver; Spark makes another one for each, so messages carry all."""
+    """Writes in tasks, commits on the driver: different copies, so commit messages carry the state."""
 
-    checkpoint: str | None = None  # of the query, and its name, as far as its options say them
+    checkpoint: str | None = None  # options of the query
     query_name: str | None = None
 
     def __init__(self, location: str, form: str, schema: pa.Schema) -> None:
@@ -92,4 +92,4 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             logger.info("batch %d is in the archive already", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: a repeated batch writes other files, and its commit removes those of attempts that failed."""
+        """Do nothing: a repeated batch writes other files, and its commit removes those of failed attempts."""

@@ -1,8 +1,8 @@
-"""Commits of archives: a batch's files become visible all together and once, however often Spark repeats the batch.
+"""Commits batches to archives: a batch's files become visible together and once, even if Spark repeats the batch.
 
-Parquet has no commits, so the archive keeps a book of its own: the batch's page, written in one piece, is the commit;
-moving files to where readers look follows, and is done again when it was cut short. Delta has commits, which carry the
-query's id, the batch's number, and what `batch_content` says of it. No Spark here.
+Parquet has no commits, so the archive keeps a book. Writing the batch's page atomically is the commit; its files are
+then moved to their visible names, and again after an interruption. A Delta commit carries the query's id, the batch's
+number and its content (see `batch_content`). No Spark here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMATS = ("parquet", "delta")
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What the book says of one batch."""
+    """A page of the book: the commit of one batch."""
 
     query: str
     batch: int
@@ -42,22 +42,22 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class ArchiveTable(Protocol):
-    """Where committed files go. `hidden` says whether tasks write them out of readers' sight."""
+    """A table of committed files. With `hidden`, tasks write files invisibly and the commit moves them."""
 
     hidden: bool
 
     def commit(
         self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
     ) -> bool:
-        """Make a batch's files visible. Return False if it was committed before; then these files are dropped.
+        """Make a batch's files visible. Return False if the batch was committed before; these files are then ignored.
 
-        `content` is what `batch_content` says of the batch. Raises `BatchDecided` if other rows were committed before.
+        `content` is the batch's digest, see `batch_content`. Raises `BatchDecided` if other rows were committed before.
         """
         ...
 
 
 def open_table(location: str, form: str) -> ArchiveTable:
-    """Return the table at a path or URI. Raises `UsageError` for another format, or one whose library is missing."""
+    """Return the table at a path or URI. Raises `UsageError` for an unknown format, or if its library is missing."""
     if form == "parquet":
         return ParquetTable(open_root(location))
     if form != "delta":
@@ -66,7 +66,7 @@ def open_table(location: str, form: str) -> ArchiveTable:
 
 
 class ParquetTable:
-    """Plain Parquet files, with a book beside them."""
+    """Plain Parquet files with a book of commits."""
 
     hidden = True
 
@@ -89,7 +89,7 @@ class ParquetTable:
         return committed is None
 
     def pages(self) -> Iterator[Page]:
-        """Yield what the book says of all batches, by query and batch."""
+        """Yield the pages of all batches, by query and batch."""
         folder = pafs.FileSelector(self._root.at(f"{BOOKS}/batches"), recursive=True, allow_not_found=True)
         paths = [entry.path for entry in self._root.files.get_file_info(folder) if entry.base_name.endswith(".json")]
         yield from sorted(map(self._read, paths), key=lambda page: (page.query, page.batch))
@@ -116,7 +116,7 @@ class ParquetTable:
         self._root.files.move(draft, self._root.at(name))
 
     def _publish(self, page: Page) -> None:
-        """Move the files to where readers look; those that are there already stay."""
+        """Move the files to their visible names; files that were moved before are skipped."""
         for file in page.files:
             written = self._root.at(file.written)
             if self._root.files.get_file_info(written).type is not pafs.FileType.NotFound:
@@ -129,9 +129,9 @@ def _decided(page: Page, rows: int | None) -> Decided:
 
 
 def _decided_in(history: Iterable[Mapping[str, Any]], page: Page) -> Decided | None:
-    """Return what a Delta table's history says of a batch; None if it does not reach back to it.
+    """Return a batch's record in a Delta table's history; None if the history does not reach back to it.
 
-    A batch without rows makes no commit: it shows by commits of the query before it and behind it.
+    A batch without rows has no commit: it is known to be empty if the query has an earlier commit.
     """
     noted = {int(commit[BATCH]): commit for commit in history if commit.get(QUERY) == page.query}
     if (commit := noted.get(page.batch)) is not None:
@@ -146,7 +146,7 @@ def _page_name(query: str, batch: int) -> str:
 
 
 class DeltaTable:
-    """A Delta table: files are written where they stay, and the commit names them."""
+    """A Delta table: files are written with their final names, and the commit lists them."""
 
     hidden = False
 

@@ -1,4 +1,4 @@
-"""Jobs people otherwise write by hand: archive, audit, metrics, replay, redrive and mirror.
+"""Ready-made jobs: archive, audit, metrics, replay, redrive and mirror.
 
-Each is a function `run(settings, tell)` in a module of its own, which imports pyspark; `settings` does not.
+Each module has a function `run(settings, tell)` and imports pyspark; `settings` does not.
 """

@@ -1,4 +1,4 @@
-"""Topics into Parquet or Delta, each message once."""
+"""Copies topics to Parquet or Delta, each message once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyromq.spark.jobs.settings import Archive, Summary
 
 
 def run(settings: Archive, tell: Tell) -> Summary:
-    """Archive until all is done, or until stopped. Raises what ended the query, `UsageError` for wrong settings."""
-    open_table(settings.to, settings.format)  # says what is wrong before Spark starts
+    """Archive until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
+    open_table(settings.to, settings.format)  # raises for wrong settings before Spark starts
     spark = open_session(settings.session)
     frame = open_stream(spark, "archive", settings.session, settings.stream)
     writer = frame.writeStream.format("rocketmq-archive").option("path", settings.to).option("format", settings.format)

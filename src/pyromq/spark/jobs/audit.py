@@ -1,4 +1,4 @@
-"""Counts what an archive holds of each queue: lost, repeated, out of order; or a mirrored topic against its source."""
+"""Counts lost, repeated and disordered messages: of an archive by queue, or of a mirrored topic against its source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Bounds = Mapping[MessageQueue, tuple[int, int]]
 
 
 def run(settings: Audit, tell: Tell) -> Summary:
-    """Count; `failed` when anything is lost, repeated or out of order. Raises `UsageError` for what is not there."""
+    """Count; `failed` if a message is lost, repeated or disordered. Raises `UsageError` for a missing archive."""
     spark = open_session(settings.session)
     rows = _mirror(spark, settings) if settings.mirror else _archive(spark, settings)
     tell(sum(row["rows"] for row in rows))
@@ -58,7 +58,7 @@ def _archive(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
 
 
 def _counted(frame: DataFrame, settings: Audit) -> DataFrame:
-    """Return a row for each queue; order is that of store times and log offsets, and of a sequence within each key."""
+    """Return a row per queue. Store times and log offsets must ascend, and setting sequence within each key."""
     before = Window.partitionBy(*PLACE).orderBy("queueOffset")
     moved_on = F.col("queueOffset") > F.lag("queueOffset").over(before)
     disorder = moved_on & (
@@ -87,9 +87,9 @@ def _queue(row: Any) -> MessageQueue:
 
 
 def _bounds(settings: Audit, namesrv: str, topics: list[str], counted: Collection[MessageQueue]) -> Bounds:
-    """Return what the brokers hold; nothing of topics that are gone, since archives outlive them.
+    """Return the brokers' bounds, without deleted topics: archives outlive them.
 
-    Raises `Unavailable` where a broker of the counted queues is still away after `deadlineMs`.
+    Raises `Unavailable` if a broker of the counted queues is not registered until `deadlineMs`.
     """
     if not topics:
         return {}
@@ -137,7 +137,7 @@ def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: A
 
 
 def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
-    """Compare by the ORIGIN that a mirror gives its copies: TOPIC/BROKER/QUEUE/OFFSET at the source."""
+    """Compare by property ORIGIN of the copies: TOPIC/BROKER/QUEUE/OFFSET at the source."""
     topic = settings.mirror
     copies = read_copies(spark, settings.session.namesrv, topic)
     by_copy = Window.partitionBy(*PLACE, "at").orderBy("queueOffset")

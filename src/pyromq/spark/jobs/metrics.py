@@ -1,4 +1,4 @@
-"""Windows of time over topics: messages, bytes and delays, by topic and tag; late ones are counted by Spark."""
+"""Counts messages, bytes and delays by topic and tag in windows of time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p9
 
 
 def run(settings: Metrics, tell: Tell) -> Summary:
-    """Count until all is done, or until stopped. Raises what ended the query, `UsageError` for wrong settings."""
+    """Count until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings.session, settings.stream), settings)
     return run_stream("metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)
 
 
 def windows(messages: DataFrame, settings: Metrics) -> DataFrame:
-    """Return a row for each window, topic and tag. Delays are from birth to storing."""
+    """Return a row per window, topic and tag. A delay is the store time less the born time."""
     delay = F.col("storeTimestamp").cast("double") * 1000 - F.col("bornTimestamp").cast("double") * 1000
     counted = (
         messages.withColumn("delay", delay)
@@ -71,16 +71,16 @@ def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
     options = {"namesrvAddr": settings.session.namesrv, "topic": settings.to_topic, "delivery": settings.delivery}
     if settings.mode == "append":
         return messages.writeStream.format("rocketmq").options(**options)
-    # Spark has no update mode for sinks in Python, but batch writes that are named are as good.
-    # By the checkpoint the sink tells a repeated batch from another one of the same number.
+    # Spark has no update mode for sinks in Python; named batch writes have the same effect.
+    # By the checkpoint the sink distinguishes a repeated batch from another batch of the same number.
     options["checkpointLocation"] = settings.stream.checkpoint
     return messages.writeStream.foreachBatch(partial(_write_batch, options))
 
 
 def _write_batch(options: dict[str, str], frame: DataFrame, batch: int) -> None:
-    """Write a micro-batch as a job named after the query's id and the batch: repeated, it changes nothing.
+    """Write a micro-batch as a job named by the query's id and the batch, so that a repetition has no effect.
 
-    The id is the checkpoint's: a query with a new checkpoint at the same place is another query.
+    The id is in the checkpoint: a query with a new checkpoint in the same folder has another one.
     """
     if options["delivery"] != "atLeastOnce":
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -89,7 +89,7 @@ def _write_batch(options: dict[str, str], frame: DataFrame, batch: int) -> None:
 
 
 def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
-    """Write the latest window of each topic and tag; readers see the old text or the new one."""
+    """Write the latest window of each topic and tag."""
     latest: dict[tuple[str, str], Any] = {}
     for row in frame.orderBy("start").collect():
         latest[row.topic, row.tag] = row

@@ -1,4 +1,4 @@
-"""Topics into another cluster, queue by queue. A copy says where it comes from, so that none goes round in circles."""
+"""Copies topics to another cluster, queue by queue. Copies carry their origin and are not mirrored back."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ SCHEMA = "topic string, brokerName string, queueId int, group string, stored lon
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:
-    """Copy until all is done, or until stopped. Raises what ended the query, `UsageError` for wrong settings."""
+    """Copy until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
     topics = [topic.strip() for topic in settings.stream.topics.split(",")]
     if settings.to_topic and len(topics) > 1:
         raise UsageError("setting to_topic is for one topic; several keep their names")
     if settings.cluster == settings.to_cluster:
-        raise UsageError(
-            f"settings cluster and to_cluster are both {settings.cluster!r}; copies could not be told apart"
-        )
+        raise UsageError(f"settings cluster and to_cluster are both {settings.cluster!r}; give them different names")
     spark = open_session(settings.session)
     frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
@@ -56,7 +54,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
 
 
 def copies(messages: DataFrame, settings: Mirror) -> DataFrame:
-    """Return the messages as the other cluster gets them; not those that came from there."""
+    """Return the copies for the other cluster, without messages that came from there."""
     origin = F.col("properties")[ORIGIN]
     home = F.coalesce(~origin.startswith(f"{settings.to_cluster}:"), F.lit(True))
     return messages.where(home).select(
@@ -74,13 +72,13 @@ def copies(messages: DataFrame, settings: Mirror) -> DataFrame:
 def carry_over(
     spark: SparkSession, settings: Mirror, topic: str, groups: list[str], *, brokers: Collection[str] = ()
 ) -> str:
-    """Store each group's offsets at the other cluster; return a line about it.
+    """Store each group's offsets at the other cluster; return a note for the summary.
 
-    `brokers` are those that the mirror has read from: while one is away, nobody knows what groups have consumed of it.
-    So they are waited for; raises `Unavailable` after `deadlineMs`.
+    `brokers` are those that the mirror has read from, and the groups' offsets there are needed. Waits until they are
+    registered; raises `Unavailable` after `deadlineMs`.
 
-    A group goes on at the first copy of a message that it has not consumed; what other source queues have put behind
-    that in the same queue comes again. Where all copies are consumed, it goes on at the queue's end.
+    A group's offset is the first copy of a message that it has not consumed, else the queue's end. Later copies in that
+    queue, from other source queues, may be redelivered.
     """
     copy = settings.to_topic or topic
     stored = _stored(settings, topic, groups, brokers)
@@ -98,9 +96,9 @@ def carry_over(
 def _stored(
     settings: Mirror, topic: str, groups: list[str], brokers: Collection[str]
 ) -> list[tuple[str, str, int, str, int]]:
-    """Return the groups' offsets at the source; nothing of groups that have stored none.
+    """Return the groups' offsets at the source, without groups that have none.
 
-    Raises `UsageError` for a group that the source does not know.
+    Raises `UsageError` for a group that does not exist at the source.
     """
     found = []
     namesrv = settings.session.namesrv
@@ -110,12 +108,12 @@ def _stored(
         known = {names.unwrap(group.name) for group in admin.groups()}
     with QueueReader(READER, namesrv, connections=connections, namespace=names.name) as reader:
         options = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
-        patiently(options, lambda: check_registered(options, reader, brokers, "the mirror has copied messages of it"))
+        patiently(options, lambda: check_registered(options, reader, brokers, "the mirror has copied its messages"))
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)
-            if group not in known and not any(offsets.values()):  # brokers say 0 of groups they do not know
-                raise UsageError(f"group {group} is not known at {namesrv}; `pyromq group list` shows what there is")
+            if group not in known and not any(offsets.values()):  # brokers return 0 for unknown groups
+                raise UsageError(f"group {group} is not known at {namesrv}; `pyromq group list` shows the groups")
             if any(offset is not None for offset in offsets.values()):
                 found += [(*queue, group, offset or 0) for queue, offset in offsets.items()]
     return found

@@ -1,4 +1,4 @@
-"""A group's dead letters sent again, each once in a run; those that died too often go to a parking topic."""
+"""Sends a group's dead letters again, once per job name; after too many attempts they go to a parking topic."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import ORIGIN, open_session, origin_of, own_properties, with_property, write_options
 from pyromq.spark.jobs.settings import Redrive, Summary, pairs
 
-TIMES = "REDRIVES"  # property: how often a message was sent again
+TIMES = "REDRIVES"  # property: number of redrives of a message
 
 
 def run(settings: Redrive, tell: Tell) -> Summary:
-    """Send what is chosen. Raises `UsageError` for wrong settings, `TopicNotFound` for a group without dead letters."""
+    """Send the chosen letters. Raises `UsageError` for wrong settings, `TopicNotFound` if there are no dead letters."""
     check_group(settings.group)
     spark = open_session(settings.session)
     source = {
         "namesrvAddr": settings.session.namesrv,
         "subscribe": dead_letter_topic(settings.group),
         "systemProperties": "true",
-        "onUndecodable": "raw",  # sent again as it is stored, and marked
+        "onUndecodable": "raw",  # sent as stored, and marked
     } | pairs(settings.option)
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))
@@ -40,7 +40,7 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     rows = sorted(rows, key=lambda row: (row["destination"] or "", row["reason"] or ""))
     if lost := sum(row["messages"] for row in rows if row["destination"] is None):
         raise UsageError(
-            f"{counted(lost, 'dead letter does', 'dead letters do')} not say where it came from; give setting to_topic"
+            f"{counted(lost, 'dead letter has', 'dead letters have')} no original topic; give setting to_topic"
         )
     total = sum(row["messages"] for row in rows)
     if settings.dry_run or not total:
@@ -53,7 +53,7 @@ def run(settings: Redrive, tell: Tell) -> Summary:
 
 def _refusals(count: int) -> tuple[str]:
     were = counted(count, "dead letter was", "dead letters were")
-    return (f"{were} damaged when it was made, and not sent: property {DAMAGED} says what is wrong",)
+    return (f"{were} damaged before dead-lettering, and not sent: property {DAMAGED} has the reason",)
 
 
 def _property(name: str) -> Column:

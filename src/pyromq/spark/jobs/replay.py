@@ -1,4 +1,4 @@
-"""Archived messages sent again: to where they came from or to another topic, nothing twice for one name of a job."""
+"""Sends archived messages again, to their topic or another one, once per job name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCE = "archive"
 
 
 def run(settings: Replay, tell: Tell) -> Summary:
-    """Send what is chosen. Raises `UsageError` for wrong settings, and what Spark raises when a task fails."""
+    """Send the chosen messages. Raises `UsageError` for wrong settings, and Spark's error if a task fails."""
     spark = open_session(settings.session)
     chosen = _chosen(read_archive(spark, settings.archive, settings.format), settings)
     rows = [_row(each) for each in chosen.groupBy("topic", "brokerName", "queueId").count().collect()]
@@ -38,7 +38,7 @@ def run(settings: Replay, tell: Tell) -> Summary:
         return Summary(rows, (f"{counted(total, 'message')} would be sent to {place}",))
     frame = _messages(_in_order(chosen), settings)
     if settings.rate:
-        frame = _held_back(frame, settings.rate)
+        frame = _limited(frame, settings.rate)
     options = write_options(settings, topic=place)
     frame.write.format("rocketmq").mode("append").options(**options).save()
     tell(total)
@@ -59,7 +59,7 @@ def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:
 
 
 def _in_order(chosen: DataFrame) -> DataFrame:
-    """Keep a queue's messages in one task, in order; also what makes a repeated job's tasks the same."""
+    """Put a queue's messages into one task, in order. A repeated job then has equal tasks."""
     return chosen.repartition("brokerName", "queueId").sortWithinPartitions("brokerName", "queueId", "queueOffset")
 
 
@@ -77,8 +77,8 @@ def _messages(chosen: DataFrame, settings: Replay) -> DataFrame:
     return chosen.select(*columns)
 
 
-def _held_back(frame: DataFrame, rate: int) -> DataFrame:
-    """Let rows through at `rate` a second, all tasks together."""
+def _limited(frame: DataFrame, rate: int) -> DataFrame:
+    """Limit the rows of all tasks together to `rate` per second."""
     tasks = max(frame.sparkSession.sparkContext.defaultParallelism, 1)
     allowed = max(rate / tasks, 0.001)
 

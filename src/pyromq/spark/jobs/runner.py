@@ -1,4 +1,4 @@
-"""Runs a job's streaming query to its end, tells how far it is, and sums up what it did."""
+"""Runs a job's streaming query to its end, reports progress, and returns a summary."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 
 logger = logger_of(__name__)
 
-# Spark for Python logs errors as lines of JSON before it raises them; all jobs load this file.
+# PySpark logs errors as JSON before it raises them; all jobs import this module.
 for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
     PySparkLogger.getLogger(_name).setLevel(logging.CRITICAL)
 
 Tell = Callable[[int], None]
 
-LOOK_SECONDS = 0.5  # Spark keeps a hundred reports: no batch is so short that more come meanwhile
+LOOK_SECONDS = 0.5  # between reads of Spark's progress: it keeps 100 reports, and batches take longer than 5 ms
 
 
 class StreamSettings(Protocol):
-    """What the settings of all jobs over streams have."""
+    """The settings of a job over a stream."""
 
     @property
     def stream(self) -> Stream: ...
@@ -46,9 +46,9 @@ class StreamSettings(Protocol):
 
 
 def run_stream(job: str, writer: DataStreamWriter, settings: StreamSettings, tell: Tell) -> Summary:
-    """Run the query until it has done all (with `once`) or Ctrl-C; what that interrupts is done again next time.
+    """Run the query until all is done (with `once`) or Ctrl-C; an interrupted batch is repeated by the next run.
 
-    Raises what ended the query.
+    Raises the query's error.
     """
     session, stream = settings.session, settings.stream
     every = spark_interval("every", stream.every)
@@ -78,9 +78,9 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamSettings, tel
 
 @contextmanager
 def _ctrl_c() -> Iterator[Event]:
-    """Give what Ctrl-C sets; Spark's own answer to it would cancel jobs from within a call to Java."""
+    """Yield an event that Ctrl-C sets. Spark's own handler would cancel jobs from within a call to Java."""
     stop = Event()
-    if current_thread() is not main_thread():  # others cannot have it
+    if current_thread() is not main_thread():  # only the main thread handles signals
         yield stop
         return
     before = signal.signal(signal.SIGINT, lambda *_: stop.set())
@@ -91,22 +91,22 @@ def _ctrl_c() -> Iterator[Event]:
 
 
 def _watch(query: StreamingQuery, stop: Event, *, totals: Totals, tell: Tell, lag: LagListener) -> None:
-    """Look at Spark's reports until the query ends.
+    """Process Spark's progress reports until the query ends.
 
-    The listener is not registered: Spark would still call it when Python has ended, and log pages about that.
+    The listener is not registered: Spark would call it after Python has ended, and log errors about that.
     """
-    told = ""
-    while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # a float will do
+    noted = ""
+    while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # Spark accepts a float
         reports = [each.json for each in query.recentProgress]
         totals.note(reports)
         tell(totals.rows)
-        if reports and reports[-1] != told:
-            told = reports[-1]
-            _note_lag(lag, told)
+        if reports and reports[-1] != noted:
+            noted = reports[-1]
+            _note_lag(lag, noted)
 
 
 def _note_lag(lag: LagListener, report: str) -> None:
-    """A job goes on when its lag cannot be written; it fails by that only at its end."""
+    """Log an `OSError`: a lag file that cannot be written fails a job only at its end."""
     try:
         lag.note(report)
     except OSError as error:
@@ -118,10 +118,10 @@ def _path(text: str) -> Path | None:
 
 
 class Totals:
-    """What a query has done in all: Spark keeps its reports of some batches only, and a job may run for months."""
+    """Sums up a query's progress reports: Spark keeps only the last 100, and a job may run for months."""
 
     def __init__(self, beginning: StreamOffset) -> None:
-        """`beginning`: where it begins without a checkpoint; Spark's report of a first batch does not say."""
+        """`beginning` is the first offset without a checkpoint, which Spark's first report does not have."""
         self.rows = 0
         self._beginning = beginning
         self._batches = 0
@@ -132,7 +132,7 @@ class Totals:
         self._latest: StreamOffset | None = None
 
     def note(self, reports: Iterable[str]) -> None:
-        """Take in Spark's reports, oldest first; those that were taken in before change nothing."""
+        """Add Spark's reports, oldest first; reports that were added before are skipped."""
         for text in reports:
             report = json.loads(text)
             if report["timestamp"] > self._seen:
@@ -140,7 +140,7 @@ class Totals:
                 self._add(report)
 
     def summary(self) -> Summary:
-        """Return a row for each queue: what was read of it, and what is left."""
+        """Return a row per queue: the offsets read, and the messages left."""
         rows = []
         for queue, end in sorted(self._last.positions.items()) if self._last else []:
             start = self._first.positions.get(queue, 0) if self._first else 0
@@ -149,7 +149,7 @@ class Totals:
             rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
         note = f"{counted(self.rows, 'message')} in {counted(self._batches, 'batch', 'batches')}"
         one, many = "partial count of late messages was", "partial counts of late messages were"
-        late = f"{counted(self._late, one, many)} dropped"  # Spark counts them after summing up
+        late = f"{counted(self._late, one, many)} dropped"  # Spark counts them after partial aggregation
         return Summary(rows, (note, late) if self._late else (note,))
 
     def _add(self, report: dict[str, Any]) -> None:

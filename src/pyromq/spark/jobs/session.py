@@ -1,4 +1,4 @@
-"""The Spark session of a job, and the readers and writers that all jobs share."""
+"""The Spark session of a job, and the frames and columns that jobs share."""
 
 from __future__ import annotations
 
@@ -28,36 +28,33 @@ from pyromq.spark.threads import use_session
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "OFF",  # what ends a job is raised, and told in a line; Spark logs pages of Java before it
+    "spark.log.level": "OFF",  # a job's error is raised and shown in a line; Spark would log pages of Java first
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
-BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # further options that say where a job begins
-COPIES = {
-    "verifyTags": "false",
-    "nullBody": "tombstone",
-}  # of the sink: what was a message already is written as it was
+BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # options that replace startingOffsets
+COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
 ORIGIN = "ORIGIN"  # property of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
 
 
 def open_session(settings: Session) -> SparkSession:
-    """Return a session that is there already, else a new one."""
+    """Return the active session, else a new one."""
     builder = SparkSession.builder.master(settings.master)
     defaults = DEFAULTS | (LOCAL if settings.master.startswith("local") else {})
     for name, value in (defaults | pairs(settings.conf)).items():
         builder = builder.config(name, value)
     spark: SparkSession = SparkSession.getActiveSession() or builder.getOrCreate()
-    use_session(spark)  # jobs may run in any thread
+    use_session(spark)  # a job may run in any thread
     spark.dataSource.register(ArchiveSink)
     return spark
 
 
 def open_stream(spark: SparkSession, job: str, session: Session, stream: Stream) -> DataFrame:
-    """Return a job's topics as a stream whose progress its group shows."""
+    """Return a stream of the job's topics; its offsets are stored under the job's group."""
     return spark.readStream.format("rocketmq").options(**source_options(job, session, stream)).load()
 
 
 def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]:
-    """Return the source's options of a job that reads a stream."""
+    """Return the source options of a job over a stream."""
     topics = ",".join(topic.strip() for topic in stream.topics.split(","))
     group = stream.group or GROUP_PREFIX + f"{job}-{topics.replace(',', '-').replace('%', '')}"[:200]
     options = {
@@ -66,7 +63,7 @@ def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]
         "startingOffsets": stream.start,
         "maxOffsetsPerTrigger": str(stream.batch_rows),
         "group": group,
-        "onUndecodable": "raw",  # copied as it is stored, and marked
+        "onUndecodable": "raw",  # copied as stored, and marked
     }
     given = pairs(stream.option)
     lower = {name.lower() for name in given}
@@ -76,9 +73,9 @@ def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]
 
 
 def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
-    """Return where a job without a checkpoint begins, which Spark does not report. Raises what the brokers say.
+    """Return the first offset of a job without a checkpoint, which Spark does not report. Raises the brokers' errors.
 
-    Of a job with a checkpoint Spark reports it; its topics may be gone.
+    With a checkpoint it is not needed, and the topics may have been deleted: return an empty offset.
     """
     if next(Path(stream.checkpoint, "offsets").glob("[0-9]*"), None):
         return StreamOffset({})
@@ -89,11 +86,11 @@ def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
-    """Return an archive's rows; topics and days stay texts. Raises `UsageError` when there is none in this format."""
+    """Return an archive's rows; topics and days are texts. Raises `UsageError` for a missing or different format."""
     is_delta = holds_delta(location)
     if form == "delta" and is_delta is False:
         raise UsageError(f"there is no archive in Delta at {location}")
-    if form == "parquet" and is_delta:  # whose files may be of attempts that failed, or deleted
+    if form == "parquet" and is_delta:  # some of its files may be deleted, or of failed attempts
         raise UsageError(f"the archive at {location} is a Delta table; give --format delta")
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     if form == "delta":
@@ -113,19 +110,19 @@ def _delta_files(location: str) -> list[str]:
 
 
 def own_properties(properties: str = "properties") -> Column:
-    """Return a message's properties without those that RocketMQ itself sets, which no sender may give."""
+    """Return a message's properties without the reserved ones, which senders may not set."""
     reserved = sorted(RESERVED_PROPERTIES)
     return F.map_filter(F.col(properties), lambda name, _: ~name.isin(reserved))
 
 
 def with_property(properties: Column, name: str, value: Column) -> Column:
-    """Return properties with one more; what had its name gives way."""
+    """Return properties with one set to `value`."""
     kept = F.map_filter(properties, lambda each, _: each != F.lit(name))
     return F.map_concat(kept, F.create_map(F.lit(name), value))
 
 
 def origin_of(cluster: str) -> Column:
-    """Return where a row of the source comes from, as property ORIGIN has it."""
+    """Return property ORIGIN of a source row."""
     place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
     return F.concat(F.lit(f"{cluster}:"), place)
 
@@ -133,9 +130,10 @@ def origin_of(cluster: str) -> Column:
 def read_copies(
     spark: SparkSession, namesrv: str, topic: str, *, connecting: ConnectionOptions = BY_ENVIRONMENT
 ) -> DataFrame:
-    """Return a mirrored topic by what its messages say of their origin.
+    """Return the copies in a mirrored topic by their property ORIGIN.
 
-    Columns: topic, brokerName, queueId, origin (a queue offset) there; at (brokerName, queueId), queueOffset here.
+    Columns at the source: topic, brokerName, queueId, origin (a queue offset); here: at (brokerName, queueId),
+    queueOffset.
     """
     options = {"namesrvAddr": namesrv, "subscribe": topic, "columns": "brokerName,queueId,queueOffset,properties"}
     options |= dict(connecting.given)
@@ -152,6 +150,6 @@ def read_copies(
 
 
 def write_options(settings: Any, **more: str) -> dict[str, str]:
-    """Return the sink's options of a batch job that has a delivery and a name."""
+    """Return the sink options of a batch job with settings `delivery` and `job`."""
     options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | COPIES | more
     return options if settings.delivery == "atLeastOnce" else options | {"jobId": settings.job}

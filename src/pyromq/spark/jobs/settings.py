@@ -1,4 +1,4 @@
-"""The settings of all jobs: what the command line offers and a YAML file may say, from one table. Loads no pyspark."""
+"""The settings of all jobs, for the command line, YAML files and programs. Imports no pyspark."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pyromq.errors import UsageError
 from pyromq.spark.jobs.times import check_moment, spark_interval
 
 GROUP_PREFIX = "pyromq-spark-"
-FORMATS = ("parquet", "delta")  # as in archive_tables, which loads pyarrow: too slow for `--help`
+FORMATS = ("parquet", "delta")  # equal to archive.tables.FORMATS; importing pyarrow is too slow for `--help`
 
 
 def setting(doc: str, default: Any = MISSING) -> Any:
-    """A field with its help; without a default it must be given."""
+    """Declare a field with its help; without a default it is required."""
     return field(default=default, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where Spark runs, and where the brokers are."""
+    """The Spark master and the brokers."""
 
     namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876")
     master: str = setting("Spark's master; a session that exists already is used as it is.", "local[*]")
@@ -35,12 +35,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """How a job that runs on and on reads its topics."""
+    """How a streaming job reads its topics."""
 
     topics: str = setting("Topics, separated by commas.")
-    checkpoint: str = setting("Folder or URI where Spark keeps how far the job is.")
-    once: bool = setting("End when all that is there now is done.", False)
-    every: str = setting("Time between two batches, `10s`; `0s` is as soon as possible.", "10s")
+    checkpoint: str = setting("Folder or URI where Spark keeps the job's offsets.")
+    once: bool = setting("End after the messages that exist now.", False)
+    every: str = setting("Time between two batches, `10s`; `0s`: no pause.", "10s")
     start: str = setting("Where a job without a checkpoint begins: earliest, latest, group, or JSON.", "earliest")
     batch_rows: int = setting("Most messages of a batch.", 1_000_000)
     group: str = setting("Group that shows the job's progress; default: named after the job and its topics.", "")
@@ -57,7 +57,7 @@ class Stream:
 
 
 def _check_folder_of(name: str, file: str) -> None:
-    """The job writes the file after its first batch, which may be hours after it began."""
+    """Raise `UsageError` before the job starts: the file is first written after a batch, which may take hours."""
     if file and not (folder := Path(file).parent).is_dir():
         raise UsageError(f"setting {name} is {file}, and there is no folder {folder}; make it first")
 
@@ -84,13 +84,11 @@ class Audit:
     topics: str = setting("Only these topics, separated by commas; default: all in the archive.", "")
     mirror: str = setting("Count this mirrored topic, which is at --namesrv, instead of an archive.", "")
     source_namesrv: str = setting("Name servers of the mirror's source.", "")
-    late_start: bool = setting("The archive began late: what the queues held before is no loss.", False)
-    complete: bool = setting("Messages that are not archived yet are a loss.", False)
+    late_start: bool = setting("The archive began late: earlier messages of the queues do not count as lost.", False)
+    complete: bool = setting("Messages that are not archived yet count as lost.", False)
     sequence: str = setting("Property whose number must rise within each key.", "")
     report: str = setting("Write the table also to this folder, as Parquet.", "")
-    option: tuple[str, ...] = setting(
-        "Further options of the source for the brokers that are counted against, NAME=VALUE.", ()
-    )
+    option: tuple[str, ...] = setting("Further options of the source at the brokers, NAME=VALUE.", ())
     session: Session = field(default_factory=Session)
 
     def __post_init__(self) -> None:
@@ -120,7 +118,7 @@ class Metrics:
         if len([place for place in (self.to_topic, self.to, self.to_prometheus) if place]) != 1:
             raise UsageError("give one of the settings to_topic, to and to_prometheus")
         if self.mode not in ("append", "update") or (self.to and self.mode == "update"):
-            raise UsageError(f"setting mode is {self.mode!r}; write append, or update where not to Parquet")
+            raise UsageError(f"setting mode is {self.mode!r}; write append, or update unless the windows go to Parquet")
         spark_interval("window", self.window)
         spark_interval("late", self.late)
         _check_folder_of("to_prometheus", self.to_prometheus)
@@ -133,14 +131,14 @@ class Replay:
     archive: str = setting("The archive: a folder or URI.")
     topic: str = setting("Topic whose messages are sent again.")
     job: str = setting("A name of this replay: running it again sends nothing twice. Not needed to count only.", "")
-    to_topic: str = setting("Send to this topic; default: where they came from.", "")
+    to_topic: str = setting("Send to this topic; default: the topic of the messages.", "")
     format: str = setting("parquet or delta.", "parquet")
     since: str = setting("Stored at this time or later, `2026-01-31 12:00:00` UTC.", "")
     until: str = setting("Stored before this time.", "")
     tag: str = setting("Only with this tag.", "")
     key: str = setting("Only with this key.", "")
     same_queues: bool = setting("Send to queues of the same number, in order.", False)
-    rate: int = setting("Most messages a second, all tasks together; 0: no limit.", 0)
+    rate: int = setting("Most messages per second, all tasks together; 0: no limit.", 0)
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent")
     session: Session = field(default_factory=Session)
@@ -159,12 +157,12 @@ class Redrive:
 
     group: str = setting("The group whose dead letters are sent again.")
     job: str = setting("A name of this run: running it again sends nothing twice. Not needed to count only.", "")
-    to_topic: str = setting("Send to this topic; default: each to where it came from.", "")
-    reason: str = setting("Only those whose reason contains this.", "")
-    since: str = setting("Died at this time or later, `2026-01-31 12:00:00` UTC.", "")
-    until: str = setting("Died before this time.", "")
+    to_topic: str = setting("Send to this topic; default: the original topic of each.", "")
+    reason: str = setting("Only letters whose reason contains this.", "")
+    since: str = setting("Dead-lettered at this time or later, `2026-01-31 12:00:00` UTC.", "")
+    until: str = setting("Dead-lettered before this time.", "")
     attempts: int = setting("Redrives of a message before it goes to the parking topic; 0: no limit.", 0)
-    parking_topic: str = setting("Where messages go that were sent again too often.", "")
+    parking_topic: str = setting("Topic for messages with that many redrives.", "")
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", ())
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce")
@@ -190,7 +188,7 @@ class Mirror:
     to_topic: str = setting("Topic there; default: the same name.", "")
     to_option: tuple[str, ...] = setting("Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", ())
     delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce")
-    groups: str = setting("Groups whose offsets are carried over when the job ends, separated by commas.", "")
+    groups: str = setting("Groups whose offsets are carried over at the end of the job, separated by commas.", "")
     stream: Stream = field(default_factory=Stream)
     session: Session = field(default_factory=Session)
 
@@ -222,7 +220,7 @@ JOBS: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a job did: a table, lines for people, and whether what was looked for is wrong."""
+    """The result of a job: table rows, notes for people, and whether the job found faults."""
 
     rows: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
@@ -230,7 +228,7 @@ class Summary:
 
 
 def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
-    """Yield the settings of a job, those of its parts included, with their types."""
+    """Yield the settings of a job with their types, including those of `session` and `stream`."""
     hints = get_type_hints(job)
     for each in fields(job):
         kind = hints[each.name]
@@ -246,11 +244,11 @@ def is_required(each: Field[Any]) -> bool:
 
 
 def build(job: type, values: Mapping[str, Any]) -> Any:
-    """Return a job's settings. Raises `UsageError` naming what is unknown, missing, or of the wrong kind."""
+    """Return a job's settings. Raises `UsageError` naming a setting that is unknown, missing, or of the wrong type."""
     known = {each.name: (each, kind) for each, kind in flags(job)}
     for name in values:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)  # YAML has names that are no texts
+            near = difflib.get_close_matches(str(name), known, n=1)  # YAML allows keys that are no texts
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
             raise UsageError(f"setting {name!r} is unknown; {hint}")
     for name, (each, _) in known.items():
@@ -275,7 +273,7 @@ _KINDS: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or 
 
 
 def _shown(value: Any) -> str:
-    """Return a value as YAML has it, which makes numbers, dates and lists of what has no quotes."""
+    """Return a value in YAML's spelling; unquoted values may be numbers, dates or lists."""
     return repr(value) if isinstance(value, str) else "empty" if value is None else str(value)
 
 
@@ -299,7 +297,7 @@ def _assemble(job: type, values: Mapping[str, Any]) -> Any:
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    """Read NAME=VALUE texts."""
+    """Parse NAME=VALUE texts."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -310,7 +308,7 @@ def pairs(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def run(name: str, settings: Any, tell: Any) -> Summary:
-    """Run a job by its name; loads pyspark. `tell(rows)` is called now and then with the messages done so far."""
+    """Run a job by its name; imports pyspark. `tell(rows)` is called repeatedly with the messages done so far."""
     summary = import_module(f"pyromq.spark.jobs.{name}").run(settings, tell)
     assert isinstance(summary, Summary)
     return summary

@@ -1,4 +1,4 @@
-"""Lengths and moments of time as settings have them, checked before Spark starts. No pyspark here."""
+"""Checks durations and times in settings before Spark starts. Imports no pyspark."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _UNITS = {
 
 
 def spark_interval(setting: str, text: str) -> str:
-    """Return a length of time as Spark writes it: `10 seconds` for `10s`, `10 sec` and `10 seconds`.
-
-    Raises `UsageError`, naming the setting, for what is none.
-    """
+    """Return a duration in Spark's form: `10 seconds` for `10s`, `10 sec` and `10 seconds`. Raises `UsageError`."""
     parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", text.strip())
     found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", text)]
     if not parts or not all(unit for _, unit in found):
@@ -36,13 +33,13 @@ def spark_interval(setting: str, text: str) -> str:
 
 
 def check_moment(setting: str, text: str) -> None:
-    """Raises `UsageError`, naming the setting, for what Spark does not take as a moment; none at all will do."""
+    """Raise `UsageError` for a text that Spark does not accept as a timestamp; an empty text is accepted."""
     if not text:
         return
     try:
         if _MOMENT.fullmatch(text):
             datetime.fromisoformat(text)
             return
-    except ValueError:  # a 31st of February
+    except ValueError:  # for example the 31st of February
         pass
     raise UsageError(f"setting {setting} is {text!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")

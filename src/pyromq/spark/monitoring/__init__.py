@@ -1,1 +1,1 @@
-"""How far queries are, and how far behind."""
+"""Progress and lag of streaming queries."""

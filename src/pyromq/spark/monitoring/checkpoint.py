@@ -1,8 +1,9 @@
-"""A query's checkpoint as Spark writes it: how far it is, and moving it. Folders on this machine only.
+"""Reads and resets a query's checkpoint in a local folder.
 
-    offsets/N   planned: `v1`, a line of settings, then a line for each source     commits/N   batch N is done
+    offsets/N   planned: `v1`, a line of settings, then a line per source     commits/N   batch N is done
 
-Spark goes on behind the newest offset and repeats it first if it has no commit. Files may have a checksum `.N.crc`.
+Spark continues after the newest offset, and first repeats its batch if that has no commit. Files may have a checksum
+`.N.crc`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HEADING = 2  # lines before the sources'
 
 @dataclass(frozen=True, slots=True)
 class QueryCheckpoint:
-    """`batch` is the newest that is done, None before the first; `planned` is where one ends that is not done yet."""
+    """`batch` is the newest batch that is done, None before the first; `planned` is the end of a batch not done yet."""
 
     folder: Path
     batch: int | None
@@ -39,7 +40,7 @@ class QueryCheckpoint:
 
 
 def read_checkpoint(folder: Path) -> QueryCheckpoint:
-    """Return how far the query is. Raises `UsageError` for what is no checkpoint of a query over one topic source."""
+    """Return the query's offsets. Raises `UsageError` if this is no checkpoint of a query over one rocketmq source."""
     if not (folder / "offsets").is_dir():
         raise UsageError(f"{folder} is no checkpoint of a streaming query: it has no folder `offsets`")
     planned, committed = _numbers(folder / "offsets"), _numbers(folder / "commits")
@@ -54,7 +55,7 @@ def read_checkpoint(folder: Path) -> QueryCheckpoint:
 
 
 def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
-    """Return a row for each queue: done, planned, and what the broker holds; None where the topic is gone."""
+    """Return a row per queue: offsets done and planned, and the broker's bounds; None for a deleted topic."""
     newest = checkpoint.newest
     if newest is None:
         return []
@@ -83,12 +84,11 @@ def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
 
 
 def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
-    """Let the query go on at `place`: earliest, latest, or a table as option startingOffsets has it.
+    """Reset the query to `place`: earliest, latest, or a table in the form of option startingOffsets.
 
-    A batch that was planned and not done counts as done: it may be in the sink, so its number is not used again. Only
-    a query with state has to use it again, since it continues from the state of the batch before. Returns where the
-    query goes on. Raises `UsageError`, `DataLoss`, and `Unavailable` where a broker is away whose queues are to be
-    moved.
+    A batch that was planned and not done counts as done: the sink may have its rows, so its number is not used again.
+    A query with state uses the number again, since it continues from the state of the previous batch. Return the new
+    offset. Raises `UsageError`, `DataLoss`, and `Unavailable` if a broker with queues to reset is not registered.
     """
     checkpoint = read_checkpoint(folder)
     if checkpoint.batch is None or checkpoint.done is None:
@@ -101,7 +101,7 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
         bounds = reader.bounds(options.subscribe)
         chosen = beginnings(options, reader, bounds, default="earliest")
     named = chosen if isinstance(options.starting_offsets, str) else _named(chosen, options.starting_offsets or {})
-    # Without marks: there may be others by now.
+    # Without marks: topics may have been created again.
     offset = StreamOffset(checkpoint.done.positions | named, began=checkpoint.done.began)
     newest = max(_numbers(folder / "offsets"))
     if newest != checkpoint.batch and (folder / "state").is_dir():
@@ -119,13 +119,13 @@ def _check_brokers(done: StreamOffset, reader: QueueReader, namesrv: str) -> Non
     registered = reader.brokers()
     if away := sorted({queue.broker_name for queue in done.positions}.difference(registered)):
         raise Unavailable(
-            f"broker {away[0]} is not registered at {namesrv}, so its queues cannot be moved: start it, or write"
-            " a table of the queues to move"
+            f"broker {away[0]} is not registered at {namesrv}, so its queues cannot be reset: start it, or write"
+            " a table of the queues to reset"
         )
 
 
 def _named(chosen: Mapping[MessageQueue, int], table: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return the places of queues that the table names; others stay where they are."""
+    """Return the offsets of the queues that the table names; other queues are not reset."""
     return {
         queue: offset
         for queue, offset in chosen.items()
@@ -145,7 +145,7 @@ def _read(path: Path) -> StreamOffset:
     try:
         return read_stream_offset(json.loads(sources[0]))
     except (ValueError, AttributeError, KeyError) as error:
-        raise UsageError(f"{path} holds no offset of topics: {sources[0][:80]!r}") from error
+        raise UsageError(f"{path} has no offset of a rocketmq source: {sources[0][:80]!r}") from error
 
 
 def _write(path: Path, offset: StreamOffset) -> None:

@@ -1,6 +1,6 @@
-"""How far behind streaming queries are: messages and seconds of each queue, rows a second; also as Prometheus text.
+"""The lag of streaming queries by queue, in messages and seconds; also as Prometheus text. No Spark here.
 
-No Spark here: `pyromq.spark.monitoring.lag_listener` hands over what Spark reports of a micro-batch.
+`pyromq.spark.monitoring.lag_listener` passes Spark's progress reports.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from pyromq.message import MessageQueue
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 
-# Gives the store time (ms) of the message at an offset of each queue; None where there is none.
+# Returns the store time (ms) of the message at an offset of each queue; None if there is none.
 StoreTimes = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """One queue of a query; `seconds` is how long its first message that is not read has been there."""
+    """The lag of one queue; `seconds` is the age of its first unread message."""
 
     topic: str
     broker: str
@@ -32,7 +32,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """One topic of a query: the sum of its queues' messages, the most of their seconds."""
+    """The lag of one topic: the sum of its queues' messages, the maximum of their seconds."""
 
     topic: str
     messages: int
@@ -41,7 +41,7 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """One query after a micro-batch."""
+    """The lag of one query after a micro-batch."""
 
     query: str
     batch: int
@@ -81,7 +81,7 @@ class QueryLag:
 
 
 def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes | None = None) -> QueryLag:
-    """Return what Spark's progress of a batch says of our sources in it. Without `store_times`, seconds are 0."""
+    """Return the lag of the rocketmq sources in a progress report. Without `store_times`, seconds are 0."""
     queues: list[QueueLag] = []
     for source in progress["sources"]:
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
@@ -97,13 +97,13 @@ def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes 
 
 
 def _offset(given: Any) -> StreamOffset | None:
-    """Read an offset of our source, which Spark gives as text or as an object; None for another source's."""
+    """Parse an offset that Spark reports as text or as an object; None for another source."""
     found = json.loads(given) if isinstance(given, str) else given
     return read_stream_offset(found) if isinstance(found, dict) and "t" in found else None
 
 
 def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
-    """Return the lag of each queue; brokers are asked once for all that have any."""
+    """Return the lag of each queue. `store_times` is called once, for all queues with a lag."""
     offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
     lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
     behind = {queue: offsets[queue] for queue, lag in lags.items() if lag}
@@ -130,7 +130,7 @@ def prometheus_text(lags: Iterable[QueryLag]) -> str:
 
 
 def queue_text(queries: Mapping[str, Iterable[QueueLag]]) -> str:
-    """Return what Prometheus is told of the queues of each query."""
+    """Return the metrics of each query's queues as Prometheus text."""
     lines = []
     for name, meaning, of_queue in _QUEUE_FAMILIES:
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
@@ -147,7 +147,7 @@ _FAMILIES: list[tuple[str, str, str, Callable[[QueryLag], float]]] = [
 ]
 _QUEUE_FAMILIES: list[tuple[str, str, Callable[[QueueLag], float]]] = [
     ("pyromq_spark_lag_messages", "Messages not read yet.", lambda queue: queue.messages),
-    ("pyromq_spark_lag_seconds", "How long the first of them has been there.", lambda queue: queue.seconds),
+    ("pyromq_spark_lag_seconds", "Age of the first of them.", lambda queue: queue.seconds),
     ("pyromq_spark_offset", "Queue offset of the next message to read.", lambda queue: queue.offset),
 ]
 
@@ -162,7 +162,7 @@ def labels(**values: str) -> str:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file so that readers see the old text or the new one, never a part. Raises `OSError`."""
+    """Replace a file atomically: readers see the old text or the new one. Raises `OSError`."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     draft.replace(path)

@@ -15,11 +15,11 @@ from pyromq.spark.read.stream_offset import StreamOffset
 
 logger = logger_of(__name__)
 
-SECONDS = 5.0  # between two writes: each asks the brokers how old unread messages are
+SECONDS = 5.0  # between two writes: each requests store times from the brokers
 
 
 class LagFile:
-    """Writes the lag of one stream under the name of its group. A failure is only logged."""
+    """Writes the lag of one stream as Prometheus text, under the name of its group: option lagPrometheus."""
 
     def __init__(self, path: Path, group: str, *, store_times: StoreTimes, clock: Clock) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class LagFile:
         self._written_at: float | None = None
 
     def note(self, reached: StreamOffset, latest: StreamOffset | None, *, last: bool = False) -> None:
-        """Write how far the stream is behind `latest`, at most every 5 s, and the `last` time of a run."""
+        """Write the lag behind `latest`, at most every 5 s and at the `last` call of a run. Errors are logged."""
         now = self._clock.monotonic()
         if latest is None or (not last and self._written_at is not None and now - self._written_at < SECONDS):
             return

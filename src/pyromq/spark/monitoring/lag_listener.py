@@ -1,4 +1,4 @@
-"""A query listener: after each micro-batch, how far behind the query is, into the log, a JSON file, a Prometheus file.
+"""A query listener that reports the lag after each micro-batch to the log, a JSON file or a Prometheus file.
 
 spark.streams.addListener(LagListener(namesrv="127.0.0.1:9876", prometheus=Path("lag.prom")))
 """
@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 2.0
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the lag of every query of a session. With `namesrv`, brokers are asked how old unread messages are."""
+    """Keeps the lag of every query of a session. With `namesrv`, brokers are asked for the age of messages."""
 
     def __init__(
         self,
@@ -52,19 +52,19 @@ class LagListener(StreamingQueryListener):
         self._reader: QueueReader | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to say yet."""
+        """Do nothing."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new to say."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The last figures stay."""
+        """Do nothing: the last lag is kept."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self.note(event.progress.json)
 
     def note(self, progress: str) -> None:
-        """Take in what Spark reports of a micro-batch, as JSON; its events come late."""
+        """Add Spark's progress report of a micro-batch, as JSON."""
         lag = lag_of(
             json.loads(progress),
             now_ms=SystemClock().now_ms(),
@@ -97,7 +97,7 @@ class LagListener(StreamingQueryListener):
                 self._reader = reader
             return self._reader.store_times(places)
         except MQError as error:
-            logger.warning("how old messages are that are not read is not known: %s", error)
+            logger.warning("the age of unread messages is not known: %s", error)
             return {}
 
     def _write(self) -> None:

@@ -1,7 +1,7 @@
-"""The project that `pyromq spark init` writes: Spark Declarative Pipelines over topics. No Spark here.
+"""Writes the project of `pyromq spark init`: Spark Declarative Pipelines over topics. No Spark here.
 
-It guards against losses of Spark 4.3: tables forgotten between runs (an in-memory catalog), a full refresh that
-reads what brokers have no more, two flows into one table, and partitioned tables that a full refresh breaks.
+It avoids losses of Spark 4.3: tables forgotten between runs (an in-memory catalog), a full refresh that reads messages
+that brokers have deleted, two flows into one table, and partitioned tables that a full refresh breaks.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MESSAGES = '''\
 
 from pyspark import pipelines as dp
 
-# The broker keeps messages for some days only, this table for ever: a full refresh must not empty it.
+# Brokers delete messages after some days, this table keeps them: a full refresh must not empty it.
 # One flow into a table, since two of them lose rows silently: read several topics with `subscribe` or a union.
-# No partition_cols: a full refresh of a partitioned table loses what comes later.
+# No partition_cols: a full refresh of a partitioned table loses later messages.
 
 
 @dp.table(table_properties={{"pipelines.reset.allowed": "false"}})
 def {table}():
     return (
-        spark.readStream.format("rocketmq")  # noqa: F821  Spark puts `spark` here
+        spark.readStream.format("rocketmq")  # noqa: F821  Spark defines `spark`
         .option("namesrvAddr", "{namesrv}")
         .option("subscribe", "{topic}")
         .option("startingOffsets", "earliest")
@@ -47,7 +47,7 @@ def {table}():
 '''
 
 PER_HOUR = '''\
-"""Messages by hour and tag. A materialized view is computed again in every run: over a topic it would forget, too."""
+"""Messages by hour and tag. A materialized view is computed again in every run, so it reads the table."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F
@@ -61,8 +61,8 @@ def {table}_per_hour():
 
 RUN = """\
 #!/bin/sh
-# Each run does what is there and ends. The catalog must outlive it, so it is Hive's, in this folder: one run at a time.
-# The environment that wrote this project comes first: it has spark-pipelines, and the python3 of Spark's workers.
+# A run processes all present messages and ends. The catalog must outlive it: Hive's, in this folder; one run at a time.
+# The environment that wrote this project is first in PATH: it has spark-pipelines, and python3 for Spark's workers.
 PATH={programs}:$PATH
 export PATH
 if ! command -v spark-pipelines > /dev/null; then
@@ -74,7 +74,7 @@ cd "$(dirname "$0")" && exec spark-pipelines run --conf spark.sql.catalogImpleme
 
 
 def write_project(folder: Path, *, topic: str, namesrv: str) -> list[Path]:
-    """Write the project into a new folder, named after it; return its files. Raises `UsageError` for an old one."""
+    """Write the project into a new folder; return its files. Raises `UsageError` if the folder exists."""
     if folder.exists():
         raise UsageError(f"{folder} exists already; choose another name")
     folder = folder.absolute()

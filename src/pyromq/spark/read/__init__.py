@@ -1,1 +1,1 @@
-"""Reading topics: batches and streams."""
+"""Reads topics as batches and streams."""

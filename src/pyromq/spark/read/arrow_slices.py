@@ -1,4 +1,4 @@
-"""Stretches of pulled bytes as numpy and Arrow arrays, many at once and none touched by Python."""
+"""Slices of pulled bytes as numpy and Arrow arrays, without a Python object per slice."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_INLINE = 12  # an Arrow view holds so many bytes itself
+_INLINE = 12  # an Arrow view holds up to 12 bytes inline
 
 
 def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return what lies at each place, read as the numpy type `form`, of one width: some ns a place.
+    """Return the values at each position, read as the fixed-width numpy type `form`; some ns per value.
 
-    Every byte is taken as the begin of an item; indexing such a view copies the wanted items.
+    A view has an item beginning at every byte; indexing it copies the wanted items.
     """
     kind = np.dtype(form)
     if not at.size:
@@ -27,9 +27,9 @@ def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]
 
 
 def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return stretches of different sizes as a binary array, by way of Arrow's view layout.
+    """Return slices of different sizes as a binary array, by way of Arrow's view layout.
 
-    view (16 bytes)  size 4 | up to 12 bytes inline, or: first 4 bytes (not looked at here), buffer number 4, offset 4
+    view (16 bytes)  size 4 | up to 12 bytes inline, or: first 4 bytes (unused here), buffer number 4, offset 4
     """
     views = np.zeros((at.size, 4), "<i4")
     views[:, 0] = sizes
@@ -42,7 +42,7 @@ def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
 
 
 def _begins(data: Bytes, at: Ints) -> Bytes:
-    """Return the first bytes at each place, whether they belong to it or not; behind the end anything."""
+    """Return 12 bytes from each position, beyond the slice if it is shorter; bytes past the end are arbitrary."""
     found: Bytes
     if at.max() + _INLINE <= data.size:
         found = blocks(data, at, f"V{_INLINE}").view(np.uint8).reshape(-1, _INLINE)
@@ -52,16 +52,16 @@ def _begins(data: Bytes, at: Ints) -> Bytes:
 
 
 def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return stretches as texts; what is not UTF-8 is replaced, as Java does it."""
-    stretches = slices(data, at, sizes)
+    """Return slices as texts; bytes that are not UTF-8 are replaced, as in Java."""
+    found = slices(data, at, sizes)
     try:
-        return stretches.cast(pa.string())
+        return found.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([each.decode(errors="replace") for each in stretches.to_pylist()], pa.string())
+        return pa.array([each.decode(errors="replace") for each in found.to_pylist()], pa.string())
 
 
 def list_offsets(rows: Ints, count: int) -> pa.Array:
-    """Return Arrow list offsets of `count` lists from the list number of each item; those are in order."""
+    """Return Arrow list offsets of `count` lists from the list number of each item, in ascending order."""
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=count), out=ends[1:])
     return pa.array(ends)

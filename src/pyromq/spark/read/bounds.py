@@ -1,6 +1,6 @@
-"""From options to the place in each queue where a read begins and ends: earliest, latest, a group's, by time, given.
+"""Finds the offsets at which a read begins and ends in each queue, from its options. No Spark here.
 
-No Spark here.
+A position is earliest, latest, a group's offset, by time, or given.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pyromq.spark.read.plan import QueueRange
 
 logger = logger_of(__name__)
 
-Bounds = tuple[int, int]  # the first offset still there, the offset of the next message
+Bounds = tuple[int, int]  # the first stored offset, the offset of the next message
 Positions = dict[MessageQueue, int]
 
 
 class DataLoss(MQError):
-    """Messages that were to be read are not there any more."""
+    """Messages to read no longer exist."""
 
 
 class Queues(Protocol):
-    """What planning asks a client for; `pyromq.client.blocking.queue_reader.QueueReader` has it."""
+    """The client calls that planning needs; `pyromq.client.blocking.queue_reader.QueueReader` has them."""
 
     def brokers(self) -> list[str]: ...
 
@@ -47,13 +47,13 @@ class Queues(Protocol):
 def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
     """Return the range of every queue that a batch reads.
 
-    Raises `UsageError` for queues that do not exist or end before they begin. With failOnDataLoss it raises `DataLoss`
-    for offsets that are not there.
+    Raises `UsageError` for queues that do not exist or end before they begin, and with failOnDataLoss `DataLoss` for
+    offsets that do not exist.
     """
     bounds = client.live_bounds(queue_bounds(options, client))
     starts = beginnings(options, client, bounds, default="earliest")
     ends = _endings(options, client, bounds)
-    if options.starting_offsets == "group":  # which may have read further than this batch ends
+    if options.starting_offsets == "group":  # the group may have read beyond the end of this batch
         ends = {queue: max(end, starts[queue]) for queue, end in ends.items()}
     for queue in bounds:
         if starts[queue] > ends[queue]:
@@ -67,10 +67,10 @@ def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
 def queue_bounds(
     options: ReadOptions, client: Queues, known: Collection[MessageQueue] = ()
 ) -> dict[MessageQueue, Bounds]:
-    """Return the bounds of all queues that the options mean, in order. `known` queues were read before.
+    """Return the bounds of all queues that the options select, in order. `known` queues were read before.
 
-    Known queues that are not there now are left out. Raises `TopicNotFound` and `UsageError` for others that do not
-    exist, `Unavailable` while a broker that must be there is not registered.
+    Known queues that do not exist now are left out. Raises `TopicNotFound` and `UsageError` for other missing queues,
+    and `Unavailable` while a required broker is not registered.
     """
     check_registered(options, client, options.required_brokers, "option requiredBrokers names it")
     if options.assign is not None:
@@ -80,9 +80,9 @@ def queue_bounds(
 
 
 def check_registered(options: ReadOptions, client: Queues, brokers: Iterable[str], why: str) -> None:
-    """Raise `Unavailable` for a broker that the name server does not know now, unless option retiredBrokers names it.
+    """Raise `Unavailable` for a broker that is not registered, unless option retiredBrokers names it.
 
-    `why` ends the text: what says that the broker must be there.
+    `why` ends the text: the reason why the broker is required.
     """
     wanted = set(brokers).difference(options.retired_brokers)
     if not wanted:
@@ -99,10 +99,10 @@ def check_registered(options: ReadOptions, client: Queues, brokers: Iterable[str
 def beginnings(
     options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue, Bounds], *, default: str
 ) -> Positions:
-    """Return where to begin in each queue. `default` is earliest or latest, where the options do not say.
+    """Return the first offset to read in each queue. `default`, earliest or latest, is for options without a start.
 
-    Without a message since a time, the place is the queue's end, or an error, as startingOffsetsByTimestampStrategy
-    says.
+    If a queue has no message since a time, startingOffsetsByTimestampStrategy decides between the queue's end and an
+    error.
     """
     if options.starting_ms is not None:
         times = dict.fromkeys(bounds, options.starting_ms)
@@ -122,32 +122,30 @@ def beginnings(
 
 
 def queue_name(queue: MessageQueue) -> str:
-    """Return how texts name a queue."""
+    """Return the name of a queue for error texts."""
     return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
 
 
 def deletion(place: tuple[str, str], positions: Mapping[MessageQueue, int]) -> str:
-    """Return what is said of a topic that was deleted at a broker, and was read to these positions."""
+    """Return the error text for a topic that was deleted at a broker after it was read to these positions."""
     topic, broker = place
     read = {queue.queue_id: offset for queue, offset in positions.items() if queue[:2] == place}
     reached = ", ".join(f"queue {queue_id} to {offset}" for queue_id, offset in sorted(read.items()))
-    return (
-        f"topic {topic} at {broker} was deleted; it was read to these offsets, and what came behind is lost: {reached}"
-    )
+    return f"topic {topic} at {broker} was deleted; it was read to these offsets, later messages are lost: {reached}"
 
 
 def report_loss(options: ReadOptions, text: str) -> None:
     """Raise `DataLoss` with failOnDataLoss, else log it."""
     if options.fail_on_data_loss:
-        raise DataLoss(f"{text}; set failOnDataLoss to false to read what is there")
-    logger.warning("%s; reading what is there", text)
+        raise DataLoss(f"{text}; set failOnDataLoss to false to read the rest")
+    logger.warning("%s; reading the rest", text)
 
 
 def _assigned_bounds(
     options: ReadOptions, client: Queues, known: Collection[MessageQueue]
 ) -> dict[MessageQueue, Bounds]:
     assign = options.assign
-    assert assign is not None, "the caller has looked"
+    assert assign is not None, "the caller has checked"
     chosen = [
         MessageQueue(topic, broker, queue_id)
         for topic, brokers in assign.items()
@@ -165,18 +163,18 @@ def _assigned_bounds(
 def _topic_bounds(
     options: ReadOptions, client: Queues, topics: Iterable[str], known: Collection[MessageQueue]
 ) -> dict[MessageQueue, Bounds]:
-    """Return the bounds of these topics, without those topics that are gone and are known, or match a pattern."""
+    """Return the bounds of these topics; a deleted topic is left out if it is known or was matched by a pattern."""
     try:
         return client.bounds(topics)
     except TopicNotFound:
-        pass  # one of them: which one is found by asking for each
-    may_be_gone = {queue.topic for queue in known}.union(topics if options.subscribe_pattern else ())
+        pass  # at least one topic: query each by itself
+    may_be_deleted = {queue.topic for queue in known}.union(topics if options.subscribe_pattern else ())
     found: dict[MessageQueue, Bounds] = {}
     for topic in topics:
         try:
             found |= client.bounds([topic])
         except TopicNotFound as error:
-            if topic in may_be_gone:
+            if topic in may_be_deleted:
                 continue
             _check_any_broker(options, client, error)
             raise
@@ -184,16 +182,16 @@ def _topic_bounds(
 
 
 def _check_any_broker(options: ReadOptions, client: Queues, error: TopicNotFound) -> None:
-    """Raise `Unavailable` where no topic is found because there is no broker."""
+    """Raise `Unavailable` if the topic is missing because no broker is registered."""
     if not client.brokers():
         raise Unavailable(f"no broker is registered at {options.namesrv}: {error}") from error
 
 
 def _matching(options: ReadOptions, client: Queues, known: Collection[MessageQueue]) -> list[str]:
     pattern = options.subscribe_pattern
-    assert pattern is not None, "checked with the options"
+    assert pattern is not None, "the options have one of the three"
     names = [name for name in client.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
-    if not pattern.pattern.startswith("%"):  # retries and dead letters are meant only when they are named
+    if not pattern.pattern.startswith("%"):  # retry and dead letter topics match only if the pattern names them
         names = [name for name in names if not name.startswith("%")]
     if not names and not known:
         error = TopicNotFound(f"no topic matches subscribePattern {pattern.pattern!r}")
@@ -223,7 +221,7 @@ def _since(
     times: Mapping[MessageQueue, int],
     name: str,
 ) -> Positions:
-    """Return the first message since a time in each queue that has a time."""
+    """Return the offset of the first message since its time, for each queue that has a time."""
     found = {queue: client.first_since(queue, time_ms, bounds[queue]) for queue, time_ms in times.items()}
     none = [queue for queue, offset in found.items() if offset >= bounds[queue][1]]
     if none and options.starting_missing == "error":
@@ -237,9 +235,10 @@ def _since(
 def _chosen(
     options: ReadOptions, client: Queues, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
 ) -> dict[MessageQueue, int]:
-    """Return the table's entries.
+    """Return the table's entries by queue.
 
-    Raises `UsageError` for a queue that is not read: a slip of the pen. `Unavailable` where its broker is away.
+    Raises `UsageError` for a queue that is not read, which is a typing mistake, and `Unavailable` if its broker is not
+    registered.
     """
     read = {(queue.topic, queue.broker_name, str(queue.queue_id)): queue for queue in bounds}
     found = {}
@@ -258,7 +257,7 @@ def _chosen(
 def _given(
     options: ReadOptions, client: Queues, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
 ) -> Positions:
-    """Return where a table puts each queue. Queues that it does not name are read whole."""
+    """Return the offset of each queue by a table. Queues that it does not name are read completely."""
     given = _chosen(options, client, table, bounds, name=name)
     other = "latest" if name == "endingOffsets" else "earliest"
     places = {
@@ -278,7 +277,7 @@ def _meant(offset: int, bounds: Bounds) -> int:
 def _checked(
     options: ReadOptions, name: str, given: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]
 ) -> Positions:
-    """Return the places, moved into their queues where that is allowed."""
+    """Return the offsets, moved into the bounds of their queues unless `DataLoss` is raised."""
     places = {}
     for queue, offset in given.items():
         least, most = bounds[queue]

@@ -21,16 +21,13 @@ logger = logger_of(__name__)
 T = TypeVar("T")
 
 RETRY_SECONDS = 0.2
-RESTART_SECONDS = 20.0  # that servers may need to be as they were
+RESTART_SECONDS = 20.0  # longest time after which restarted servers know their topics and brokers again
 
 _clients: dict[tuple[int, str, str, int, ConnectionOptions], QueueReader] = {}
 
 
 def client_of(options: ReadOptions) -> QueueReader:
-    """Return this process's client; Spark forks its workers, so a client of the parent is of no use to the child.
-
-    Raises `NoNameServer` at once when no name server can be reached.
-    """
+    """Return this process's client for these options. Raises `NoNameServer` at once if no name server is reachable."""
     key = os.getpid(), options.namesrv, options.group, options.pull_timeout_ms, options.connecting
     if key not in _clients:
         keep_memory()
@@ -47,7 +44,7 @@ def client_of(options: ReadOptions) -> QueueReader:
 
 
 class RetryDeadline(Protocol):
-    """Options that say how long to try."""
+    """Options with a deadline for retries."""
 
     @property
     def deadline_ms(self) -> int: ...
@@ -56,25 +53,25 @@ class RetryDeadline(Protocol):
 def patiently(
     options: RetryDeadline, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False
 ) -> T:
-    """Return what `call` gives; while brokers are away it is repeated, until `deadlineMs`. Then raises its error.
+    """Return the result of `call`, repeated on retriable errors until `deadlineMs`; then its error is raised.
 
-    `planned`: topics and brokers were there when this was planned, so a name server that does not know them has been
-    started again and is told in a moment.
+    With `planned`, topics and brokers existed at planning. If a name server does not know them it was restarted, so
+    that error is retried for up to 20 s: brokers register again.
     """
     began = time.monotonic()
     give_up = began + min(options.deadline_ms / 1000, most_seconds)
-    told = min(give_up, began + RESTART_SECONDS) if planned else began
-    is_told = False
+    registered_by = min(give_up, began + RESTART_SECONDS) if planned else began
+    is_logged = False
     while True:
         try:
             return call()
         except MQError as error:
             unknown = isinstance(error, TopicNotFound | UsageError) and not isinstance(error, IllegalName)
-            until = told if unknown else give_up
+            until = registered_by if unknown else give_up
             if time.monotonic() >= until or not (error.retriable or unknown):
                 raise
-            if not is_told:
-                is_told = True
+            if not is_logged:
+                is_logged = True
                 logger.warning("%s; trying again for up to %.0f s", error, until - time.monotonic())
         time.sleep(RETRY_SECONDS)
 

@@ -1,8 +1,7 @@
-"""Stored records, as pulls deliver them, into Arrow columns: in bulk, never through message objects.
+"""Converts pulled records to Arrow columns in bulk, without message objects. No Spark and no client here.
 
-Knows no Spark and no client. Fixed fields are gathered with numpy, bodies and property texts become views of the
-pulled bytes, properties are split by Arrow's own functions. Records with IPv6 addresses, whose fields lie elsewhere,
-are rewritten first.
+numpy gathers fixed fields, bodies and property texts become views of the pulled bytes, Arrow's functions split
+properties. Records with IPv6 addresses, whose fields lie elsewhere, are rewritten first.
 """
 
 from __future__ import annotations
@@ -67,35 +66,35 @@ _HEAD = np.dtype(
 )
 _IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
-_ALIKE = 16  # records of one size after which more of it are expected
-_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # a day within the years 1 to 9999, in any time zone
-UNDECODABLE = "UNDECODABLE"  # in `properties`: why a body is null, or is as it is stored
+_ALIKE = 16  # records of one size in a row, after which further ones are searched in bulk
+_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # the years 1 to 9999, less a day for time zones
+UNDECODABLE = "UNDECODABLE"  # in `properties`: why a body is null, or still as stored
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How records become rows: what `properties` holds, and how compressed bodies are unpacked."""
+    """How records become rows: the content of `properties`, and how compressed bodies are unpacked."""
 
     system_properties: bool = False
-    tags: frozenset[str] = frozenset()  # only those that carry one
+    tags: frozenset[str] = frozenset()  # only messages with one of these; empty: all messages
     most_body_bytes: int = MAX_BODY_BYTES
     undecodable: str = "null"  # or raw, or fail
-    # Of unpacked bodies in a batch: a pull of 2 MiB, which may unfold to a thousand times as much, is shared out.
+    # Limit of unpacked bodies in a batch: a pull of 2 MiB may unpack to a thousand times as much, and is then divided.
     most_batch_bytes: int = 64 << 20
-    names: Namespace = NO_NAMESPACE  # topics are called as it unwraps them
+    names: Namespace = NO_NAMESPACE  # removed from the names of topics
 
 
 EVERYTHING = Reading()
 
 
 class TooMuch(Exception):
-    """The bodies of a batch unfold to more than it may hold."""
+    """The unpacked bodies of a batch exceed `most_batch_bytes`."""
 
 
 def to_batches(
     raw: bytes, broker_name: str, columns: Sequence[str], reading: Reading = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `raw` as one batch, or as several where they are large; otherwise as `to_batch`."""
+    """Yield the records of `raw` as one batch, or as several if they are large; raises as `to_batch`."""
     try:
         yield to_batch(raw, broker_name, columns, reading)
     except TooMuch:
@@ -108,13 +107,13 @@ def to_batches(
 def to_batch(raw: bytes, broker_name: str, columns: Sequence[str], reading: Reading = EVERYTHING) -> pa.RecordBatch:
     """Return the records of `raw` (back to back) with these columns, in order.
 
-    Raises `StoreCorrupt` for bytes that are no records, `TooMuch` for several whose bodies are too large together, and
-    `UndecodableBody` where that is wanted.
+    Raises `StoreCorrupt` for bytes that are no records, `TooMuch` for several records whose bodies are too large
+    together, and `UndecodableBody` if `undecodable` is fail.
     """
     records = Records(raw, broker_name, reading, unpacks="body" in columns)
     arrays = [records.column(name) for name in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
-    if reading.tags:  # the broker compared hashes only
+    if reading.tags:  # the broker compares only hashes
         batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(reading.tags))))
     return batch
 
@@ -124,7 +123,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 class Records:
-    """The records of some pulled bytes; each column is computed when asked for."""
+    """The records of pulled bytes; `column` computes one column."""
 
     def __init__(self, raw: bytes, broker_name: str, reading: Reading, *, unpacks: bool) -> None:
         self._read(raw)
@@ -144,17 +143,19 @@ class Records:
         return int(self._starts.size)
 
     def _check(self) -> None:
-        """Raise `StoreCorrupt` unless body, topic and properties fill each record: what lies elsewhere is not read."""
+        """Raise `StoreCorrupt` unless body, topic and properties exactly fill each record."""
         ends = self._starts + self._head["size"]
         sound = (self._body_size >= 0) & (self._topic_at < ends)
         if sound.all():
-            sound = self._properties_at <= ends  # so that their length can be read
+            sound = self._properties_at <= ends  # their length can be read
         if sound.all():
             sound = (self._properties_size >= 0) & (self._properties_at + self._properties_size == ends)
         if not sound.all():
             wrong = int(self._starts[np.flatnonzero(~sound)[0]])
             size = self._bytes.size
-            raise StoreCorrupt(f"the record at byte {wrong} of {size} that were pulled: its lengths do not fit")
+            raise StoreCorrupt(
+                f"the record at byte {wrong} of {size} pulled bytes has lengths that do not fit its size"
+            )
 
     def column(self, name: str) -> pa.Array:
         return _COLUMNS[name](self)
@@ -163,16 +164,16 @@ class Records:
         return pa.array(self._head[field].astype(form))
 
     def time_column(self, field: str) -> pa.Array:
-        """Return times of ms since 1970; null for what no calendar holds, such as a producer may have written."""
+        """Return timestamps; null for ms outside of the calendar, which a producer may have written."""
         times = self._head[field].astype(np.int64)
-        told = (times >= _FIRST_MS) & (times <= _LAST_MS)
-        return pa.array(np.where(told, times, 0) * 1000, mask=None if told.all() else ~told).cast(TIMESTAMP)
+        valid = (times >= _FIRST_MS) & (times <= _LAST_MS)
+        return pa.array(np.where(valid, times, 0) * 1000, mask=None if valid.all() else ~valid).cast(TIMESTAMP)
 
     def broker_column(self) -> pa.Array:
         return _repeated(self._broker_name, len(self))
 
     def topic_column(self) -> pa.Array:
-        """Records of one pull have one topic: where all bytes are equal, one text is repeated."""
+        """Return the topics. Records of one pull have one topic: if all bytes are equal, one text is repeated."""
         sizes = self._topic_size
         if len(self) and sizes[0] and (sizes == sizes[0]).all():
             names = blocks(self._bytes, self._topic_at + 1, f"S{sizes[0]}")
@@ -200,7 +201,7 @@ class Records:
 
     @cached_property
     def _unpacked(self) -> tuple[dict[int, bytes | None], dict[int, str]]:
-        """Return by row what compressed bodies become, and why those that cannot be unpacked cannot be."""
+        """Return by row the unpacked bodies, and the errors of bodies that cannot be unpacked."""
         bodies: dict[int, bytes | None] = {}
         errors: dict[int, str] = {}
         left = self._reading.most_batch_bytes
@@ -220,7 +221,7 @@ class Records:
                 raise TooMuch
         if errors:
             first = min(errors)
-            logger.warning("%d bodies cannot be unpacked; the first: %s", len(errors), errors[first])
+            logger.warning("%d bodies cannot be unpacked; the first error: %s", len(errors), errors[first])
         return bodies, errors
 
     def offset_id_column(self) -> pa.Array:
@@ -240,7 +241,7 @@ class Records:
         return names.take(pa.array(which.ravel()))
 
     def property_of(self, name: str) -> pa.Array:
-        """Return one property of each record; null where it has none."""
+        """Return one property of each record; null if it has none."""
         return self._pairs.value_of(name)
 
     def keys_column(self) -> pa.Array:
@@ -311,7 +312,7 @@ _COLUMNS: dict[str, Callable[[Records], pa.Array]] = {
 
 
 def count_records(raw: bytes) -> int:
-    """Return how many records lie back to back in `raw`. Raises `StoreCorrupt`."""
+    """Return the number of records in `raw`. Raises `StoreCorrupt`."""
     return int(_starts(raw).size)
 
 
@@ -322,7 +323,7 @@ def check_bodies(raw: bytes) -> None:
 
 
 def _starts(raw: bytes) -> Ints:
-    """Return where the records begin. After some of one size, more of it are looked for in bulk."""
+    """Return the positions of the records. After 16 records of one size, further ones are searched in bulk."""
     runs: list[Ints] = []
     starts: list[int] = []
     position, end = 0, len(raw)
@@ -342,12 +343,14 @@ def _starts(raw: bytes) -> Ints:
             position += run.size * size
             alike = alike + run.size if run.size else 0
     if position != end:
-        raise StoreCorrupt(f"pulled bytes are no whole records: of {end} the first {position} are, as far as sizes go")
+        raise StoreCorrupt(
+            f"pulled bytes are not whole records: by their sizes, records end at byte {position} of {end}"
+        )
     return np.concatenate([*runs, np.array(starts, np.int64)])
 
 
 def _run(raw: bytes, position: int, size: int, most: int) -> Ints:
-    """Return the places of records of one size that follow one another from `position` on, `most` at most."""
+    """Return the positions of at most `most` records of one size that follow each other from `position` on."""
     count = min(most, (len(raw) - position) // size)
     places = position + size * np.arange(count)
     others = np.flatnonzero(blocks(np.frombuffer(raw, np.uint8), places, ">i4") != size)
@@ -355,7 +358,7 @@ def _run(raw: bytes, position: int, size: int, most: int) -> Ints:
 
 
 def _with_ipv4(raw: bytes) -> bytes:
-    """Rewrite records so that fields lie where IPv4 addresses leave them; an IPv6 address becomes its last part."""
+    """Rewrite records with the layout of IPv4 addresses; an IPv6 address is cut to its last part."""
     parts = []
     for message in decode_all(raw):
         message.sys_flag &= ~_IPV6
@@ -366,7 +369,7 @@ def _with_ipv4(raw: bytes) -> bytes:
 
 
 def _bytes_of(values: npt.NDArray[Any]) -> Bytes:
-    """Return the bytes of each item, one item a row."""
+    """Return the bytes of each item, one item per row."""
     return np.ascontiguousarray(values).view(np.uint8).reshape(values.size, values.itemsize)
 
 

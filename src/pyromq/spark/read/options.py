@@ -1,7 +1,4 @@
-"""The options of a read: one table of names, types and meaning, checked before anything is opened.
-
-Knows no Spark. Spark hands option names over in lower case; users write them as documented.
-"""
+"""The options of a read: names, types and meaning, checked before any connection is opened. No Spark here."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from pyromq.spark.read import places
 from pyromq.spark.read.places import OffsetTable
 
 DEFAULT_GROUP = "pyromq-spark"
-BATCH, STREAM = "batch", "stream"  # what an option is for, if not for both
+BATCH, STREAM = "batch", "stream"  # modes of a read; an option is for one of them or for both
 
 
 def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
@@ -91,14 +88,13 @@ def _pattern(name: str, value: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read and how; the attribute docs are the user's documentation."""
+    """Options of a read; the texts are the documentation for users."""
 
     namesrv: str = _option(
         "namesrvAddr",
         name_servers,
         "127.0.0.1:9876",
-        "name servers, `host:port;host:port`, or the URL they are looked up at; where the driver has `NAMESRV_ADDR`, "
-        "that is the default",
+        "name servers, `host:port;host:port`, or the URL of their list; default: the driver's `NAMESRV_ADDR`",
     )
     subscribe: tuple[str, ...] = _option("subscribe", _topics, (), "topics to read, separated by commas")
     subscribe_pattern: re.Pattern[str] | None = _option(
@@ -111,25 +107,24 @@ class ReadOptions:
         "requiredBrokers",
         values.names,
         (),
-        "brokers, separated by commas, without which nothing is read: while the name server does not know one of them,"
-        " the read waits until `deadlineMs`, then fails",
+        "brokers, separated by commas, that must be registered: the read waits for them until `deadlineMs`, then fails",
     )
     retired_brokers: tuple[str, ...] = _option(
         "retiredBrokers",
         values.names,
         (),
-        "brokers, separated by commas, that are out of service for good: a read does not wait for them, and what was"
-        " not read of them is given up",
+        "brokers, separated by commas, that are out of service for good: a read does not wait for them and skips their"
+        " unread messages",
     )
     columns: tuple[str, ...] = _option(
-        "columns", _columns, (), "columns to build, separated by commas, as `.schema(...)` does it; default: all"
+        "columns", _columns, (), "columns to build, separated by commas, as with `.schema(...)`; default: all"
     )
     starting_offsets: str | OffsetTable | None = _option(
         "startingOffsets",
         places.beginning,
         None,
-        "where queues begin: `earliest` (default of a batch), `latest` (streams only, their default), `group` (what "
-        "`group` has stored, else earliest), "
+        "where queues begin: `earliest` (default of a batch), `latest` (streams only, their default), `group` (the "
+        "offsets of `group`, else earliest), "
         '`{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest; others earliest)',
     )
     starting_ms: int | None = _option(
@@ -168,17 +163,17 @@ class ReadOptions:
         only=BATCH,
     )
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss", values.truth, True, "fail when offsets asked for are not there; else read the rest"
+        "failOnDataLoss", values.truth, True, "fail if requested offsets do not exist; else read the rest"
     )
     new_queues: str = _option(
         "newQueues",
         values.words("earliest", "latest"),
         "earliest",
-        "where queues begin that appear while a stream runs",
+        "where queues begin that are created while a stream runs",
         only=STREAM,
     )
     max_rows: int | None = _option(
-        "maxOffsetsPerTrigger", values.number(1), None, "most offsets of a micro-batch, shared by backlog", only=STREAM
+        "maxOffsetsPerTrigger", values.number(1), None, "most offsets of a micro-batch, divided by backlog", only=STREAM
     )
     max_bytes: int | None = _option(
         "maxBytesPerTrigger",
@@ -188,23 +183,27 @@ class ReadOptions:
         only=STREAM,
     )
     min_rows: int | None = _option(
-        "minOffsetsPerTrigger", values.number(1), None, "wait until so many offsets are there", only=STREAM
+        "minOffsetsPerTrigger", values.number(1), None, "wait for this number of offsets", only=STREAM
     )
     max_delay_ms: int = _option(
-        "maxTriggerDelay", values.milliseconds(0), 900_000, "but no longer than this; `15m`, `5s`, `500ms`", only=STREAM
+        "maxTriggerDelay",
+        values.milliseconds(0),
+        900_000,
+        "longest wait of `minOffsetsPerTrigger`; `15m`, `5s`, `500ms`",
+        only=STREAM,
     )
     tag_filter: str = _option("tagFilter", _tags, "*", "only messages with these tags: `a || b`")
     sql_filter: str | None = _option(
-        "sqlFilter", _sql, None, "only messages of whose properties this is true: `price > 5 AND region = 'EU'`"
+        "sqlFilter", _sql, None, "only messages whose properties match: `price > 5 AND region = 'EU'`"
     )
     min_partitions: int | None = _option(
-        "minPartitions", values.number(1), None, "split queues into at least so many tasks"
+        "minPartitions", values.number(1), None, "split queues into at least this number of tasks"
     )
     max_partitions: int | None = _option(
         "maxPartitions",
         values.number(1),
         None,
-        "pack queues into at most so many tasks; default: the CPUs of the driver",
+        "pack queues into at most this number of tasks; default: the CPUs of the driver",
     )
     max_records: int | None = _option(
         "maxRecordsPerPartition", values.number(1), None, "split queues so that no task has more offsets than this"
@@ -213,87 +212,89 @@ class ReadOptions:
         "maxRowsOnDriver",
         values.number(0),
         1_000,
-        "micro-batches of at most so many messages, and 4 MiB, are read by the driver while it plans them, which saves "
-        "tasks that run Python; `0`: by tasks, as with `minPartitions` and `maxRecordsPerPartition`",
+        "the driver reads micro-batches of at most this number of messages, and 4 MiB, while it plans, which saves "
+        "tasks; `0`: tasks read, as with `minPartitions` and `maxRecordsPerPartition`",
         only=STREAM,
     )
     pull_batch: int = _option(
-        "pullBatchSize", values.number(1), 16_384, "messages one pull asks for; the broker has limits too"
+        "pullBatchSize", values.number(1), 16_384, "messages requested by one pull; the broker has limits, too"
     )
     pull_bytes: int = _option(
         "pullBytes",
         values.size(1),
         2 << 20,
-        "bytes one pull asks for; brokers other than ours give 32 messages or 256 KiB",
+        "bytes requested by one pull; brokers other than pyromq return 32 messages or 256 KiB",
     )
-    pull_timeout_ms: int = _option("pullTimeoutMs", values.number(1), 5_000, "how long one request may take")
+    pull_timeout_ms: int = _option("pullTimeoutMs", values.number(1), 5_000, "timeout of one request")
     arrow_rows: int = _option("arrowBatchRows", values.number(1), 16_384, "rows of an Arrow batch")
     arrow_bytes: int = _option(
         "arrowBatchBytes", values.size(1), 2 << 20, "bytes of records after which a batch is closed early"
     )
-    verify_crc: bool = _option("verifyCrc", values.truth, False, "check every body against its stored checksum")
+    verify_crc: bool = _option("verifyCrc", values.truth, False, "compare every body with its stored checksum")
     max_body_bytes: int = _option(
         "maxBodyBytes",
         values.size(1, 1 << 30),
         MAX_BODY_BYTES,
-        "how much a compressed body may unfold to; a megabyte can become a gigabyte",
+        "limit of an unpacked body; a compressed megabyte can become a gigabyte",
     )
     undecodable: str = _option(
         "onUndecodable",
         values.words("null", "raw", "fail"),
         "null",
-        "the body of a message that cannot be unpacked, or unfolds to more than that: none, or the bytes as they are "
-        "stored, `UNDECODABLE` in `properties` saying why; `fail` ends the query",
+        "the body of a message that cannot be unpacked, or exceeds `maxBodyBytes`: null, or the bytes as stored; "
+        "`UNDECODABLE` in `properties` has the reason; `fail` ends the query",
     )
     system_properties: bool = _option(
-        "systemProperties", values.truth, False, "let `properties` also hold what RocketMQ itself sets"
+        "systemProperties", values.truth, False, "include RocketMQ's own properties in `properties`"
     )
     deadline_ms: int = _option(
-        "deadlineMs", values.number(1), 60_000, "how long a task or the driver tries to reach a broker before it fails"
+        "deadlineMs", values.number(1), 60_000, "time for which a task or the driver retries to reach a broker"
     )
-    group: str = _option(
-        "group", _group, DEFAULT_GROUP, "the name brokers see, and under which a stream's offsets are stored"
-    )
+    group: str = _option("group", _group, DEFAULT_GROUP, "the group name at brokers, and for the offsets of a stream")
     commit_offsets: bool | None = _option(
         "commitOffsets",
         values.truth,
         None,
-        "store how far a stream is at the brokers, so that tools show its lag; default: when `group` is given",
+        "store a stream's offsets at the brokers, so that tools show its lag; default: if `group` is given",
         only=STREAM,
     )
     commit_interval_ms: int = _option(
-        "commitInterval", values.milliseconds(0), 5_000, "how often, at most; `5s`, `500ms`", only=STREAM
+        "commitInterval",
+        values.milliseconds(0),
+        5_000,
+        "shortest time between two commits of offsets; `5s`, `500ms`",
+        only=STREAM,
     )
     lag_prometheus: str | None = _option(
         "lagPrometheus",
         _file,
         None,
-        "file of the driver that holds how far behind the stream is, as Prometheus text, under the name of `group`",
+        "file of the driver with the stream's lag as Prometheus text, under the name of `group`",
         only=STREAM,
     )
 
-    connecting: ConnectionOptions = BY_ENVIRONMENT  # what `connection_options` took
+    connecting: ConnectionOptions = BY_ENVIRONMENT
 
     @property
     def is_filtered(self) -> bool:
-        """Whether brokers leave messages out."""
+        """Whether brokers filter messages."""
         return self.tag_filter != "*" or self.sql_filter is not None
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.subscribe, self.subscribe_pattern, self.assign))) != 1:
             raise UsageError(
-                "give option subscribe (topics), subscribePattern (topics by name) or assign (queues), one of them"
+                "give one of the options subscribe (topics), subscribePattern (topics by name) and assign (queues)"
             )
         if self.tag_filter != "*" and self.sql_filter is not None:
             raise UsageError(
-                "options tagFilter and sqlFilter both choose messages; say it in sqlFilter: TAGS = 'a' AND ..."
+                "options tagFilter and sqlFilter exclude each other; write tags in sqlFilter: TAGS = 'a' AND ..."
             )
         if self.min_partitions and self.max_partitions and self.min_partitions > self.max_partitions:
             raise UsageError(f"minPartitions {self.min_partitions} is more than maxPartitions {self.max_partitions}")
         if self.min_rows and self.max_rows and self.min_rows > self.max_rows:
             raise UsageError(f"minOffsetsPerTrigger {self.min_rows} is more than maxOffsetsPerTrigger {self.max_rows}")
         if self.group == DEFAULT_GROUP and (self.commit_offsets or self.starting_offsets == "group"):
-            raise UsageError("commitOffsets and startingOffsets=group need option group, the group that is meant")
+            raise UsageError("commitOffsets and startingOffsets=group need option group: the name of a group")
         _one_of(
             "begin",
             startingOffsets=self.starting_offsets,
@@ -321,7 +322,7 @@ def _one_of(what: str, **given: object) -> None:
 
 
 def _check_order(options: ReadOptions) -> None:
-    """Raise `UsageError` for a read that ends before it begins, as far as the options alone say."""
+    """Raise `UsageError` if the options alone show that the read ends before it begins."""
     if options.starting_ms is not None and options.ending_ms is not None and options.starting_ms > options.ending_ms:
         raise UsageError(
             f"option startingTimestamp is {options.starting_ms}, after endingTimestamp {options.ending_ms}; swap them"
@@ -341,14 +342,14 @@ def _check_order(options: ReadOptions) -> None:
 
 
 def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOptions:
-    """Return the checked options. Raises `UsageError` naming option, value and what is allowed.
+    """Return the checked options. Raises `UsageError` naming option, value and allowed values.
 
-    `mode` is BATCH or STREAM; an option for the other one is refused. None: not known yet.
+    `mode` is BATCH or STREAM; an option for the other mode is refused. None: the mode is not known yet.
     """
     options = ReadOptions(**read_fields(ReadOptions, given, unknown=_unknown, mode=mode))
     if mode == BATCH and options.starting_offsets == "latest":
         raise UsageError(
-            "option startingOffsets is 'latest', from where a batch reads nothing; leave it out, or stream"
+            "option startingOffsets is 'latest', and a batch from there is empty; leave it out, or use a stream"
         )
     return options
 

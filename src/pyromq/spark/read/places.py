@@ -1,6 +1,6 @@
-"""Where a read begins and ends, as options write it: times, tables of offsets or of times, lists of queues.
+"""Parsers of the options that say where a read begins and ends: times, tables of offsets or times, lists of queues.
 
-Each reader takes the option's name and its text, and raises `UsageError` saying what it wanted instead.
+Each parser takes the option's name and text. It raises `UsageError` with the allowed form.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pyromq.errors import UsageError
 # {"topic": {"broker": {"queue id": offset}}}, as the older connectors spell it
 OffsetTable = dict[str, dict[str, dict[str, int]]]
 
-EARLIEST, LATEST = -2, -1  # offsets with a meaning of their own, as Kafka's connector spells them
-FIRST_MS, LAST_MS = 10**11, 10**14  # March 1973 and November 5138: seconds and microseconds of today lie outside
+EARLIEST, LATEST = -2, -1  # special offsets, as in Kafka's connector
+FIRST_MS, LAST_MS = 10**11, 10**14  # March 1973 to November 5138: present times in seconds or us lie outside
 
 
 def time(name: str, value: str) -> int:
-    """Read ms since 1970, or an ISO date and time with its zone: Spark does not tell the session's zone to a source."""
+    """Parse ms since 1970, or an ISO date and time with its zone: Spark passes no session time zone to a source."""
     if value.isdecimal():
         return _moment(name, int(value))
     try:
@@ -27,14 +27,14 @@ def time(name: str, value: str) -> int:
         raise UsageError(f"option {name} is {value!r}; write ms since 1970 or 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         raise UsageError(
-            f"option {name} is {value!r}, a time without a zone, and Spark does not tell a source the session's zone; "
+            f"option {name} is {value!r}, a time without a zone, and Spark passes no session time zone to a source; "
             "write 2026-01-31T12:00:00Z, 2026-01-31T13:00:00+01:00, or ms since 1970"
         )
     return int(moment.timestamp() * 1000)
 
 
 def _moment(name: str, ms: int) -> int:
-    """Return ms since 1970. Raises `UsageError` for what is seconds, or microseconds, by its size."""
+    """Return ms since 1970. Raises `UsageError` for a number that must be seconds or microseconds."""
     if ms == 0 or FIRST_MS <= ms <= LAST_MS:
         return ms
     unit, meant = ("seconds", ms * 1000) if ms < FIRST_MS else ("microseconds", ms // 1000)
@@ -87,7 +87,7 @@ def by_queue(table: OffsetTable) -> dict[tuple[str, str, str], int]:
 def _whole(value: object) -> int:
     if isinstance(value, float):
         raise ValueError(f"{value} is no whole number")
-    return int(value)  # type: ignore[call-overload,no-any-return]  # what else JSON has raises
+    return int(value)  # type: ignore[call-overload,no-any-return]  # other JSON values raise
 
 
 def assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:

@@ -1,4 +1,4 @@
-"""Dividing queues' offset ranges into tasks: split what is long, pack what is short. Pure arithmetic, no Spark."""
+"""Divides offset ranges of queues into tasks: long ranges are split, short ones packed. Pure arithmetic, no Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyromq.message import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Offsets of one queue, from `start` up to and without `end`."""
+    """Offsets of one queue from `start` to `end`, exclusive."""
 
     queue: MessageQueue
     start: int
@@ -29,9 +29,9 @@ def partition(
     most: int | None = None,
     max_records: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Return the ranges of each task; a queue's ranges in one task stay in order. Empty ranges need no task.
+    """Return the ranges of each task, a queue's ranges in order. Empty ranges are dropped.
 
-    A task costs tens of ms, so by default there is one a core, whatever the number of queues.
+    A task costs tens of ms, so the default is one task per core for any number of queues.
     """
     ranges = [r for r in ranges if len(r)]
     if not ranges:
@@ -42,9 +42,9 @@ def partition(
 
 
 def share(backlogs: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
-    """Return how many offsets of each backlog fit into `most`: in proportion, and one at least where that is possible.
+    """Share out `most` offsets in proportion to the backlogs, at least one each where that is possible.
 
-    What proportions leave over goes to those that lost most by rounding down.
+    The remainder goes to the queues that lost most by rounding down.
     """
     waiting = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
     total = sum(waiting.values())
@@ -53,7 +53,7 @@ def share(backlogs: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue,
     exact = {queue: backlog * most / total for queue, backlog in waiting.items()}
     shares = {queue: max(int(part), 1) for queue, part in exact.items()}
     over = sum(shares.values()) - most
-    by_need = sorted(waiting, key=lambda queue: shares[queue] - exact[queue])  # the neediest first
+    by_need = sorted(waiting, key=lambda queue: shares[queue] - exact[queue])  # largest rounding loss first
     for queue in by_need[: max(-over, 0)]:
         shares[queue] += 1
     for queue in reversed(by_need):
@@ -79,7 +79,7 @@ def _split(ranges: list[QueueRange], least: int | None, max_records: int | None)
 
 
 def _pack(pieces: list[QueueRange], count: int) -> list[list[QueueRange]]:
-    """Give the longest piece to the task that has least, and so on."""
+    """Assign each piece, longest first, to the task with the fewest offsets."""
     tasks: list[list[QueueRange]] = [[] for _ in range(count)]
     loads = [0] * count
     for piece in sorted(pieces, key=len, reverse=True):

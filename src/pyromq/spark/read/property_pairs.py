@@ -1,6 +1,6 @@
-"""The properties of many records at once: where names and values lie in their texts. See `pyromq.message` for the form.
+"""Finds names and values in the property texts of many records at once.
 
-name 01 value 02 name 01 value 02 …
+The form, see `pyromq.message`: name 01 value 02 name 01 value 02 …
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from pyromq.message import NAME_VALUE, PAIRS
 from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, slices, texts
 
 _MIDDLE, _END = ord(NAME_VALUE), ord(PAIRS)
-_MARGIN = 16  # so that no stretch is close to the end
-_FEW = 32  # different names that are looked for one after the other
+_MARGIN = 16  # bytes behind the last text, so that `slices` never reads past the end
+_FEW = 32  # different names that are searched one by one; more are numbered by a dictionary
 
-_Bounds = tuple[Ints, Ints, Ints]  # the separators before pairs, between name and value, and after
+_Bounds = tuple[Ints, Ints, Ints]  # positions of the separators before pairs, between name and value, and behind pairs
 
 
 class PropertyPairs:
-    """All pairs, in order of the records: `rows` is the record's number of each, `codes` its name as index of `names`.
+    """All pairs, in order of the records.
 
-    Broken pairs, without name or value, do not count.
+    `rows` has the record number of each pair, `codes` its name as index of `names`. Pairs without name or value are
+    left out.
     """
 
     def __init__(self, data: Bytes, at: Ints, sizes: Ints) -> None:
-        """Find the pairs in the property texts that lie at these places of `data`."""
+        """Find the pairs in the property texts at these positions of `data`."""
         self.count = at.size
-        # Each text with the byte before it, which becomes a separator: so every pair has one on either side.
+        # The byte before each text becomes a separator, so that every pair has one on either side.
         text = slices(data, at - 1, sizes + 1)
         starts = np.frombuffer(text.buffers()[1], np.int32)[: at.size + 1].astype(np.int64)
         self._text = np.zeros(starts[-1] + _MARGIN, np.uint8)
@@ -47,9 +48,9 @@ class PropertyPairs:
         self.codes = self._number_names(self.rows.size if pattern is None else pattern[0].size)
 
     def _pattern(self, starts: Ints) -> _Bounds | None:
-        """Return where the pairs lie in the first text, if all others have the same names at the same places.
+        """Return the pairs of the first text if all other texts have the same names at the same positions.
 
-        Most batches are so, but for the values: then one look at every byte is all that is needed.
+        Most batches do; one comparison of all bytes then replaces the search in each text.
         """
         if not self.count or (np.diff(starts) != starts[1]).any():
             return None
@@ -63,9 +64,9 @@ class PropertyPairs:
         return begins, middles, ends
 
     def _number_names(self, count: int) -> Ints:
-        """Give equal names equal numbers; after the first `count` pairs, they come again in the same order.
+        """Return a number per pair, equal for equal names. The first `count` pairs' names repeat in all further pairs.
 
-        Mostly there are few: each in turn is looked for in all places.
+        Most batches have few names: each is searched in all pairs.
         """
         codes = np.full(count, -1, np.int64)
         left = np.arange(codes.size)
@@ -84,7 +85,7 @@ class PropertyPairs:
         return np.tile(codes, self.rows.size // count) if count else codes
 
     def value_of(self, name: str) -> pa.Array:
-        """Return one property of each record, the last of equal names; null where it has none."""
+        """Return one property of each record, the last one of equal names; null if it has none."""
         if name not in self.names:
             return pa.nulls(self.count, pa.string())
         found = np.flatnonzero(self.codes == self.names.index(name))
@@ -95,7 +96,7 @@ class PropertyPairs:
         return self._values(found).take(pa.array(places, mask=places < 0))
 
     def without(self, names: frozenset[str]) -> tuple[Ints, pa.Array, pa.Array]:
-        """Return rows, names and values of the pairs with other names; of equal names of a record the last."""
+        """Return rows, names and values of the pairs with other names; the last one of equal names in a record."""
         wanted = np.array([name not in names for name in self.names], np.bool_)
         pairs = np.flatnonzero(wanted[self.codes]) if wanted.size else np.empty(0, np.int64)
         pairs = self._last_of_equal(pairs)
@@ -115,11 +116,11 @@ class PropertyPairs:
 
 
 def _whole_pairs(text: Bytes) -> _Bounds:
-    """Return begins, middles and ends of the pairs between separators that have a name and a value."""
+    """Return begins, middles and ends of the pairs that have a name and a value."""
     marks = np.flatnonzero((text == _MIDDLE) | (text == _END))
     separators = np.flatnonzero(text[marks] == _END)
     begins, ends = marks[separators[:-1]], marks[separators[1:]]
-    middles = marks[separators[:-1] + 1]  # the next mark: the pair's middle, or its end where it has no middle
+    middles = marks[separators[:-1] + 1]  # the next mark: the pair's middle, or its end if it has no middle
     whole = (middles > begins + 1) & (ends > middles + 1)
     if whole.all():
         return begins, middles, ends

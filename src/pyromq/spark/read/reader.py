@@ -1,4 +1,4 @@
-"""Spark's readers, batch and stream: what the driver plans and the tasks read is decided elsewhere, without Spark."""
+"""Spark's readers, batch and stream. `bounds`, `stream_planning` and `plan` decide what is read, without Spark."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from pyromq.spark.read.task import read_ranges
 
 logger = logger_of(__name__)
 
-MOST_BYTES = 4 << 20  # of one micro-batch: the driver's memory is the whole query's
-PATIENCE_MS = 1_000  # tasks have the patience for brokers that are away; a query's planning does not wait twice
+MOST_BYTES = 4 << 20  # of a micro-batch that the driver reads: its memory serves the whole query
+PATIENCE_MS = 1_000  # wait of the driver for a broker while it reads; tasks then wait until `deadlineMs`
 
 UNLIMITED = (1 << 63) - 1
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """The ranges of one task: names and offsets only; the task finds out itself where the brokers are now."""
+    """The ranges of one task: names and offsets only. The task fetches the brokers' addresses itself."""
 
     ranges: list[QueueRange]
 
 
 class RocketMQReader(DataSourceReader):
-    """One batch read. What "latest" is, is fixed when `partitions` runs: once for a DataFrame."""
+    """One batch read. `partitions` fixes the offset of "latest", once for a DataFrame."""
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
@@ -49,20 +49,20 @@ class RocketMQReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        client = client_of(options)  # a name server that is not there is told at once, not after a deadline
+        client = client_of(options)  # an unreachable name server is an error at once, not after the deadline
         return _partitions(options, patiently(options, lambda: plan_ranges(options, client)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's messages as Arrow batches; Spark gives no partition when nothing is to be read."""
+        """Yield the partition's messages as Arrow batches. Spark passes no partition if there is nothing to read."""
         return _read(self._options, self._columns, partition)
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One run of a streaming query.
 
-    Spark plans in one process, with one object throughout, and reads in others, with copies that never planned. It
-    calls `commit` a batch late and not for the last one, but `latestOffset` always with the end of the last batch that
-    is done: so that is where offsets are stored from.
+    Spark plans in one process with one object, and reads in other processes with copies of it. It calls `commit` a
+    batch late and not for the last batch, but `latestOffset` always with the end of the last batch that is done. So
+    `latestOffset` stores the offsets.
     """
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
@@ -86,7 +86,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.as_json() if end != reached else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows one limit at a time; that there is any tells it from a trigger that wants all."""
+        """Return any limit if the options have one. Spark knows one limit at a time; `_limits` applies all."""
         options = self._options
         if options.max_rows or options.max_bytes or options.min_rows:
             return ReadMaxRows(options.max_rows or UNLIMITED)
@@ -97,7 +97,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest.as_json() if latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return what tasks read; a small micro-batch is read here, and its rows go to Spark with its one task."""
+        """Return the tasks' ranges. A small micro-batch is read here, and its rows go to Spark with its one task."""
         begin, stop = read_stream_offset(start), read_stream_offset(end)
         ranges = patiently(self._options, partial(self._planning.ranges, begin, stop))
         batches = read_early(self._options, self._columns, ranges)
@@ -111,10 +111,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: `latestOffset` stores the offsets, since Spark calls this a batch late and not for the last one."""
+        """Do nothing: `latestOffset` stores the offsets."""
 
     def stop(self) -> None:
-        """Nothing: Spark does not always call it, and connections end with the process."""
+        """Do nothing: Spark does not always call this, and connections end with the process."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_columns": self._columns}
@@ -138,12 +138,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _HandingOver(RocketMQStreamReader, _SimpleStreamReaderWrapper):
-    """A stream's reader while PySpark fetches the rows of the micro-batch that it has just planned.
+    """A stream's reader while PySpark fetches the rows of a micro-batch that the driver has read.
 
-    They are kept by Spark's block manager, and the task that reads them needs no Python; where they are lost, it reads
-    its ranges as any other. PySpark takes rows with a plan from its own class for simple readers only, and asks
-    `isinstance` after `partitions`. At other times a reader must not be of that class, whose queries do not tell the
-    ends of the queues.
+    Spark's block manager keeps the rows, and the task that reads them needs no Python. If they are lost, the task reads
+    its ranges. PySpark takes rows only from its own class for simple readers, and checks `isinstance` after
+    `partitions`. Queries over that class do not report the ends of the queues, so a reader has it only meanwhile.
     """
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -153,9 +152,9 @@ class _HandingOver(RocketMQStreamReader, _SimpleStreamReaderWrapper):
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises, in all that Spark asks first of a stream, why there is none.
+    """Raises the error of a stream's options in the first calls of Spark.
 
-    Spark hides what `streamReader` itself raises behind an error of its own, that a variable is not set.
+    An error from `streamReader` itself would be hidden by an error of Spark about an unset variable.
     """
 
     def __init__(self, why: MQError) -> None:
@@ -185,15 +184,15 @@ def _partitions(options: ReadOptions, ranges: list[QueueRange]) -> list[InputPar
 
 
 def _read(options: ReadOptions, columns: list[str], partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, RangePartition):  # Spark makes one up when there is nothing to read
+    if not isinstance(partition, RangePartition):  # Spark passes a partition of its own if there is nothing to read
         return iter(())
     return read_ranges(options, columns, partition.ranges)
 
 
 def read_early(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> list[pa.RecordBatch] | None:
-    """Return the messages of all ranges; None where tasks are to read them: too much, or not to be had now.
+    """Return the messages of all ranges; None if tasks must read them.
 
-    Who says how rows are split into tasks wants tasks.
+    Tasks read if there are too many messages, if the broker does not answer now, or if options split rows into tasks.
     """
     rows = sum(map(len, ranges))
     if not 0 < rows <= options.early_rows or options.min_partitions or options.max_records:
@@ -208,6 +207,6 @@ def read_early(options: ReadOptions, columns: list[str], ranges: list[QueueRange
                 return None
             batches.append(batch)
     except MQError as error:
-        logger.warning("the driver cannot read %d messages, so tasks try it: %s", rows, error)
+        logger.warning("the driver cannot read %d messages, tasks will: %s", rows, error)
         return None
     return batches

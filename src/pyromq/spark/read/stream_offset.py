@@ -1,16 +1,16 @@
-"""How far a stream is, as Spark keeps it in the checkpoint: JSON in a fixed order, since Spark compares the text.
+"""The offset of a stream as Spark keeps it in the checkpoint: JSON in a fixed order, since Spark compares the text.
 
     {"v": 1,
      "t":  {topic: {broker name: {queue id: next queue offset}}},
-     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": how often created again}}},
-     "began": {"ms": when the query began, "brokers": [those that were registered then]},
+     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": how often it was created again}}},
+     "began": {"ms": when the query began, "brokers": [registered at that time]},
      "from": {topic: {broker name: {queue id: queue offset}}},
      "new": true}
 
-`id` has one message of each topic and broker that was read, with its store time: when there is another one at its
-place, the topic was deleted and created again. `from` has the queues that the micro-batch which ends here is the first
-to read, and where it begins in them. `new` stands in the offset before the first micro-batch only, so that Spark writes
-down the place where the query begins even if there is nothing to read. No Spark and no client here.
+`id` has one message with its store time for each topic and broker that was read. A different message at its offset
+means that the topic was deleted and created again. `from` has the first offsets of the queues that this micro-batch is
+the first to read. `new` is only in the offset before the first micro-batch: it makes Spark write down where the query
+begins even if there is nothing to read. No Spark and no client here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 
 VERSION = 1
-NO_MESSAGE = -1  # the offset of a mark whose topic has no message yet
+NO_MESSAGE = -1  # offset of a mark whose topic has no message yet
 
 TopicAtBroker = tuple[str, str]
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message that was at `offset` of a queue, stored at `stored_ms`; `made` counts how often the topic was new."""
+    """A message of a topic: its queue, offset and store time. `made` counts how often the topic was created again."""
 
     queue_id: int
     offset: int
@@ -41,7 +41,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """When a query began, in ms, and the brokers that were registered at that time."""
+    """Time at which a query began, and the brokers that were registered then."""
 
     ms: int
     brokers: tuple[str, ...]
@@ -49,7 +49,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a stream goes on in every queue, and by what it knows its topics again."""
+    """The next offset of every queue, and marks that identify the topics."""
 
     positions: dict[MessageQueue, int]
     marks: dict[TopicAtBroker, Mark] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class StreamOffset:
 
 
 def read_stream_offset(json: Mapping[str, Any]) -> StreamOffset:
-    """Return what a checkpoint holds. Raises `UsageError` for another version or another source's."""
+    """Parse the offset in a checkpoint. Raises `UsageError` for another version or another source."""
     if json.get("v") != VERSION:
         raise UsageError(
             f"the checkpoint's offset {dict(json)!r} is not of version {VERSION} of this source; "

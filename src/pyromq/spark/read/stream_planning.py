@@ -1,6 +1,6 @@
-"""What the driver of a stream decides: how far the next micro-batch goes, what is lost, what tools are told.
+"""Plans the micro-batches of a stream on the driver: their ends, lost messages, and the offsets stored at brokers.
 
-Spark's reader calls it; no Spark here. It lives as long as one run of a query: what must outlive it is in the offsets.
+No Spark here. The state lasts for one run of a query; the checkpoint's offsets hold all that must last longer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pyromq.spark.read.stream_offset import NO_MESSAGE, Began, Mark, StreamOffse
 
 logger = logger_of(__name__)
 
-SAMPLE = 32  # messages whose mean size stands for a backlog's
+SAMPLE = 32  # messages whose mean size is taken for the whole backlog
 
 
 class Broker(Queues, Protocol):
-    """What a stream asks a client for, beside bounds."""
+    """The client calls that a stream needs, besides those of `Queues`."""
 
     def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]: ...
 
@@ -48,7 +48,7 @@ class Broker(Queues, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one micro-batch; None: no limit. `rows` waits for so many at least."""
+    """Limits of one micro-batch; None: no limit. A micro-batch waits for `min_rows` messages."""
 
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -64,17 +64,17 @@ class StreamPlanning:
         self._clock = clock
         self._first: StreamOffset | None = None
         self._ends_here = False
-        self._target: Positions | None = None  # with AvailableNow, once a micro-batch is planned: where this run ends
+        self._target: Positions | None = None  # end of this run with AvailableNow, set with the first micro-batch
         self._latest: Positions = {}
         self._away: set[TopicAtBroker] = set()
-        self._deleted: set[TopicAtBroker] = set()  # as reported, with failOnDataLoss false
+        self._deleted: set[TopicAtBroker] = set()  # reported, with failOnDataLoss false
         self._waiting_since = clock.monotonic()
         self._commit_seconds = options.commit_interval_ms / 1000
         self._published: Positions = {}
         self._published_at: float | None = None
 
     def first(self) -> StreamOffset:
-        """Return where a query without a checkpoint begins; the same however often Spark asks."""
+        """Return the first offset of a query without a checkpoint; equal for every call of a run."""
         if self._first is None:
             began = Began(self._clock.now_ms(), tuple(self._client.brokers()))
             bounds = self._client.live_bounds(queue_bounds(self._options, self._client))
@@ -85,14 +85,14 @@ class StreamPlanning:
         return self._first
 
     def end_here(self) -> None:
-        """Read no further than what is there now (Trigger.AvailableNow)."""
+        """End this run at the present ends of the queues (Trigger.AvailableNow)."""
         self._ends_here = True
 
     def next(self, start: StreamOffset, limits: Limits) -> StreamOffset:
-        """Return where the next micro-batch ends; an equal offset when there is nothing to do.
+        """Return the end of the next micro-batch; an equal offset if there is nothing to do.
 
-        Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics, `Unavailable` where a
-        broker that is away has queues without which a run cannot end.
+        Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics, and `Unavailable` if the
+        run cannot end without the queues of a broker that is not registered.
         """
         self._check_topics(start)
         try:
@@ -100,7 +100,7 @@ class StreamPlanning:
         except TopicNotFound as error:
             if self._options.subscribe_pattern is None and not self._client.deleted(map(_place, start.positions)):
                 raise
-            raise Unavailable(f"a topic was deleted while it was looked at: {error}") from error
+            raise Unavailable(f"a topic was deleted during planning: {error}") from error
 
     def _next(self, start: StreamOffset, limits: Limits) -> StreamOffset:
         bounds = queue_bounds(self._options, self._client, start.positions)
@@ -129,15 +129,15 @@ class StreamPlanning:
 
     @property
     def ends_here(self) -> bool:
-        """Whether this run ends at a place that was fixed when it began."""
+        """Whether this run ends at an offset that was fixed when it began."""
         return self._ends_here
 
     def latest(self) -> StreamOffset | None:
-        """Return the ends of all queues as `next` last saw them, for the query's progress."""
+        """Return the ends of all queues at the last call of `next`, for the query's progress."""
         return StreamOffset(self._latest) if self._latest else None
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-        """Return what a micro-batch reads; depends on the two offsets only, so that a repeated one reads the same."""
+        """Return the ranges of a micro-batch. They depend only on the two offsets, so a repeated one reads the same."""
         retired = self._retired()
         return [
             QueueRange(queue, end.begins.get(queue, start.positions.get(queue, 0)), stop)
@@ -146,9 +146,9 @@ class StreamPlanning:
         ]
 
     def publish(self, reached: StreamOffset, *, last: bool = False) -> None:
-        """Store how far the query is under its group's name, now and then, and the `last` time of a run.
+        """Store the query's offsets under its group's name, once per commitInterval and at the `last` call of a run.
 
-        A failure is only logged: tools see old figures until the next time.
+        A failure is only logged: tools show old offsets until the next call.
         """
         changed = {
             queue: offset
@@ -180,17 +180,17 @@ class StreamPlanning:
             )
 
     def _retired(self) -> set[str]:
-        """Return the brokers that option retiredBrokers names and that are not registered."""
+        """Return the brokers of option retiredBrokers that are not registered."""
         names = set(self._options.retired_brokers)
         return names.difference(self._client.brokers()) if names else names
 
     def _look_for_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
-        """Report what is lost; return the marks of topics that were created again."""
+        """Report lost messages; return the marks of topics that were created again."""
         made = {}
         for place in self._created_again(start, bounds):
             report_loss(
                 self._options,
-                f"topic {place[0]} at {place[1]} was deleted and created again; what it held is lost",
+                f"topic {place[0]} at {place[1]} was deleted and created again; its old messages are lost",
             )
             made[place] = Mark(0, NO_MESSAGE, 0, start.marks[place].made + 1)
         there = {_place(queue) for queue in bounds}
@@ -203,7 +203,7 @@ class StreamPlanning:
     def _look_for_brokers(
         self, missing: Collection[TopicAtBroker], start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]
     ) -> None:
-        """Report topics that were deleted. A broker that is away has lost nothing: its queues wait."""
+        """Report topics that were deleted. Queues of a broker that is not registered wait: no message is lost."""
         deleted = self._client.deleted(missing) if missing else set()
         for place in sorted(deleted - self._deleted):
             report_loss(self._options, deletion(place, start.positions))
@@ -218,37 +218,40 @@ class StreamPlanning:
         if waited_for and (self._ends_here or not bounds):
             topic, broker = waited_for[0]
             check_registered(self._options, self._client, [broker], f"topic {topic} was read from it before")
-            raise Unavailable(f"broker {broker} does not let topic {topic} be read now, which was read before")
+            raise Unavailable(f"broker {broker} does not permit reading topic {topic} now, which was read before")
         for topic, broker in sorted(away - self._away):
             state = (
-                "is retired; what was not read of it is given up" if broker in retired else "is away; its queues wait"
+                "is retired; its unread messages are skipped"
+                if broker in retired
+                else "is not registered; its queues wait"
             )
             logger.warning("broker %s of topic %s %s", broker, topic, state)
         self._away = away
 
     def _is_unread(self, queue: MessageQueue, offset: int) -> bool:
-        """Whether a run that ends has still to read a queue, as far as it is known where that ends."""
+        """Whether a run with an end still has to read this queue. True as long as the end is not known."""
         return self._target is None or offset < self._target.get(queue, 0)
 
     def _look_at(self, queue: MessageQueue, offset: int, bounds: Mapping[MessageQueue, Bounds]) -> None:
-        """Report offsets that are gone from a broker that is there."""
+        """Report lost offsets of a queue whose broker is registered."""
         if queue not in bounds:
-            report_loss(self._options, f"{queue_name(queue)} does not exist any more; it was read to {offset}")
+            report_loss(self._options, f"{queue_name(queue)} no longer exists; it was read to {offset}")
             return
         least, most = bounds[queue]
         if offset < least:
             report_loss(
                 self._options,
-                f"{queue_name(queue)}: offsets {offset} to {least - 1} are gone, {least - offset} in all; "
+                f"{queue_name(queue)}: offsets {offset} to {least - 1} were deleted, {least - offset} in all; "
                 f"the queue holds {least} to {most}",
             )
         elif offset > most:
             report_loss(
-                self._options, f"{queue_name(queue)} was read to {offset}, but ends at {most}: it was cut or made again"
+                self._options,
+                f"{queue_name(queue)} was read to {offset}, but ends at {most}: it was truncated or created again",
             )
 
     def _created_again(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> list[TopicAtBroker]:
-        """Return the topics that have another message where the mark was, or a queue that ends before it."""
+        """Return the topics with another message at their mark, or whose queue ends before it."""
         again = []
         places = {}
         for place, mark in start.marks.items():
@@ -271,7 +274,7 @@ class StreamPlanning:
         bounds: Mapping[MessageQueue, Bounds],
         made: Mapping[TopicAtBroker, Mark],
     ) -> int | None:
-        """Return where the next micro-batch begins in a queue; None for a new one that it does not read yet."""
+        """Return the first offset of the next micro-batch in a queue; None for a new queue without messages."""
         least, most = bounds[queue]
         place = start.positions.get(queue)
         if place is None and start.began is not None and queue.broker_name not in start.began.brokers:
@@ -284,18 +287,21 @@ class StreamPlanning:
 
     @property
     def _begins_at_ends(self) -> bool:
-        """Whether a query without a checkpoint begins at the ends of the queues, which are others at every moment."""
+        """Whether a query without a checkpoint begins at the ends of the queues, which change all the time."""
         options = self._options
         by_time = options.starting_ms is not None or options.starting_times is not None
         return not by_time and options.starting_offsets in (None, "latest")
 
     def _begin_later(self, queue: MessageQueue, bounds: Bounds, began: Began) -> int:
-        """Return where a queue begins whose broker was away when the query began: where it would have begun then."""
+        """Return the first offset of a queue whose broker was not registered when the query began.
+
+        It is the offset where the query would have begun then.
+        """
         options = self._options
         if self._begins_at_ends:
             return self._client.first_since(queue, began.ms, bounds)
         if options.starting_times is not None or isinstance(options.starting_offsets, dict):
-            return bounds[0]  # the table names other queues: the query has waited for the brokers that it names
+            return bounds[0]  # the table names other queues: the query waited for the brokers in it
         return beginnings(options, self._client, {queue: bounds}, default="latest")[queue]
 
     def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limits: Limits) -> Positions:
@@ -317,7 +323,7 @@ class StreamPlanning:
         return self._clock.monotonic() - self._waiting_since >= self._options.max_delay_ms / 1000
 
     def _most_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int], limits: Limits) -> int | None:
-        """Return the limit as rows; bytes count by the mean size of the first messages of the longest backlog."""
+        """Return the limit in rows. A limit in bytes is divided by the mean size of messages of the longest backlog."""
         if limits.max_bytes is None or not any(backlogs.values()):
             return limits.max_rows
         queue = max(backlogs, key=lambda each: backlogs[each])
@@ -331,7 +337,7 @@ class StreamPlanning:
     def _marks(
         self, positions: Positions, bounds: Mapping[MessageQueue, Bounds], known: Mapping[TopicAtBroker, Mark]
     ) -> dict[TopicAtBroker, Mark]:
-        """Return a mark for each topic and broker of the positions: the last message before the furthest of them."""
+        """Return a mark for each topic and broker: the last message before the furthest of its positions."""
         furthest: dict[TopicAtBroker, MessageQueue] = {}
         for queue, offset in positions.items():
             place = _place(queue)

@@ -1,4 +1,4 @@
-"""What a task does: pulls its ranges of queues, one pull ahead, and makes Arrow batches of the records. No Spark."""
+"""Reads a task's ranges of queues: pulls one request ahead and converts the records to Arrow batches. No Spark here."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from pyromq.spark.read.plan import QueueRange
 
 T = TypeVar("T")
 
-BUNDLE_ROWS = 1024  # ranges of so few rows are pulled at once,
-BUNDLE_RANGES = 16  # but not more of them: each may bring `pullBytes`
-ASKED_AGAIN = 100  # pulls of one place that find damage, each other damage; then it counts as lost
+BUNDLE_ROWS = 1024  # rows of short ranges that are pulled together
+BUNDLE_RANGES = 16  # ranges pulled together: each response may have `pullBytes`
+MAX_REPAIRS = 100  # pulls of one offset while the broker repairs damaged entries; then messages count as lost
 
 
 def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of the ranges, one range after the other, each in order.
+    """Yield the messages of the ranges, in order of the ranges and of offsets.
 
-    Raises `DataLoss` with failOnDataLoss when messages are gone, `Unavailable` when a broker is away for longer than
+    Raises `DataLoss` with failOnDataLoss if messages were deleted, and `Unavailable` if a broker does not answer until
     `deadlineMs`.
     """
     reading = Reading(
@@ -50,7 +50,7 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
 
 
 def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Join pulls of one broker until a batch is full: batches of a small pull would cost Spark three times as much."""
+    """Join pulls of one broker until a batch is full: small batches cost Spark three times as much."""
     parts: list[bytes] = []
     rows = size = 0
     broker_name = ""
@@ -72,21 +72,21 @@ def _whole(parts: list[bytes]) -> bytes:
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield the items, the next one being fetched in a thread while the last one is worked on."""
+    """Yield the items; a thread fetches the next item meanwhile."""
     end = object()
     with ThreadPoolExecutor(1) as thread:
         pending = thread.submit(next, items, end)
         while (item := pending.result()) is not end:
             pending = thread.submit(next, items, end)
-            yield item  # type: ignore[misc]  # it is not the end
+            yield item  # type: ignore[misc]  # `end` was excluded
 
 
 def _pulls(
     options: ReadOptions, client: QueueReader, ranges: list[QueueRange]
 ) -> Iterator[tuple[MessageQueue, int, bytes]]:
-    """Yield the records of each range as pulled, with how many there are.
+    """Yield the pulled records of each range, with their number.
 
-    A range ends by offset, never by count: filtered or deleted messages leave gaps.
+    A range ends by offset, not by count: filtered or deleted messages leave gaps.
     """
     for together in bundles(ranges):
         begun = _pull(options, client, [(range_, range_.start) for range_ in together])
@@ -104,7 +104,7 @@ def _pulls(
 
 
 def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
-    """Put short ranges together, to be pulled at once: a micro-batch has a few messages in each of many queues."""
+    """Group short ranges that are pulled together: a micro-batch may have a few messages in each of many queues."""
     bundle: list[QueueRange] = []
     rows = 0
     for range_ in ranges:
@@ -118,7 +118,7 @@ def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
 
 
 def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult | None]:
-    """Pull from each place; None where the topic was deleted since the range was planned."""
+    """Pull from each offset; None if the topic was deleted since planning."""
     wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
     pull = partial(client.pull_all, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes)
 
@@ -132,20 +132,20 @@ def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRan
             return [None if each[0][:2] in deleted else pull([each])[0] for each in wanted]
 
     found = patiently(options, pull_existing, planned=True)
-    for _ in range(ASKED_AGAIN):
-        if not any(each is not None and _is_to_be_asked_again(each) for each in found):
+    for _ in range(MAX_REPAIRS):
+        if not any(each is not None and _is_being_repaired(each) for each in found):
             break
         found = patiently(options, pull_existing, planned=True)
     return found
 
 
-def _is_to_be_asked_again(found: PullResult) -> bool:
-    """Whether nothing was read yet: so answers a broker that has just mended entries of the queue."""
+def _is_being_repaired(found: PullResult) -> bool:
+    """Whether the broker returned nothing because it has just repaired entries of the queue; pull again."""
     return found.status is PullStatus.NO_MATCH and found.next_offset == found.offset
 
 
 def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, place: tuple[QueueRange, int]) -> bool:
-    """Say whether the range can be read on; messages that were there when it was planned may be deleted by now."""
+    """Return whether the range can be read further; report messages that were deleted since planning."""
     range_, offset = place
     least, most = found.min_offset, found.max_offset
     moves = found.next_offset > offset
@@ -156,26 +156,26 @@ def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, p
     gone = (min(least, range_.end) if offset < least else range_.end) - offset
     report_loss(
         options,
-        f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} are not there any more, {gone} in all; "
+        f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} were deleted, {gone} in all; "
         f"the queue holds {least} to {most}",
     )
     return moves
 
 
 def _first_offset(found: PullResult) -> int:
-    """Return the queue offset of the first record that was pulled; without one, where to go on."""
+    """Return the queue offset of the first pulled record; without a record, the next offset to pull."""
     return queue_offset_of(found.raw) if found.raw else found.next_offset
 
 
 def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue, offset: int) -> bool:
-    """Say whether a message that was not given is one that nobody wants. Brokers answer for expired ones alike."""
+    """Return whether a missing message was filtered. For deleted messages brokers give the same response."""
     if not options.is_filtered:
         return False
     return patiently(options, partial(client.store_time_at, queue, offset), planned=True) is not None
 
 
 def _before(found: PullResult, end: int) -> bytes:
-    """Return the records before queue offset `end`; a pull may bring more than was asked for."""
+    """Return the records before queue offset `end`; a pull may return more than requested."""
     if found.next_offset <= end:
         return found.raw
     raw, position = found.raw, 0

@@ -1,1 +1,1 @@
-"""Writing to topics: at least once, idempotent, exactly once."""
+"""Writes to topics: at least once, idempotent, exactly once."""

@@ -1,6 +1,6 @@
-"""Rows into messages: Arrow batches into messages as runs hold them, in bulk.
+"""Converts rows in Arrow batches to messages, in bulk: Arrow's functions join the property texts.
 
-Knows no Spark and no client. Nothing is done row by row: property texts are joined by Arrow's own functions.
+No Spark and no client here.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pyromq.spark.write.sink_columns import BORN, SINK_COLUMNS, check_name
 
 logger = logger_of(__name__)
 
-KEPT_BYTES = 64 << 10  # of the body of a row that is too large
+KEPT_BYTES = 64 << 10  # of the body of a too large row, in its dead letter
 ROOM_FOR_BROKER = 200  # bytes of properties that a broker adds, such as its cluster's name
 
 _PLAIN = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
 _NUMBERS = ("flag", "queueId", "delayLevel")
 _KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
 
-# Spark's texts may be large ones, and `split` and `array` make lists whose items are never null: Arrow has more types.
+# Spark has several Arrow types for texts and lists; columns are cast to one of each.
 _WORDS, _PAIRS_OF_TEXTS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
 Truths = npt.NDArray[np.bool_]
@@ -49,7 +49,7 @@ Truths = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One message: for rows that cannot go with others."""
+    """One message: for rows that are not sent in a run."""
 
     topic: str
     body: bytes
@@ -58,7 +58,7 @@ class Row:
 
 
 class Messages:
-    """The messages of some rows, in order. None where a column is not there, or means nothing by the options."""
+    """The messages of some rows, in order. Columns that are missing, or unused by the options, are None."""
 
     def __init__(self, columns: Mapping[str, pa.Array], texts: pa.Array, options: SinkOptions) -> None:
         self._columns = columns
@@ -76,12 +76,12 @@ class Messages:
 
     @cached_property
     def members(self) -> Members:
-        """The messages as runs hold them."""
+        """The encoded messages."""
         return Members(self._flags, self.bodies, self.texts)
 
     @cached_property
     def sizes(self) -> Ints:
-        """Bytes that each takes in a run."""
+        """Bytes of each message in a run."""
         return self._body_sizes + self._text_sizes + MEMBER_BYTES
 
     @property
@@ -91,13 +91,13 @@ class Messages:
 
     @cached_property
     def too_large(self) -> Truths:
-        """Which of them no broker takes."""
+        """Whether each message exceeds the brokers' limits."""
         too_wide = self._text_sizes > MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER
         return (self.sizes > self._options.max_message_bytes) | too_wide
 
     @cached_property
     def delayed(self) -> Truths:
-        """Which of them wait for their time: they cannot be in a run."""
+        """Whether each message is delayed or scheduled; such a message cannot be in a run."""
         if "deliverTimestamp" in self._columns:
             return ~_truths(self._columns["deliverTimestamp"].is_null())
         if "delayLevel" in self._columns:
@@ -105,18 +105,18 @@ class Messages:
         return np.zeros(len(self), np.bool_)
 
     def row(self, index: int) -> Row:
-        """Return one message by itself."""
+        """Return one message."""
         topic = self._options.topic or self._columns["topic"][index].as_py()
         text = self.texts[index].as_py().decode()
         return Row(topic, self.bodies[index].as_py(), text, int(self._flags[index]))
 
     def where(self, kept: Truths) -> Messages:
-        """Return some of them, in order."""
+        """Return the messages for which `kept` is true, in order."""
         mask = pa.array(kept)
         return Messages({n: c.filter(mask) for n, c in self._columns.items()}, self.texts.filter(mask), self._options)
 
     def refusal(self, index: int) -> str:
-        """Say why a too large one is."""
+        """Return the sizes and the limit of a too large message."""
         body, text = int(self._body_sizes[index]), int(self._text_sizes[index])
         if self.sizes[index] > self._options.max_message_bytes:
             return f"{body} bytes of body and {text} of properties; the limit is {self._options.max_message_bytes}"
@@ -137,9 +137,9 @@ class Messages:
 
 
 class MessageReader:
-    """Turns Arrow batches into messages.
+    """Converts Arrow batches to messages.
 
-    `new_ids(count)` makes unique ids for rows that have none, `id_of(key)` that of a row with a key of its own.
+    `new_ids(count)` makes unique ids for rows without column uniqKey, `id_of(key)` the id of a row with one.
     """
 
     def __init__(self, options: SinkOptions, new_ids: Callable[[int], pa.Array], id_of: Callable[[str], str]) -> None:
@@ -148,7 +148,7 @@ class MessageReader:
         self._id_of = id_of
 
     def read(self, batch: pa.RecordBatch) -> Messages:
-        """Return the rows as messages. Raises `IllegalMessage` saying what cannot be sent of which column."""
+        """Return the rows as messages. Raises `IllegalMessage` naming the column and value that cannot be sent."""
         if self._options.extra_columns == DROP:
             batch = batch.select([name for name in batch.schema.names if name in SINK_COLUMNS])
         if self._options.null_body == DROP:
@@ -186,7 +186,7 @@ class MessageReader:
                 raise IllegalMessage(
                     f"{where} has null body; filter such rows, or set option nullBody to drop or tombstone"
                 )
-            raise IllegalMessage(f"{where} has empty body; brokers take none: filter such rows")
+            raise IllegalMessage(f"{where} has empty body, which brokers refuse; filter such rows")
 
     def _identities(self, keys: pa.Array | None, count: int) -> pa.Array:
         ids = self._new_ids(count)
@@ -212,7 +212,7 @@ def _check_topics(topics: pa.Array) -> None:
 
 
 def _check_tags(tags: pa.Array) -> None:
-    """Raise `IllegalMessage` for a tag that no subscription finds, as producers do."""
+    """Raise `IllegalMessage` for a tag that no subscription matches, as producers do."""
     doubtful = pc.or_(pc.match_substring(tags, "|"), pc.not_equal(tags, pc.utf8_trim_whitespace(tags)))
     for tag in pc.unique(tags.filter(doubtful)).to_pylist():
         try:
@@ -222,7 +222,7 @@ def _check_tags(tags: pa.Array) -> None:
 
 
 def dead_letter(row: Row, reason: str, options: SinkOptions) -> Messages:
-    """Return what is kept of a row that is too large: the beginning of its body, and what it was."""
+    """Return the dead letter of a too large row: the beginning of its body, its id, keys and tags."""
     properties = {"TOO_LARGE": reason, "ORIGIN_TOPIC": row.topic, "ORIGIN_BODY_BYTES": str(len(row.body))}
     pairs = [f"{name}{NAME_VALUE}{value}" for name, value in properties.items()]
     kept = [pair for pair in row.text.split(PAIRS) if len(pair) < 1024 and pair.startswith(_KEPT)]
@@ -240,7 +240,7 @@ def _of_column_topic(options: SinkOptions) -> SinkOptions:
 
 
 def _plain(name: str, column: pa.Array) -> pa.Array:
-    """Return a column as what the rest works with: bytes for bodies, texts for what becomes a property."""
+    """Return a column with the type used here: bytes for bodies, texts for properties."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if name == "body":
@@ -251,12 +251,12 @@ def _plain(name: str, column: pa.Array) -> pa.Array:
         return column.cast(_PAIRS_OF_TEXTS)
     if name in ("bornTimestamp", "deliverTimestamp"):
         microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-        return pc.divide(pc.add(microseconds, 999), 1000).cast(pa.string())  # whole ms, not before
+        return pc.divide(pc.add(microseconds, 999), 1000).cast(pa.string())  # rounded up to ms
     return column if name in _NUMBERS else column.cast(pa.string())
 
 
 def _joined_words(lists: pa.ListArray) -> pa.Array:
-    """Return the keys of each row, with blanks between them. Raises `IllegalMessage` for a key with a blank in it."""
+    """Return the keys of each row joined by blanks. Raises `IllegalMessage` for a key with a blank."""
     keys = lists.flatten()
     if len(wrong := keys.filter(pc.match_substring(keys, " "))):
         raise IllegalMessage(f"column keys has {wrong[0].as_py()!r:.80} in a row: a blank separates keys; replace it")
@@ -267,7 +267,7 @@ def _joined_words(lists: pa.ListArray) -> pa.Array:
 
 
 def _where_no_copy(born: pa.Array, maps: pa.MapArray) -> pa.Array:
-    """Return the times of birth without those of copies: what these were copied from has told its own."""
+    """Return the born times, null for copies: the properties of a copy have the born time of its original."""
     before = pc.fill_null(pc.map_lookup(maps, BORN, "last"), "")
     return pc.if_else(pc.equal(before, ""), born, pa.scalar(None, pa.string()))
 
@@ -292,18 +292,18 @@ def _check_texts(name: str, values: pa.Array) -> None:
 
 
 def _may_have_separator(texts: pa.StringArray) -> bool:
-    """Look at the bytes of all rows at once; those of others, of which this is a slice, may be among them."""
+    """Search the whole buffer at once. If `texts` is a slice, the match may lie in other rows."""
     content = texts.buffers()[2]
     return content is not None and bool((np.frombuffer(content, np.uint8) <= ord(PAIRS)).any())
 
 
 def _free_properties(maps: pa.MapArray) -> pa.Array:
-    """Return `02 name 01 value 02 name 01 value` for each row. Pairs without a value are left out."""
+    """Return `02 name 01 value 02 name 01 value` for each row. Pairs with an empty value are left out."""
     lists = maps.cast(pa.list_(maps.type.field(0)))
     pairs = lists.flatten()
     names, values = pairs.field(0), pc.fill_null(pairs.field(1), "")
     for name in pc.unique(names).to_pylist():
-        if name != BORN:  # of a copy that is copied again
+        if name != BORN:  # a copy that is copied again has it
             check_name(name)
     for name in (name for name in pc.unique(names).to_pylist() if _has_separator(values.filter(pc.equal(names, name)))):
         _check_texts(name, values.filter(pc.equal(names, name)))
@@ -320,7 +320,7 @@ def _has_separator(values: pa.Array) -> bool:
 
 
 def _waits(columns: Mapping[str, pa.Array], most_levels: int) -> Iterator[pa.Array]:
-    """Yield what lets rows wait, as properties."""
+    """Yield the properties of delayed and scheduled messages."""
     if (levels := columns.get("delayLevel")) is not None:
         levels = pc.if_else(pc.equal(levels, 0), pa.scalar(None, pa.int32()), levels)
         bounds = pc.min_max(levels).as_py()

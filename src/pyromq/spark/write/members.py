@@ -1,7 +1,4 @@
-"""Messages as runs hold them, in bulk: the bytes between any two rows are the body of a run (see `pyromq.record`).
-
-Knows no Spark and no client.
-"""
+"""Encodes messages as members of a batch message, in bulk (see `pyromq.record`). No Spark and no client here."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Members:
-    """The messages of some rows. None of `bodies` and `texts` is null, and no text is longer than a record takes."""
+    """The encoded messages of some rows. `bodies` and `texts` have no null, and no text exceeds a record's limit."""
 
     def __init__(self, flags: Ints, bodies: pa.BinaryArray, texts: pa.BinaryArray) -> None:
         self._flags = flags.astype(np.int32)
@@ -35,19 +32,19 @@ class Members:
 
     @cached_property
     def ends(self) -> Ints:
-        """Where each ends when all stand one behind the other, with where the first begins before them."""
+        """Positions of the members in the joined bytes: 0, then the end of each."""
         ends = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self._sizes(self._bodies) + self._sizes(self._texts) + MEMBER_BYTES, out=ends[1:])
         return ends
 
     def between(self, first: int, last: int) -> bytes | memoryview:
-        """Return the bytes of those from `first` to before `last`."""
+        """Return the joined bytes of members `first` to `last`, exclusive: the body of a run."""
         if speedups.is_active:
             return write_members(self._flags, self._body_buffers, self._text_buffers, first, last)
         return self._content[self.ends[first] : self.ends[last]]
 
     def take(self, numbers: Ints) -> Members:
-        """Return those with these numbers."""
+        """Return the members with these numbers."""
         chosen = pa.array(numbers)
         return Members(self._flags[numbers].astype(np.int64), self._bodies.take(chosen), self._texts.take(chosen))
 
@@ -61,7 +58,7 @@ class Members:
 
     @cached_property
     def _content(self) -> memoryview:
-        """All of them, joined by Arrow's own functions: the plain form of `write_members`."""
+        """All members, joined by Arrow's functions: the plain form of `write_members`."""
         count = len(self)
         body_sizes, text_sizes = self._sizes(self._bodies), self._sizes(self._texts)
         heads = np.zeros((count, 5), ">i4")
@@ -84,14 +81,14 @@ class Members:
 
 
 def _buffers(values: pa.BinaryArray) -> tuple[Any, Any]:
-    """Return where the values of an array end, after where the first begins, and their bytes."""
+    """Return the offsets and the bytes of an array's values."""
     _, ends, content = values.buffers()
     begin, count = 4 * values.offset, 4 * (len(values) + 1)
-    if ends is None:  # of no values at all
+    if ends is None:  # the array is empty
         return bytes(count), b""
     return ends.slice(begin, count), b"" if content is None else content
 
 
 def _fixed(raw: bytes, count: int, width: int) -> pa.Array:
-    """Return bytes cut into pieces of one width."""
+    """Return `raw` as an array of `count` values of one width."""
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(raw)]).cast(pa.binary())

@@ -1,4 +1,4 @@
-"""The options of a write: one table of names, types and meaning, checked before anything is opened. Knows no Spark."""
+"""The options of a write: names, types and meaning, checked before any connection is opened. No Spark here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyromq.spark.declared_options import (
 AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE = "atLeastOnce", "idempotent", "exactlyOnce"
 FAIL, DROP, DEAD_LETTER, TOMBSTONES = "fail", "drop", "dlq", "tombstone"
 QUEUE_ID, SHARDING_KEY = "queueId", "shardingKey"
-MAX_MESSAGE_BYTES = 15 << 20  # no broker can be set to more
+MAX_MESSAGE_BYTES = 15 << 20  # the highest limit that a broker accepts in its settings
 
 
 def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str) -> Any:
@@ -29,7 +29,7 @@ def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str) 
 
 
 def check_writable(topic: str) -> None:
-    """Raise `UsageError` for what is no topic name, and for topics that only brokers write."""
+    """Raise `UsageError` for an illegal topic name, and for topics that only brokers write to."""
     check_topic(topic)
     if topic in NOT_FOR_CLIENTS:
         raise UsageError("only brokers write to this topic")
@@ -51,100 +51,99 @@ def _job(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to write and how; the attribute docs are the user's documentation."""
+    """Options of a write; the texts are the documentation for users."""
 
     namesrv: str = _option(
         "namesrvAddr",
         name_servers,
         "127.0.0.1:9876",
-        "name servers, `host:port;host:port`, or the URL they are looked up at; where the driver has `NAMESRV_ADDR`, "
-        "that is the default",
+        "name servers, `host:port;host:port`, or the URL of their list; default: the driver's `NAMESRV_ADDR`",
     )
-    topic: str | None = _option("topic", _topic, None, "the topic of all rows; without it, column `topic` says so")
+    topic: str | None = _option("topic", _topic, None, "the topic of all rows; default: that in column `topic`")
     delivery: str = _option(
         "delivery",
         values.words(AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE),
         AT_LEAST_ONCE,
-        "`atLeastOnce`; `idempotent`: repeated rows have the same message id; `exactlyOnce`: seen once, by a batch "
-        "transaction (brokers of pyromq only)",
+        "`atLeastOnce`; `idempotent`: repeated rows have equal message ids; `exactlyOnce`: visible once, by a batch "
+        "transaction (pyromq brokers only)",
     )
     order_by: str | None = _option(
         "orderBy",
         values.words(QUEUE_ID, SHARDING_KEY),
         None,
-        "the column that chooses the queue: `queueId` or `shardingKey`; without it either does where it is not null, "
-        "`queueId` first",
+        "the column that chooses the queue: `queueId` or `shardingKey`; default: the one that is not null, `queueId` "
+        "first",
     )
     extra_columns: str = _option(
         "extraColumns",
         values.words(FAIL, "properties", DROP),
         FAIL,
-        "columns that mean nothing here: `fail` at planning, send them as `properties`, or `drop` them",
+        "columns that the sink does not know: `fail` at planning, send them as `properties`, or `drop` them",
     )
     null_body: str = _option(
         "nullBody",
         values.words(FAIL, DROP, TOMBSTONES),
         FAIL,
-        "rows with a null body: `fail`, `drop` them, or write a `tombstone`: property `TOMBSTONE` is `true`, the body "
-        "one zero byte",
+        "rows with a null body: `fail`, `drop` them, or write a `tombstone`: a zero byte with property `TOMBSTONE` = "
+        "`true`",
     )
     verify_tags: bool = _option(
         "verifyTags",
         values.truth,
         True,
-        "refuse tags that no subscription finds (with `||`, or blanks around them); `false` for copies of messages",
+        "refuse tags that no subscription matches (with `||`, or blanks around them); `false` for copies of messages",
     )
     delay_levels: int = _option(
         "delayLevels",
         values.number(1, 1000),
         18,
-        "how many delay levels the brokers have (`messageDelayLevel`); column `delayLevel` has no higher one",
+        "number of the brokers' delay levels (`messageDelayLevel`), the limit of column `delayLevel`",
     )
     too_large: str = _option(
         "onTooLarge",
         values.words(FAIL, DROP, DEAD_LETTER),
         FAIL,
-        "rows that no broker takes: `fail`, `drop` them, or send what fits to `deadLetterTopic` (`dlq`); both are "
-        "counted and logged",
+        "rows that exceed the brokers' limits: `fail`, `drop` them, or send the beginning to `deadLetterTopic` "
+        "(`dlq`); both are counted and logged",
     )
     dead_letter_topic: str | None = _option(
-        "deadLetterTopic", _topic, None, "where too large rows go, their body cut after 64 KiB"
+        "deadLetterTopic", _topic, None, "topic for too large rows, with bodies cut at 64 KiB"
     )
     max_message_bytes: int = _option(
         "maxMessageBytes",
         values.size(1024, MAX_MESSAGE_BYTES),
         4 << 20,
-        "the brokers' limit for one message; a row with its properties must fit",
+        "the brokers' limit for one message: body and properties of a row",
     )
     batch_bytes: int = _option(
-        "sendBatchBytes", values.size(1024, MAX_MESSAGE_BYTES), 1 << 20, "bytes of rows for one queue sent together"
+        "sendBatchBytes", values.size(1024, MAX_MESSAGE_BYTES), 1 << 20, "bytes of rows for one queue in one request"
     )
-    in_flight: int = _option("inflight", values.number(1, 1024), 4, "batches of a task under way at once")
+    in_flight: int = _option("inflight", values.number(1, 1024), 4, "concurrent requests of a task")
     deadline_ms: int = _option(
-        "deadlineMs", values.milliseconds(1), 60_000, "how long one batch may take with all repetitions; `60s`, `5m`"
+        "deadlineMs", values.milliseconds(1), 60_000, "time for one request with all retries; `60s`, `5m`"
     )
     job_id: str | None = _option(
         "jobId",
         _job,
         None,
-        "name of a batch job, for writing it again without effect: `exactlyOnce` knows its name, `idempotent` makes "
-        "ids from it; streams have their query's id",
+        "name of a batch job, so that a repetition has no effect: the transaction's name with `exactlyOnce`, part of "
+        "message ids with `idempotent`; streams use their query's id",
     )
     wait_visible: bool = _option(
         "waitVisible",
         values.truth,
         True,
-        "a write with `exactlyOnce` returns when all of its rows can be read; false: as soon as they count",
+        "a write with `exactlyOnce` returns when all of its rows are visible; `false`: when they are committed",
     )
     ledger: str | None = _option(
         "ledger",
         values.text,
         None,
-        "the broker that decides what counts, for `exactlyOnce`; default: the first by name",
+        "the broker that stores commits, for `exactlyOnce`; default: the first by name",
     )
-    group: str = _option("group", _group, "pyromq-spark-sink", "the producer group that brokers see")
-    connecting: ConnectionOptions = BY_ENVIRONMENT  # what `connection_options` took
-    checkpoint: str | None = None  # a stream's checkpoint and name, which Spark itself adds to the options
+    group: str = _option("group", _group, "pyromq-spark-sink", "the producer group at brokers")
+    connecting: ConnectionOptions = BY_ENVIRONMENT
+    checkpoint: str | None = None  # of a stream; Spark adds both to the options
     query_name: str | None = None
 
     def __post_init__(self) -> None:
@@ -161,7 +160,7 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Return the checked options. Raises `UsageError` naming option, value and what is allowed."""
+    """Return the checked options. Raises `UsageError` naming option, value and allowed values."""
     return SinkOptions(**read_fields(SinkOptions, given, unknown=_unknown))
 
 

@@ -1,7 +1,7 @@
-"""Messages on their way into runs: the queue of each is chosen, runs are closed when they are full. Knows no Spark.
+"""Chooses the queue of each message and collects messages in runs: the batch messages of one request. No Spark here.
 
-Messages for one queue stay in order. Those that want no particular queue fill one run after the other, each for the
-next queue in turn: full runs cost a broker far less than messages spread over all queues.
+Messages for one queue stay in order. Messages without a queue fill one run after the other, for one queue after the
+other: a broker stores full runs far faster than messages spread over all queues.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyromq.message import MessageQueue
 from pyromq.spark.write.columns import Messages
 from pyromq.spark.write.members import Members
 
-MOST_BUFFERED = 8  # full runs that a task may hold in pieces: with more queues, runs are closed before they are full
-KNOWN_KEYS = 10_000  # ordering keys whose queue is remembered
+MOST_BUFFERED = 8  # times `run_bytes` that open runs of a task may hold; then the largest is sent before it is full
+KNOWN_KEYS = 10_000  # sharding keys whose queue is cached
 
 
 @dataclass(slots=True)
@@ -46,16 +46,16 @@ class _Topic:
 
     @property
     def next(self) -> MessageQueue:
-        """The queue whose turn it is."""
+        """The queue for the next message without a queue."""
         return self.queues[self._turn % len(self.queues)]
 
     def pass_turn(self) -> None:
         self._turn += 1
 
     def named_queues(self, messages: Messages) -> list[MessageQueue | None] | None:
-        """Return the queue that each message names or whose key it has, None for those without; None: all without.
+        """Return the queue of each message by its id or sharding key, None for a message without both.
 
-        Raises `UsageError` for a queue that does not exist.
+        Return None if no message has either. Raises `UsageError` for a queue that does not exist.
         """
         keys = None if messages.sharding_keys is None else messages.sharding_keys.to_pylist()
         ids = None if messages.queue_ids is None else messages.queue_ids.to_pylist()
@@ -69,7 +69,7 @@ class _Topic:
         ]
 
     def named(self, broker: str | None, queue_id: int) -> MessageQueue:
-        """Return the queue with this id. Raises `UsageError` where there is none, or more than one."""
+        """Return the queue with this id. Raises `UsageError` if there is none, or more than one."""
         if broker is None:
             if len(self._brokers) > 1:
                 raise UsageError(
@@ -80,14 +80,14 @@ class _Topic:
         queue = self._by_place.get((broker, queue_id))
         if queue is None:
             raise UsageError(
-                f"topic {self.name} has no queue {queue_id} at {broker} that can be written; there are "
+                f"topic {self.name} has no queue {queue_id} at {broker} to write to; there are "
                 + ", ".join(f"{each.queue_id} at {each.broker_name}" for each in self.queues[:16])
             )
         return queue
 
 
 class OpenRuns:
-    """The runs of one task. `send(queue, body, messages)` takes those that are full."""
+    """The open runs of one task. Full runs go to `send(queue, body, messages)`."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class OpenRuns:
         self._size = 0
 
     def add(self, topic: str | None, messages: Messages) -> None:
-        """Put messages into their queues' runs; without `topic` each says its own.
+        """Add messages to the runs of their queues. Without `topic`, the messages' own topics count.
 
         Raises `UsageError` for a queue that does not exist.
         """
@@ -117,12 +117,12 @@ class OpenRuns:
             self._add_to(self._topic(name), messages if mask.all() else messages.where(mask))
 
     def queue_of(self, topic: str, messages: Messages) -> MessageQueue:
-        """Return where a single message goes by itself."""
+        """Return the queue of a single message."""
         named = self._topic(topic).named_queues(messages)
         return (named and named[0]) or self._topic(topic).next
 
     def flush(self) -> None:
-        """Send what is left."""
+        """Send all open runs."""
         for queue in list(self._runs):
             self._close(queue)
 
@@ -145,7 +145,7 @@ class OpenRuns:
             self._fill(topic, queue, members)
 
     def _fill(self, topic: _Topic, only: MessageQueue | None, members: Members) -> None:
-        """Put members into the runs of the `only` queue they may go to; None: each full run passes the turn on."""
+        """Add members to runs of queue `only`; None: to the next queue, which changes with each full run."""
         ends = members.ends
         first, count = 0, len(members)
         while first < count:
@@ -158,7 +158,7 @@ class OpenRuns:
                 if run.messages:
                     self._close(queue)
                     continue
-                last = first + 1  # larger than a run: it is one by itself
+                last = first + 1  # larger than `run_bytes`: a run of its own
             run.parts.append(members.between(first, last))
             run.size += int(ends[last] - ends[first])
             run.messages += last - first

@@ -1,4 +1,4 @@
-"""The columns that a sink takes: names and types, checked when a write is planned. Knows no Spark."""
+"""Names and types of the columns that a sink accepts, checked when a write is planned. No Spark here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES
 from pyromq.spark.declared_options import nearest
 from pyromq.spark.write.options import DROP, EXACTLY_ONCE, FAIL, SinkOptions
 
-BORN = "BORN_TIMESTAMP"  # the property that column bornTimestamp becomes, in ms: a batch has one time of its own
+BORN = "BORN_TIMESTAMP"  # property for column bornTimestamp, in ms: all messages of a run have one born time
 
-# What Spark calls the types that a column may have.
+# Allowed types by column, in Spark's names.
 SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -32,7 +32,7 @@ _EXTRA_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "fl
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
-    """Check names and types (as Spark writes them) against what a sink takes. Raises `UsageError` naming both."""
+    """Check names and types (in Spark's spelling). Raises `UsageError` naming both."""
     extra = [name for name in columns if name not in SINK_COLUMNS]
     _check_extra(extra, columns, options)
     for name in columns.keys() - extra:
@@ -54,17 +54,17 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
 def _check_extra(extra: list[str], columns: Mapping[str, str], options: SinkOptions) -> None:
     if extra and options.extra_columns == FAIL:
         quoted = ", ".join(repr(name) for name in extra)
-        what = f"column {quoted} means" if len(extra) == 1 else f"columns {quoted} mean"
+        what = f"column {quoted} is" if len(extra) == 1 else f"columns {quoted} are"
         near = nearest(extra[0], SINK_COLUMNS)
         hint = f"did you mean {near}? " if near else ""
         raise UsageError(
-            f"{what} nothing to the sink, which takes {', '.join(SINK_COLUMNS)}; {hint}leave them out, or set option "
+            f"{what} unknown to the sink, which takes {', '.join(SINK_COLUMNS)}; {hint}leave them out, or set option "
             "extraColumns to drop or properties"
         )
     for name in extra:
         if options.extra_columns != DROP:
             if columns[name] not in _EXTRA_TYPES and not columns[name].startswith("decimal"):
-                raise UsageError(f"column {name} is {columns[name]}, which makes no property; cast it to string")
+                raise UsageError(f"column {name} is {columns[name]}, which cannot be a property; cast it to string")
             check_name(name)
         elif name.lower() in _LOWER:
             raise UsageError(f"column {name!r} would be dropped; rename it to {_LOWER[name.lower()]}, or leave it out")

@@ -1,4 +1,4 @@
-"""What one task of a write does: rows in, runs out, and a report when every run is acknowledged. Knows no Spark."""
+"""Sends the rows of one task of a write in runs, and reports when brokers acknowledged all. No Spark here."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _UNIQUE_ID_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """Which part of which write: the same when Spark repeats it."""
+    """Identifies a task of a write; equal when Spark repeats the task."""
 
-    write: str  # a query's batch, or a job: also the transaction's name
+    write: str  # name of the query's batch or the job; also of the transaction
     partition: int
     stream: StreamBatch | None = None  # the micro-batch that the task belongs to
 
 
 @dataclass(slots=True)
 class Report:
-    """What a task has written. `skipped`: nothing, since the write was decided before; `rows` are those it was given.
+    """What a task has written. `skipped`: nothing, since the write was decided before; `rows` counts its input.
 
-    Without exactly once `queues` has the offsets of what was stored.
+    Except with exactly once, `queues` has the offsets of the stored messages.
     """
 
     write: str
@@ -77,9 +77,9 @@ class SinkTask:
         self._runs: OpenRuns
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Report:
-        """Send all rows; return when the brokers hold everything.
+        """Send all rows; return when the brokers have stored them.
 
-        Raises `IllegalMessage` for a row that cannot be sent, and what sending fails with.
+        Raises `IllegalMessage` for a row that cannot be sent, and the errors of sending.
         """
         exactly_once = self._options.delivery == EXACTLY_ONCE
         if exactly_once and patiently(self._options, lambda: self._client.lookup(self._name.write)) is not None:
@@ -89,7 +89,7 @@ class SinkTask:
         try:
             self._send(batches)
             self._finish()
-        except BatchDecided:  # by an attempt at the same write, while this one was sending
+        except BatchDecided:  # another attempt at the same write was committed meanwhile
             self._out.abandon()
             return self._skipped(batches)
         except BaseException:
@@ -101,7 +101,7 @@ class SinkTask:
         return patiently(self._options, lambda: self._client.queues(topic), planned=True)
 
     def _skipped(self, batches: Iterable[pa.RecordBatch]) -> Report:
-        """Take what Spark gives and do nothing with it: its worker wants it all taken."""
+        """Consume the rows without sending them: Spark's worker requires that all are consumed."""
         rows = self._given + sum(batch.num_rows for batch in batches)
         logger.info("%s is written already; partition %d sends nothing", self._name.write, self._name.partition)
         return Report(self._name.write, self._name.stream, skipped=True, rows=rows)
@@ -127,7 +127,7 @@ class SinkTask:
         self._count(messages)
 
     def _refuse(self, row: Row, reason: str) -> None:
-        """Do with a row that no broker takes what the options say."""
+        """Fail, drop the row or send a dead letter, as option onTooLarge says."""
         options = self._options
         if options.too_large == FAIL:
             raise MessageRefused(
@@ -142,7 +142,7 @@ class SinkTask:
         logger.warning("a row for topic %s has %s: %s", row.topic, reason, options.too_large)
 
     def _send_single(self, message: Messages) -> None:
-        """Send a delayed message by itself: batches cannot be delayed."""
+        """Send a delayed message by itself: runs cannot be delayed."""
         assert isinstance(self._out, Stream)
         row = message.row(0)
         queue = self._runs.queue_of(row.topic, message)
@@ -162,14 +162,14 @@ class SinkTask:
 
 
 def unique_id_of(key: str) -> str:
-    """Return the message id for a row's own key: the key itself where it is one."""
+    """Return the message id for column uniqKey: the key itself if it has the form of an id."""
     if len(key) == _UNIQUE_ID_DIGITS and key.isascii() and key.isalnum():
         return key
     return _digest(key)
 
 
 def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callable[[int], pa.Array]:
-    """Return what makes so many message ids: always new ones, or those that a repeated task makes again."""
+    """Return a maker of message ids: new ones, or with delivery idempotent equal ones for a repeated task."""
     if options.delivery != IDEMPOTENT:
         return partial(fresh_ids, unique)
     numbers = count()
@@ -182,7 +182,7 @@ def _digest(text: str) -> str:
 
 
 def fresh_ids(unique: UniqueIds, count: int) -> pa.StringArray:
-    """Return ids that nobody else has: for a tenth of what it costs to make texts of Python and an array of these."""
+    """Return new unique ids. numpy makes them in a tenth of the time of Python texts."""
     parts = [_block(head.encode(), numbers) for head, numbers in unique.blocks(count)]
     return pa.concat_arrays(parts or [pa.array([], pa.string())])
 

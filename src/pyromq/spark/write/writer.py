@@ -1,7 +1,7 @@
-"""Writing: what Spark calls in tasks and on the driver, for batches and for streams. What it does is in `task.py`.
+"""Spark's writers, for batches and streams. `SinkTask` sends the rows in tasks.
 
-In tasks Spark gives Arrow batches; on the driver it gives the tasks' reports to `commit`, or to `abort` with None for
-attempts that failed. A stream's driver-side object is a new one for every call, so all it needs is in the reports.
+On the driver Spark passes the tasks' reports to `commit`, or to `abort` with None for failed attempts. A stream's
+writer on the driver is a new object for every call, so all its state is in the reports.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _clients: dict[_Key, BatchTransactions] = {}
 
 logger = logger_of(__name__)
 
-FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1  # pauses between two looks whether messages can be read
-SLOWLY_VISIBLE = 10_000  # messages a second that any broker makes visible: about 70,000 in measurements
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1  # pauses between two checks whether messages are visible
+SLOWLY_VISIBLE = 10_000  # messages per second that any broker makes visible; measured: about 70,000
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """A task's report on its way to the driver."""
+    """Carries a task's report to the driver."""
 
     report: Report
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """One batch write. The same object, pickled, is in the tasks and on the driver."""
+    """One batch write. Tasks and driver have pickled copies of one object."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -69,7 +69,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of a stream's micro-batches, each known by the query's id and the batch's number."""
+    """The writes of a stream's micro-batches, each named by the query's id and the batch's number."""
 
     def __init__(self, options: SinkOptions) -> None:
         if options.job_id is not None:
@@ -93,10 +93,10 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_reachable(options: SinkOptions, *, wait_seconds: float) -> str | None:
-    """Connect, at planning: no name server, no such topic or ledger are said before any row is touched.
+    """Connect at planning, so that a missing name server, topic or ledger is an error before any row is computed.
 
-    Spark plans each micro-batch, so a stream waits a while for servers that are started again. Return the broker that
-    decides, for exactly once: tasks and driver must mean the same.
+    Spark plans each micro-batch, so a stream waits `wait_seconds` for servers that restart. Return the ledger broker
+    for exactly once: tasks and driver must use the same one.
     """
     client = patiently(options, lambda: sink_client(options), most_seconds=wait_seconds)
     for topic in filter(None, (options.topic, options.dead_letter_topic)):
@@ -109,9 +109,9 @@ def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[Report]:
 
 
 def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
-    """Make a write count. Without exactly once it counts already. Raises what the brokers refuse it with.
+    """Commit a write. Except with exactly once, its messages are visible already.
 
-    Raises `BatchDecided` if another write, with other rows, is decided under the name.
+    Raises the brokers' errors, and `BatchDecided` if a write with other rows is decided under the name.
     """
     if not reports:
         return
@@ -125,7 +125,7 @@ def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[R
 
 def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
     write, stream, results = reports[0].write, reports[0].stream, _results(reports)
-    # Where a task found the write decided, its commit only finishes what that decision began.
+    # If a task found the write decided, this commit only completes the earlier one.
     whole = not any(report.skipped for report in reports)
     if whole and not any(result.messages for result in results):
         logger.info("%s: there are no rows, and nothing is decided", write)
@@ -138,7 +138,7 @@ def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[Report])
         if whole and (content is None or content != outcome.content):
             raise BatchDecided(
                 f"{write} was decided for another writer while this one sent its rows, none of which counts. Run it"
-                " again: what was decided is then compared with what it would write"
+                " again: the decided write is then compared with its rows"
             )
         rows = None if options.too_large == DROP else sum(report.given for report in reports)
         check_repeated(Decided(write, outcome.content, outcome.messages), content=content, rows=rows)
@@ -147,9 +147,9 @@ def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[Report])
 
 
 def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome: BatchOutcome) -> None:
-    """Return when all messages of a decided write can be read, so that what comes next finds them.
+    """Return when all messages of a decided write are visible.
 
-    Raises `Unavailable` when that takes longer than `deadlineMs` and what so many messages take.
+    Raises `Unavailable` after `deadlineMs`, plus a second for each 10,000 messages.
     """
     write = outcome.transaction
     give_up = time.monotonic() + options.deadline_ms / 1000 + outcome.messages / SLOWLY_VISIBLE
@@ -157,7 +157,7 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
     while (found := patiently(options, partial(client.lookup, write))) is not None and not found.visible:
         if time.monotonic() >= give_up:
             raise Unavailable(
-                f"{write}: its {outcome.messages} messages are stored and count, but cannot all be read yet; brokers "
+                f"{write}: its {outcome.messages} messages are stored and count, but are not all visible yet; brokers "
                 "will show them, so do not write them again under another name"
             )
         time.sleep(pause)
@@ -165,17 +165,17 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
 
 
 def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
-    """Let brokers forget what the tasks sent, unless it was decided that it counts. Never raises an `MQError`."""
+    """Roll back what the tasks sent, unless the write is decided. Never raises an `MQError`."""
     if options.delivery != EXACTLY_ONCE or not reports:
         if reports:
-            logger.warning("%s failed; %d rows are stored all the same", reports[0].write, sum(r.rows for r in reports))
+            logger.warning("%s failed; %d rows are stored nevertheless", reports[0].write, sum(r.rows for r in reports))
         return
     try:
         client = sink_client(options, ledger)
         if client.lookup(reports[0].write) is None:
             client.rollback(reports[0].write, _results(reports))
     except MQError as error:
-        logger.warning("%s is not rolled back, the brokers will do it in time: %s", reports[0].write, error)
+        logger.warning("%s is not rolled back, brokers do it after a timeout: %s", reports[0].write, error)
 
 
 def _results(reports: Iterable[Report]) -> list[AttemptResult]:
@@ -183,12 +183,12 @@ def _results(reports: Iterable[Report]) -> list[AttemptResult]:
 
 
 def _planned_batch(options: SinkOptions) -> tuple[int, str] | None:
-    """Return the number and the content of the micro-batch that is planned, for ids that are made from them."""
+    """Return number and content of the planned micro-batch with delivery idempotent: message ids depend on them."""
     return planned_batch(options.checkpoint) if options.delivery == IDEMPOTENT else None
 
 
 def _task_name(write: str, planned: tuple[int, str] | None) -> TaskName:
-    """Return the task's name. If the content of its micro-batch is known, idempotent ids differ for other content."""
+    """Return the task's name. It includes the content of the micro-batch if known: idempotent ids then differ by it."""
     stream = _stream_batch()
     if planned is not None and stream is not None and stream.batch == planned[0]:
         write = f"{write}:{planned[1]}"
@@ -217,9 +217,9 @@ def _task() -> TaskContext:
 
 
 def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransactions:
-    """Return this process's client; Spark forks its workers, so a client of the parent is of no use to the child.
+    """Return this process's client for these options.
 
-    Raises `NoNameServer` at once when no name server can be reached, `UsageError` for a ledger that is not there.
+    Raises `NoNameServer` at once if no name server is reachable, `UsageError` for a ledger that does not exist.
     """
     wanted = ledger or options.ledger
     if (found := _clients.get(_key(options, wanted))) is not None:

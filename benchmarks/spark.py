@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from pyromq import Admin, Message, Producer
 from pyromq.message import StoredMessage
 from pyromq.record import encode
-from pyromq.spark.read.columns import to_batch
+from pyromq.spark.read.record_columns import to_batch
 from pyromq.spark.source import RocketMQDataSource
 from servers import Server, our_server
 

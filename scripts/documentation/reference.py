@@ -23,8 +23,8 @@ from pyromq.metrics.config import MetricsConfig
 from pyromq.nameserver.config import JAVA_NAMES as NAME_SERVER_NAMES
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.net.tls.server import ServerTlsConfig
-from pyromq.spark.read.options import ReadOptions
-from pyromq.spark.write.options import SinkOptions
+from pyromq.spark.read.read_options import ReadOptions
+from pyromq.spark.write.sink_options import SinkOptions
 
 # Title of a page of classes, what it says first, the classes. Every public class is on one: a test looks.
 CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {

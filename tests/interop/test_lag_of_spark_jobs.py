@@ -13,7 +13,7 @@ from tests.interop.peers.servers import OurServers
 
 from pyromq import Admin, Message, Producer
 from pyromq.client.blocking.queue_reader import QueueReader
-from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_planning import Limits, StreamPlanning
 from pyromq.testing import FakeClock
 

@@ -7,8 +7,8 @@ import pytest
 
 from pyromq import ConnectionConfig, TlsConfig, UsageError
 from pyromq.spark.connection_options import check_kept, connection_documentation
-from pyromq.spark.read.options import STREAM, read_options
-from pyromq.spark.write.options import sink_options
+from pyromq.spark.read.read_options import STREAM, read_options
+from pyromq.spark.write.sink_options import sink_options
 
 SECRET = {"accessKey": "me", "secretKey": "4711"}
 

@@ -5,11 +5,10 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pyromq import Message, ProducerConfig
-from pyromq.spark.read.clients import client_of
-from pyromq.spark.read.options import BATCH, read_options
 from pyromq.spark.read.plan import QueueRange
-from pyromq.spark.read.task import read_ranges
-from pyromq.spark.write.options import sink_options
+from pyromq.spark.read.range_reader import client_of, read_ranges
+from pyromq.spark.read.read_options import BATCH, read_options
+from pyromq.spark.write.sink_options import sink_options
 from pyromq.spark.write.writer import sink_client
 from pyromq.testing import BlockingCluster
 

@@ -12,11 +12,10 @@ from pyromq import Admin, Message, Producer
 from pyromq.errors import NoNameServer, TopicNotFound
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss
-from pyromq.spark.read.clients import client_of
-from pyromq.spark.read.options import read_options
 from pyromq.spark.read.plan import QueueRange
+from pyromq.spark.read.range_reader import bundles, client_of
+from pyromq.spark.read.read_options import read_options
 from pyromq.spark.read.reader import RocketMQReader
-from pyromq.spark.read.task import bundles
 
 TOPIC = "spark-orders"
 COUNT = 500

@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -21,6 +22,9 @@ import pyarrow.fs as pafs
 from pyromq.errors import BatchDecided, UsageError
 from pyromq.logs import logger_of
 from pyromq.spark.archive.files import Root, open_root
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
 
 logger = logger_of(__name__)
 
@@ -37,6 +41,15 @@ class StreamBatch:
     query: str
     batch: int
     root: str | None = None
+
+    @classmethod
+    def of_task(cls, context: TaskContext) -> StreamBatch | None:
+        """Return the micro-batch of a task, also within `foreachBatch`; None outside of streams."""
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            return None
+        return cls(query, int(batch), context.getLocalProperty("spark.sql.streaming.checkpointLocation"))
 
     def content(self, checkpoint: str | None, query_name: str | None) -> str | None:
         """Return a digest of the batch's input; None if its checkpoint is not found or cannot be read.
@@ -72,7 +85,7 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecidedWrite:
     """The record of the write that was decided under a name. Fields are None if they were not recorded."""
 
     name: str
@@ -80,7 +93,7 @@ class Decided:
     rows: int | None
 
 
-def check_repeated(decided: Decided, *, content: str | None, rows: int | None) -> None:
+def check_repeated(decided: DecidedWrite, *, content: str | None, rows: int | None) -> None:
     """Raise `BatchDecided` if a skipped write has other rows than the write that was decided under its name.
 
     Contents are compared if both are known, else the numbers of rows. `rows` is None if they cannot be counted.

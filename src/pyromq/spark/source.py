@@ -28,9 +28,9 @@ from pyspark.sql.types import (
 
 from pyromq.errors import MQError, UsageError
 from pyromq.spark.connection_options import check_kept
-from pyromq.spark.declared_options import nearest
-from pyromq.spark.read.options import BATCH, STREAM, ReadOptions, read_options
-from pyromq.spark.write.options import SinkOptions, sink_options
+from pyromq.spark.declared_options import OPTIONS_OF_SPARK, nearest
+from pyromq.spark.read.read_options import BATCH, STREAM, ReadOptions, read_options
+from pyromq.spark.write.sink_options import SinkOptions, sink_options
 
 if TYPE_CHECKING:
     from pyromq.spark.read.reader import RefusedStream, RocketMQReader, RocketMQStreamReader
@@ -70,8 +70,6 @@ COLUMNS: dict[str, DataType] = {
     "flag": IntegerType(),
     "commitLogOffset": LongType(),
 }
-
-_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds by itself
 
 
 class RocketMQDataSource(DataSource):
@@ -135,7 +133,7 @@ class RocketMQDataSource(DataSource):
 
     @property
     def _given(self) -> dict[str, str]:
-        return {name: value for name, value in self.options.items() if name not in _OF_SPARK}
+        return {name: value for name, value in self.options.items() if name not in OPTIONS_OF_SPARK}
 
 
 def _checked_sink(columns: list[StructField], given: Mapping[str, str]) -> SinkOptions:

@@ -27,7 +27,7 @@ from pyromq.errors import UsageError
 from pyromq.json_body import parts_of
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
-from pyromq.spark.read.columns import UNDECODABLE
+from pyromq.spark.read.record_columns import UNDECODABLE
 from pyromq.spark.value_columns import arrow_type, values_of
 
 VALUE, UNFIT = "value", "unfit"
@@ -47,7 +47,7 @@ def with_values(messages: DataFrame, type: Any) -> DataFrame:
         raise UsageError(f"with_values needs column body; there are {', '.join(messages.columns)}")
     if taken := sorted({VALUE, UNFIT} & set(messages.columns)):
         raise UsageError(f"with_values adds columns {VALUE} and {UNFIT}; rename column {', '.join(taken)}")
-    sent = _Sent(type)
+    sent = _PickledType(type)
     fields = [
         StructField(VALUE, from_arrow_type(arrow_type(type), prefer_timestamp_ntz=False)),
         StructField(UNFIT, StringType()),
@@ -78,7 +78,7 @@ def dead_letters(unfit: DataFrame, group: str) -> DataFrame:
     )
 
 
-class _Sent:
+class _PickledType:
     """A type that is pickled for executors. Spark sends classes of the program itself by value."""
 
     def __init__(self, type: Any) -> None:
@@ -95,7 +95,7 @@ class _Sent:
         for part in parts_of(self.type):
             if (owner := getattr(part, "cls", None)) is not None and "__msgspec_cache__" in vars(owner):
                 del owner.__msgspec_cache__  # msgspec's cache in a dataclass cannot be pickled, and is built again
-        return _Sent, (self.type,)
+        return _PickledType, (self.type,)
 
 
 def _undecodable(batch: pa.RecordBatch) -> list[str | None]:

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 from pyromq.errors import BatchDecided, UsageError
 from pyromq.spark.archive.files import holds_delta, open_root, write_files
 from pyromq.spark.archive.tables import Page, open_table
-from pyromq.spark.read.columns import arrow_schema
+from pyromq.spark.read.record_columns import arrow_schema
 
 COLUMNS = ["topic", "brokerName", "queueId", "queueOffset", "body", "storeTimestamp"]
 SCHEMA = arrow_schema(COLUMNS)

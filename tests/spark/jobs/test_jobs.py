@@ -22,11 +22,11 @@ from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import dead_letter_topic
-from pyromq.spark.jobs import metrics
+from pyromq.spark.jobs import metrics_job as metrics
 from pyromq.spark.jobs import runner as running
 from pyromq.spark.jobs.runner import Totals
 from pyromq.spark.jobs.settings import JOBS, build, run
-from pyromq.spark.monitoring.checkpoint import describe, read_checkpoint, reset_to
+from pyromq.spark.monitoring.query_checkpoint import describe, read_checkpoint, reset_to
 from pyromq.spark.read.stream_offset import StreamOffset
 
 pytestmark = pytest.mark.spark

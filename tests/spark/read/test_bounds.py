@@ -5,7 +5,7 @@ import pytest
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss, plan_ranges
-from pyromq.spark.read.options import read_options
+from pyromq.spark.read.read_options import read_options
 
 BEGAN = 10**12  # ms since 1970
 FIRST, SECOND = MessageQueue("x", "b", 0), MessageQueue("x", "b", 1)

@@ -15,7 +15,7 @@ from tests.spark.serving import Served, numbers_seen
 
 from pyromq import Admin, Message, Producer
 from pyromq.spark.archive.sink import ArchiveSink
-from pyromq.spark.jobs.mirror import copies
+from pyromq.spark.jobs.mirror_job import copies
 from pyromq.spark.jobs.settings import JOBS, build
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.soak]

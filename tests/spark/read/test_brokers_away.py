@@ -11,9 +11,9 @@ from pyromq import Message
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.spark.read.bounds import plan_ranges
-from pyromq.spark.read.clients import patiently
-from pyromq.spark.read.options import STREAM, read_options
-from pyromq.spark.read.stream_planning import Limits, StreamPlanning
+from pyromq.spark.read.read_options import STREAM, read_options
+from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.worker_clients import with_retries
 from pyromq.testing import Cluster, FakeClock
 
 
@@ -47,7 +47,7 @@ def first_offset(options):
 async def over_a_restart(cluster, caplog, options, call):
     """Begin while the broker is down; start it once that was said."""
     await cluster.stop_broker()
-    begun = asyncio.ensure_future(asyncio.to_thread(patiently, options, call))
+    begun = asyncio.ensure_future(asyncio.to_thread(with_retries, options, call))
     while "trying again" not in caplog.text:
         assert not begun.done(), begun.result()
         await asyncio.sleep(0.01)
@@ -66,7 +66,7 @@ async def test_a_stream_that_goes_on_waits_for_a_broker(cluster, driver, caplog)
     options, client = driver
     start = await asyncio.to_thread(first_offset, options)
     planning = StreamPlanning(options, client, FakeClock())
-    end = await over_a_restart(cluster, caplog, options, partial(planning.next, start, Limits()))
+    end = await over_a_restart(cluster, caplog, options, partial(planning.next, start, MicroBatchLimits()))
     assert list(end.positions.values()) == [1]
     assert "topic orders was read from it before" in caplog.text
 
@@ -82,12 +82,12 @@ async def test_a_broker_that_stays_away_is_told_when_the_deadline_is_over(cluste
     options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "orders", "deadlineMs": "300"})
     await cluster.stop_broker()
     with pytest.raises(Unavailable, match=r"no broker is registered at .*orders"):
-        await asyncio.to_thread(patiently, options, partial(plan_ranges, options, client))
+        await asyncio.to_thread(with_retries, options, partial(plan_ranges, options, client))
 
 
 async def test_a_topic_that_no_broker_has_is_told_at_once(cluster, driver, caplog):
     _, client = driver
     options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "ordres"})
     with pytest.raises(TopicNotFound, match="ordres"):
-        await asyncio.to_thread(patiently, options, partial(plan_ranges, options, client))
+        await asyncio.to_thread(with_retries, options, partial(plan_ranges, options, client))
     assert "trying again" not in caplog.text

@@ -8,9 +8,9 @@ pytest.importorskip("pyarrow")
 
 from pyromq import Message
 from pyromq.message import MessageQueue
-from pyromq.spark.read.options import BATCH, read_options
 from pyromq.spark.read.plan import QueueRange
-from pyromq.spark.read.task import read_ranges
+from pyromq.spark.read.range_reader import read_ranges
+from pyromq.spark.read.read_options import BATCH, read_options
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log import residency
 from pyromq.testing import Cluster

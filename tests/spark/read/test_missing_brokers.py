@@ -12,15 +12,15 @@ from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import Unavailable
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss, plan_ranges
-from pyromq.spark.read.clients import patiently
-from pyromq.spark.read.options import read_options
 from pyromq.spark.read.plan import QueueRange
+from pyromq.spark.read.range_reader import read_ranges
+from pyromq.spark.read.read_options import read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
-from pyromq.spark.read.stream_planning import Limits, StreamPlanning
-from pyromq.spark.read.task import read_ranges
+from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.worker_clients import with_retries
 from pyromq.testing import Cluster
 
-ALL = Limits()
+ALL = MicroBatchLimits()
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0)
 
 
@@ -55,7 +55,7 @@ class Reads:
             planning = self.planning(client, **given)
             if ends:
                 planning.end_here()
-            return patiently(planning._options, partial(planning.next, start, ALL))
+            return with_retries(planning._options, partial(planning.next, start, ALL))
 
         return read_stream_offset((await self.with_client(planned)).as_json())
 
@@ -66,7 +66,7 @@ class Reads:
 
     async def batch(self, **given):
         options = self.options(startingOffsets="earliest", **given)
-        found = await self.with_client(lambda client: patiently(options, lambda: plan_ranges(options, client)))
+        found = await self.with_client(lambda client: with_retries(options, lambda: plan_ranges(options, client)))
         return {each.queue: (each.start, each.end) for each in found}
 
     async def with_client(self, call):
@@ -264,7 +264,7 @@ class TestDeletedTopics:
         def planned():
             with Overtaken("reads", reads.cluster.namesrv) as client:
                 planning = reads.planning(client, startingOffsets="earliest")
-                return patiently(options, partial(planning.next, start, ALL))
+                return with_retries(options, partial(planning.next, start, ALL))
 
         with pytest.raises(DataLoss, match=self.LOST.replace("0 to 0", "0 to 3")):
             await asyncio.to_thread(planned)

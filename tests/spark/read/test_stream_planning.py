@@ -11,14 +11,14 @@ from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss
-from pyromq.spark.read.clients import client_of
-from pyromq.spark.read.options import STREAM, read_options
 from pyromq.spark.read.plan import share
+from pyromq.spark.read.range_reader import client_of
+from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
-from pyromq.spark.read.stream_planning import Limits, StreamPlanning
+from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
 from pyromq.testing import Cluster, FakeClock
 
-ALL = Limits()
+ALL = MicroBatchLimits()
 
 
 class Topic:
@@ -96,13 +96,13 @@ def test_rows_of_a_batch_are_shared_by_backlog(topic):
     topic.send(30, queue=0)
     topic.send(10, queue=1)
     planning = topic.planning()
-    assert topic.at(planning.next(planning.first(), Limits(max_rows=8))) == [6, 2, None]
+    assert topic.at(planning.next(planning.first(), MicroBatchLimits(max_rows=8))) == [6, 2, None]
 
 
 def test_bytes_of_a_batch_count_by_the_mean_size(topic):
     topic.send(100)
     planning = topic.planning()
-    (end, *_) = topic.at(planning.next(planning.first(), Limits(max_bytes=10_000)))
+    (end, *_) = topic.at(planning.next(planning.first(), MicroBatchLimits(max_bytes=10_000)))
     assert 30 < end < 60  # 100 bytes of body, as much again of the record
 
 
@@ -111,9 +111,9 @@ def test_a_batch_waits_for_rows_but_not_for_ever(topic):
     clock = FakeClock()
     planning = topic.planning(clock, maxTriggerDelay="5s")
     start = planning.first()
-    assert planning.next(start, Limits(min_rows=4)) == start
+    assert planning.next(start, MicroBatchLimits(min_rows=4)) == start
     asyncio.run(clock.advance(5))
-    assert topic.at(planning.next(start, Limits(min_rows=4))) == [3, 0, None]
+    assert topic.at(planning.next(start, MicroBatchLimits(min_rows=4))) == [3, 0, None]
 
 
 def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(topic):
@@ -121,9 +121,9 @@ def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(topic):
     planning = topic.planning()
     start = planning.first()
     planning.end_here()
-    middle = planning.next(start, Limits(max_rows=3, min_rows=100))
+    middle = planning.next(start, MicroBatchLimits(max_rows=3, min_rows=100))
     topic.send(5)
-    end = planning.next(middle, Limits(max_rows=3, min_rows=100))
+    end = planning.next(middle, MicroBatchLimits(max_rows=3, min_rows=100))
     assert (topic.at(middle), topic.at(end)) == ([3, 0, None], [5, 0, None])
     assert planning.next(end, ALL) == end
 

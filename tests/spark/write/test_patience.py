@@ -11,9 +11,9 @@ from tests.spark.serving import Served, numbers_seen
 
 from pyromq import Admin
 from pyromq.errors import NoNameServer, TopicNotFound
-from pyromq.spark.read.clients import patiently
-from pyromq.spark.write.options import sink_options
-from pyromq.spark.write.task import SinkTask, TaskName
+from pyromq.spark.worker_clients import with_retries
+from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.write.sink_task import SinkTask, TaskName
 from pyromq.spark.write.writer import check_reachable, commit_reports, sink_client
 
 
@@ -26,7 +26,7 @@ def test_an_address_where_nobody_is_is_named_in_the_end():
     with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1\b"):
         check_reachable(options, wait_seconds=0)
     with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1\b"):
-        patiently(options, lambda: sink_client(options))
+        with_retries(options, lambda: sink_client(options))
 
 
 def test_a_name_server_that_does_not_know_a_planned_topic_yet_is_asked_again():
@@ -38,9 +38,9 @@ def test_a_name_server_that_does_not_know_a_planned_topic_yet_is_asked_again():
         return answers[0]
 
     with pytest.raises(TopicNotFound):
-        patiently(options_of("127.0.0.1:1"), ask)
+        with_retries(options_of("127.0.0.1:1"), ask)
     answers.insert(0, TopicNotFound("orders"))
-    assert patiently(options_of("127.0.0.1:1"), ask, planned=True) == ["a queue"]
+    assert with_retries(options_of("127.0.0.1:1"), ask, planned=True) == ["a queue"]
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from pyromq.client.producer.queue_selection import queue_for_key
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.record import decode_batch
-from pyromq.spark.write.columns import MessageReader
-from pyromq.spark.write.options import sink_options
+from pyromq.spark.write.message_columns import MessageReader
 from pyromq.spark.write.runs import OpenRuns
+from pyromq.spark.write.sink_options import sink_options
 
 TYPES = {"body": pa.binary(), "queueId": pa.int32(), "brokerName": pa.string(), "shardingKey": pa.string()}
 OVERHEAD = 22 + len("UNIQ_KEY=i")  # bytes of a member beside its body

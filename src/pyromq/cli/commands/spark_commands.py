@@ -106,8 +106,8 @@ def _naming_flags(job: type, file: Path | None) -> Iterator[None]:
 def _in_flags(text: str, job: type) -> str:
     """Return the text with settings replaced by flags. Flags for options of source and sink are appended."""
     from pyromq.spark.declared_options import names_of
-    from pyromq.spark.read.options import ReadOptions
-    from pyromq.spark.write.options import SinkOptions
+    from pyromq.spark.read.read_options import ReadOptions
+    from pyromq.spark.write.sink_options import SinkOptions
 
     settings = {each.name for each, _ in flags(job)}
     for name in settings:
@@ -225,9 +225,9 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 
     Stop the query before a reset.
     """
-    from pyromq.spark.monitoring.checkpoint import describe as described
-    from pyromq.spark.monitoring.checkpoint import read_checkpoint, reset_to
-    from pyromq.spark.read.options import STREAM, read_options
+    from pyromq.spark.monitoring.query_checkpoint import describe as described
+    from pyromq.spark.monitoring.query_checkpoint import read_checkpoint, reset_to
+    from pyromq.spark.read.read_options import STREAM, read_options
 
     export_to_environment()
     if reset is not None:

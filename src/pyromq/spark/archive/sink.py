@@ -16,16 +16,15 @@ from pyromq.logs import logger_of
 from pyromq.spark.archive.files import NEEDED, ArchiveFile, open_root, write_files
 from pyromq.spark.archive.tables import FORMATS, open_table
 from pyromq.spark.batch_content import StreamBatch
-from pyromq.spark.declared_options import nearest
+from pyromq.spark.declared_options import OPTIONS_OF_SPARK, nearest
 
 logger = logger_of(__name__)
 
 OPTIONS = ("path", "format")
-_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
 
 @dataclass
-class Filed(WriterCommitMessage):
+class ArchivedFiles(WriterCommitMessage):
     """The files of one task."""
 
     stream: StreamBatch
@@ -40,7 +39,7 @@ class ArchiveSink(DataSource):
         return "rocketmq-archive"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        given = {name.lower(): value for name, value in self.options.items() if name.lower() not in _OF_SPARK}
+        given = {name.lower(): value for name, value in self.options.items() if name.lower() not in OPTIONS_OF_SPARK}
         if unknown := sorted(given.keys() - set(OPTIONS)):
             near = nearest(unknown[0], OPTIONS)
             hint = f"did you mean {near}?" if near else f"known are {', '.join(OPTIONS)}"
@@ -72,16 +71,14 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None, "Spark calls this in a task"
-        query = str(context.getLocalProperty("sql.streaming.queryId"))
-        batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        stream = StreamBatch.of_task(context)
+        assert stream is not None, "the writer is a stream's"
         hidden = open_table(self._location, self._form).hidden
-        files = write_files(open_root(self._location), iterator, query=query, batch=batch, hidden=hidden)
-        return Filed(
-            StreamBatch(query, batch, context.getLocalProperty("spark.sql.streaming.checkpointLocation")), files
-        )
+        files = write_files(open_root(self._location), iterator, query=stream.query, batch=stream.batch, hidden=hidden)
+        return ArchivedFiles(stream, files)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        filed = [message for message in messages if isinstance(message, Filed)]
+        filed = [message for message in messages if isinstance(message, ArchivedFiles)]
         if not filed:
             return
         files = [file for message in filed for file in message.files]

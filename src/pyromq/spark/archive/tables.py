@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from pyromq.errors import StoreCorrupt, UsageError
 from pyromq.extras import install_command
 from pyromq.spark.archive.files import BOOKS, ArchiveFile, Root, new_folder, open_root, spans_as_stats
-from pyromq.spark.batch_content import Decided, check_repeated
+from pyromq.spark.batch_content import DecidedWrite, check_repeated
 
 PARTITIONS = ["topic", "date"]
 QUERY, BATCH, ROWS, CONTENT = "pyromq.query", "pyromq.batch", "pyromq.rows", "pyromq.content"  # in a Delta commit
@@ -124,11 +124,11 @@ class ParquetTable:
                 self._root.files.move(written, self._root.at(file.path))
 
 
-def _decided(page: Page, rows: int | None) -> Decided:
-    return Decided(f"batch {page.batch} of query {page.query}", page.content, rows)
+def _decided(page: Page, rows: int | None) -> DecidedWrite:
+    return DecidedWrite(f"batch {page.batch} of query {page.query}", page.content, rows)
 
 
-def _decided_in(history: Iterable[Mapping[str, Any]], page: Page) -> Decided | None:
+def _decided_in(history: Iterable[Mapping[str, Any]], page: Page) -> DecidedWrite | None:
     """Return a batch's record in a Delta table's history; None if the history does not reach back to it.
 
     A batch without rows has no commit: it is known to be empty if the query has an earlier commit.

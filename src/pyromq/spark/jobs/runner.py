@@ -19,10 +19,9 @@ from pyromq.logs import logger_of
 from pyromq.plural import counted
 from pyromq.spark.connection_options import split
 from pyromq.spark.jobs.session import beginning
-from pyromq.spark.jobs.settings import Session, Stream, Summary, pairs
-from pyromq.spark.jobs.times import spark_interval
+from pyromq.spark.jobs.settings import SessionSettings, StreamSettings, Summary, pairs, spark_interval
 from pyromq.spark.monitoring.lag_listener import LagListener
-from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
+from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
 
 logger = logger_of(__name__)
 
@@ -35,17 +34,17 @@ Tell = Callable[[int], None]
 LOOK_SECONDS = 0.5  # between reads of Spark's progress: it keeps 100 reports, and batches take longer than 5 ms
 
 
-class StreamSettings(Protocol):
+class StreamJobSettings(Protocol):
     """The settings of a job over a stream."""
 
     @property
-    def stream(self) -> Stream: ...
+    def stream(self) -> StreamSettings: ...
 
     @property
-    def session(self) -> Session: ...
+    def session(self) -> SessionSettings: ...
 
 
-def run_stream(job: str, writer: DataStreamWriter, settings: StreamSettings, tell: Tell) -> Summary:
+def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, tell: Tell) -> Summary:
     """Run the query until all is done (with `once`) or Ctrl-C; an interrupted batch is repeated by the next run.
 
     Raises the query's error.
@@ -157,12 +156,9 @@ class Totals:
         self._batches += bool(report["numInputRows"])
         self._late += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in report["stateOperators"])
         source = report["sources"][0]
-        start, end, latest = (_offset(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
+        start, end, latest = (
+            reported_offset(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset")
+        )
         self._first = self._first or start or self._beginning
         self._last = end or self._last
         self._latest = latest or self._latest
-
-
-def _offset(given: Any) -> StreamOffset | None:
-    found = json.loads(given) if isinstance(given, str) else given
-    return read_stream_offset(found) if found else None

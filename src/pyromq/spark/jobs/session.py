@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
-from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
@@ -18,12 +17,12 @@ from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.files import holds_delta
 from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
-from pyromq.spark.jobs.settings import GROUP_PREFIX, Session, Stream, pairs
-from pyromq.spark.read.clients import patiently
-from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.jobs.settings import GROUP_PREFIX, SessionSettings, StreamSettings, pairs
+from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.threads import use_session
+from pyromq.spark.worker_clients import queue_reader, with_retries
 
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
@@ -36,7 +35,7 @@ COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that w
 ORIGIN = "ORIGIN"  # property of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
 
 
-def open_session(settings: Session) -> SparkSession:
+def open_session(settings: SessionSettings) -> SparkSession:
     """Return the active session, else a new one."""
     builder = SparkSession.builder.master(settings.master)
     defaults = DEFAULTS | (LOCAL if settings.master.startswith("local") else {})
@@ -48,12 +47,12 @@ def open_session(settings: Session) -> SparkSession:
     return spark
 
 
-def open_stream(spark: SparkSession, job: str, session: Session, stream: Stream) -> DataFrame:
+def open_stream(spark: SparkSession, job: str, session: SessionSettings, stream: StreamSettings) -> DataFrame:
     """Return a stream of the job's topics; its offsets are stored under the job's group."""
     return spark.readStream.format("rocketmq").options(**source_options(job, session, stream)).load()
 
 
-def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]:
+def source_options(job: str, session: SessionSettings, stream: StreamSettings) -> dict[str, str]:
     """Return the source options of a job over a stream."""
     topics = ",".join(topic.strip() for topic in stream.topics.split(","))
     group = stream.group or GROUP_PREFIX + f"{job}-{topics.replace(',', '-').replace('%', '')}"[:200]
@@ -72,7 +71,7 @@ def source_options(job: str, session: Session, stream: Stream) -> dict[str, str]
     return {name: value for name, value in options.items() if name.lower() not in lower} | given
 
 
-def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
+def beginning(job: str, session: SessionSettings, stream: StreamSettings) -> StreamOffset:
     """Return the first offset of a job without a checkpoint, which Spark does not report. Raises the brokers' errors.
 
     With a checkpoint it is not needed, and the topics may have been deleted: return an empty offset.
@@ -80,9 +79,8 @@ def beginning(job: str, session: Session, stream: Stream) -> StreamOffset:
     if next(Path(stream.checkpoint, "offsets").glob("[0-9]*"), None):
         return StreamOffset({})
     options = read_options(source_options(job, session, stream), STREAM)
-    how = options.connecting
-    with QueueReader(options.group, options.namesrv, connections=how.connections(), namespace=how.namespace) as reader:
-        return patiently(options, StreamPlanning(options, reader, SystemClock()).first)
+    with queue_reader(options.group, options.namesrv, options.connecting) as reader:
+        return with_retries(options, StreamPlanning(options, reader, SystemClock()).first)
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
@@ -119,6 +117,26 @@ def with_property(properties: Column, name: str, value: Column) -> Column:
     """Return properties with one set to `value`."""
     kept = F.map_filter(properties, lambda each, _: each != F.lit(name))
     return F.map_concat(kept, F.create_map(F.lit(name), value))
+
+
+def stored_between(frame: DataFrame, since: str, until: str) -> DataFrame:
+    """Return the rows stored at `since` or later and before `until`; an empty text is no limit."""
+    stored = F.col("storeTimestamp")
+    if since:
+        frame = frame.where(stored >= F.lit(since).cast("timestamp"))
+    return frame.where(stored < F.lit(until).cast("timestamp")) if until else frame
+
+
+def copied_columns(origin: Column, properties: Column) -> list[Column]:
+    """Return the sink's columns of a copy of each message; `origin` becomes its property ORIGIN."""
+    return [
+        F.col("body"),
+        F.col("tags"),
+        F.array_join("keys", " ").alias("keys"),
+        with_property(properties, ORIGIN, origin).alias("properties"),
+        F.col("bornTimestamp"),
+        F.col("flag"),
+    ]
 
 
 def origin_of(cluster: str) -> Column:

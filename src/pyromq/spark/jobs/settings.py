@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pyromq.errors import UsageError
-from pyromq.spark.jobs.times import check_moment, spark_interval
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
+
+_UNITS = {
+    name: unit
+    for unit, names in {
+        "milliseconds": "ms millisecond milliseconds",
+        "seconds": "s sec second seconds",
+        "minutes": "m min minute minutes",
+        "hours": "h hour hours",
+        "days": "d day days",
+        "weeks": "w week weeks",
+    }.items()
+    for name in names.split()
+}
 
 GROUP_PREFIX = "pyromq-spark-"
 FORMATS = ("parquet", "delta")  # equal to archive.tables.FORMATS; importing pyarrow is too slow for `--help`
@@ -22,7 +39,7 @@ def setting(doc: str, default: Any = MISSING) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionSettings:
     """The Spark master and the brokers."""
 
     namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876")
@@ -34,7 +51,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamSettings:
     """How a streaming job reads its topics."""
 
     topics: str = setting("Topics, separated by commas.")
@@ -68,8 +85,8 @@ class Archive:
 
     to: str = setting("The archive: a folder or URI.")
     format: str = setting("parquet, or delta (needs pyromq[lake]).", "parquet")
-    stream: Stream = field(default_factory=Stream)
-    session: Session = field(default_factory=Session)
+    stream: StreamSettings = field(default_factory=StreamSettings)
+    session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
         _check_format(self.format)
@@ -89,7 +106,7 @@ class Audit:
     sequence: str = setting("Property whose number must rise within each key.", "")
     report: str = setting("Write the table also to this folder, as Parquet.", "")
     option: tuple[str, ...] = setting("Further options of the source at the brokers, NAME=VALUE.", ())
-    session: Session = field(default_factory=Session)
+    session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
         _check_format(self.format)
@@ -111,8 +128,8 @@ class Metrics:
     to: str = setting("Write windows to this folder, as Parquet.", "")
     to_prometheus: str = setting("Write the latest window of each topic and tag to this file, as Prometheus text.", "")
     delivery: str = setting("How the topic is written to; `atLeastOnce`, `idempotent` or `exactlyOnce`.", "exactlyOnce")
-    stream: Stream = field(default_factory=Stream)
-    session: Session = field(default_factory=Session)
+    stream: StreamSettings = field(default_factory=StreamSettings)
+    session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
         if len([place for place in (self.to_topic, self.to, self.to_prometheus) if place]) != 1:
@@ -141,7 +158,7 @@ class Replay:
     rate: int = setting("Most messages per second, all tasks together; 0: no limit.", 0)
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent")
-    session: Session = field(default_factory=Session)
+    session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
         _check_format(self.format)
@@ -166,7 +183,7 @@ class Redrive:
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", ())
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce")
-    session: Session = field(default_factory=Session)
+    session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
         pairs(self.option)
@@ -189,8 +206,8 @@ class Mirror:
     to_option: tuple[str, ...] = setting("Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", ())
     delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce")
     groups: str = setting("Groups whose offsets are carried over at the end of the job, separated by commas.", "")
-    stream: Stream = field(default_factory=Stream)
-    session: Session = field(default_factory=Session)
+    stream: StreamSettings = field(default_factory=StreamSettings)
+    session: SessionSettings = field(default_factory=SessionSettings)
 
 
 def _check_least(name: str, value: int, least: int) -> None:
@@ -218,6 +235,9 @@ JOBS: dict[str, type] = {
 }
 
 
+_RENAMED = {"Session": SessionSettings, "Stream": StreamSettings}
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The result of a job: table rows, notes for people, and whether the job found faults."""
@@ -225,6 +245,13 @@ class Summary:
     rows: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
     failed: bool = False
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is now called {_RENAMED[name].__name__}", DeprecationWarning, stacklevel=2)
+    return _RENAMED[name]
 
 
 def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
@@ -309,6 +336,28 @@ def pairs(texts: tuple[str, ...]) -> dict[str, str]:
 
 def run(name: str, settings: Any, tell: Any) -> Summary:
     """Run a job by its name; imports pyspark. `tell(rows)` is called repeatedly with the messages done so far."""
-    summary = import_module(f"pyromq.spark.jobs.{name}").run(settings, tell)
+    summary = import_module(f"pyromq.spark.jobs.{name}_job").run(settings, tell)
     assert isinstance(summary, Summary)
     return summary
+
+
+def spark_interval(setting: str, text: str) -> str:
+    """Return a duration in Spark's form: `10 seconds` for `10s`, `10 sec` and `10 seconds`. Raises `UsageError`."""
+    parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", text.strip())
+    found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", text)]
+    if not parts or not all(unit for _, unit in found):
+        raise UsageError(f"setting {setting} is {text!r}; write a length of time: 500ms, 10s, 5m, 1h, 2d or 10 seconds")
+    return " ".join(f"{number} {unit}" for number, unit in found)
+
+
+def check_moment(setting: str, text: str) -> None:
+    """Raise `UsageError` for a text that Spark does not accept as a timestamp; an empty text is accepted."""
+    if not text:
+        return
+    try:
+        if _MOMENT.fullmatch(text):
+            datetime.fromisoformat(text)
+            return
+    except ValueError:  # for example the 31st of February
+        pass
+    raise UsageError(f"setting {setting} is {text!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")

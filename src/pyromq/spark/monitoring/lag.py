@@ -11,8 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pyromq.clock import Clock
+from pyromq.errors import MQError
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
-from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
+from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
+
+logger = logger_of(__name__)
+
+SECONDS = 5.0  # between two writes: each requests store times from the brokers
 
 # Returns the store time (ms) of the message at an offset of each queue; None if there is none.
 StoreTimes = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int | None]]
@@ -84,7 +91,7 @@ def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes 
     """Return the lag of the rocketmq sources in a progress report. Without `store_times`, seconds are 0."""
     queues: list[QueueLag] = []
     for source in progress["sources"]:
-        end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        end, latest = reported_offset(source.get("endOffset")), reported_offset(source.get("latestOffset"))
         if end is not None and latest is not None:
             queues += queue_lags(end, latest, now_ms, store_times)
     return QueryLag(
@@ -94,12 +101,6 @@ def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes 
         rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
         queues=queues,
     )
-
-
-def _offset(given: Any) -> StreamOffset | None:
-    """Parse an offset that Spark reports as text or as an object; None for another source."""
-    found = json.loads(given) if isinstance(given, str) else given
-    return read_stream_offset(found) if isinstance(found, dict) and "t" in found else None
 
 
 def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
@@ -166,3 +167,26 @@ def replace_text(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     draft.replace(path)
+
+
+class LagFile:
+    """Writes the lag of one stream as Prometheus text, under the name of its group: option lagPrometheus."""
+
+    def __init__(self, path: Path, group: str, *, store_times: StoreTimes, clock: Clock) -> None:
+        self._path = path
+        self._group = group
+        self._store_times = store_times
+        self._clock = clock
+        self._written_at: float | None = None
+
+    def note(self, reached: StreamOffset, latest: StreamOffset | None, *, last: bool = False) -> None:
+        """Write the lag behind `latest`, at most every 5 s and at the `last` call of a run. Errors are logged."""
+        now = self._clock.monotonic()
+        if latest is None or (not last and self._written_at is not None and now - self._written_at < SECONDS):
+            return
+        self._written_at = now
+        try:
+            queues = queue_lags(reached, latest, self._clock.now_ms(), self._store_times)
+            replace_text(self._path, queue_text({self._group: queues}))
+        except (MQError, OSError) as error:
+            logger.warning("the lag cannot be written to %s: %s", self._path, error)

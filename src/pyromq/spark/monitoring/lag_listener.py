@@ -24,6 +24,7 @@ from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.monitoring.lag import QueryLag, lag_of, prometheus_text, replace_text
+from pyromq.spark.worker_clients import queue_reader
 
 logger = logger_of(__name__)
 
@@ -85,14 +86,7 @@ class LagListener(StreamingQueryListener):
     def _store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
         try:
             if self._reader is None:
-                connections = self._connecting.connections()
-                reader = QueueReader(
-                    GROUP,
-                    self._namesrv or "",
-                    timeout=TIMEOUT_SECONDS,
-                    connections=connections,
-                    namespace=self._connecting.namespace,
-                )
+                reader = queue_reader(GROUP, self._namesrv or "", self._connecting, timeout=TIMEOUT_SECONDS)
                 reader.start()
                 self._reader = reader
             return self._reader.store_times(places)

@@ -12,9 +12,9 @@ from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import is_system_topic
-from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.places import EARLIEST, LATEST, OffsetTable
 from pyromq.spark.read.plan import QueueRange
+from pyromq.spark.read.read_options import ReadOptions
 
 logger = logger_of(__name__)
 
@@ -26,7 +26,7 @@ class DataLoss(MQError):
     """Messages to read no longer exist."""
 
 
-class Queues(Protocol):
+class QueueClient(Protocol):
     """The client calls that planning needs; `pyromq.client.blocking.queue_reader.QueueReader` has them."""
 
     def brokers(self) -> list[str]: ...
@@ -44,7 +44,7 @@ class Queues(Protocol):
     def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]: ...
 
 
-def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
+def plan_ranges(options: ReadOptions, client: QueueClient) -> list[QueueRange]:
     """Return the range of every queue that a batch reads.
 
     Raises `UsageError` for queues that do not exist or end before they begin, and with failOnDataLoss `DataLoss` for
@@ -65,7 +65,7 @@ def plan_ranges(options: ReadOptions, client: Queues) -> list[QueueRange]:
 
 
 def queue_bounds(
-    options: ReadOptions, client: Queues, known: Collection[MessageQueue] = ()
+    options: ReadOptions, client: QueueClient, known: Collection[MessageQueue] = ()
 ) -> dict[MessageQueue, Bounds]:
     """Return the bounds of all queues that the options select, in order. `known` queues were read before.
 
@@ -79,7 +79,7 @@ def queue_bounds(
     return _topic_bounds(options, client, topics, known)
 
 
-def check_registered(options: ReadOptions, client: Queues, brokers: Iterable[str], why: str) -> None:
+def check_registered(options: ReadOptions, client: QueueClient, brokers: Iterable[str], why: str) -> None:
     """Raise `Unavailable` for a broker that is not registered, unless option retiredBrokers names it.
 
     `why` ends the text: the reason why the broker is required.
@@ -97,7 +97,7 @@ def check_registered(options: ReadOptions, client: Queues, brokers: Iterable[str
 
 
 def beginnings(
-    options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue, Bounds], *, default: str
+    options: ReadOptions, client: QueueClient, bounds: Mapping[MessageQueue, Bounds], *, default: str
 ) -> Positions:
     """Return the first offset to read in each queue. `default`, earliest or latest, is for options without a start.
 
@@ -142,7 +142,7 @@ def report_loss(options: ReadOptions, text: str) -> None:
 
 
 def _assigned_bounds(
-    options: ReadOptions, client: Queues, known: Collection[MessageQueue]
+    options: ReadOptions, client: QueueClient, known: Collection[MessageQueue]
 ) -> dict[MessageQueue, Bounds]:
     assign = options.assign
     assert assign is not None, "the caller has checked"
@@ -161,7 +161,7 @@ def _assigned_bounds(
 
 
 def _topic_bounds(
-    options: ReadOptions, client: Queues, topics: Iterable[str], known: Collection[MessageQueue]
+    options: ReadOptions, client: QueueClient, topics: Iterable[str], known: Collection[MessageQueue]
 ) -> dict[MessageQueue, Bounds]:
     """Return the bounds of these topics; a deleted topic is left out if it is known or was matched by a pattern."""
     try:
@@ -181,13 +181,13 @@ def _topic_bounds(
     return dict(sorted(found.items()))
 
 
-def _check_any_broker(options: ReadOptions, client: Queues, error: TopicNotFound) -> None:
+def _check_any_broker(options: ReadOptions, client: QueueClient, error: TopicNotFound) -> None:
     """Raise `Unavailable` if the topic is missing because no broker is registered."""
     if not client.brokers():
         raise Unavailable(f"no broker is registered at {options.namesrv}: {error}") from error
 
 
-def _matching(options: ReadOptions, client: Queues, known: Collection[MessageQueue]) -> list[str]:
+def _matching(options: ReadOptions, client: QueueClient, known: Collection[MessageQueue]) -> list[str]:
     pattern = options.subscribe_pattern
     assert pattern is not None, "the options have one of the three"
     names = [name for name in client.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
@@ -200,7 +200,7 @@ def _matching(options: ReadOptions, client: Queues, known: Collection[MessageQue
     return names
 
 
-def _endings(options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
+def _endings(options: ReadOptions, client: QueueClient, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
     if options.ending_ms is not None:
         return {queue: client.first_since(queue, options.ending_ms, bounds[queue]) for queue in bounds}
     if options.ending_times is not None:
@@ -216,7 +216,7 @@ def _endings(options: ReadOptions, client: Queues, bounds: Mapping[MessageQueue,
 
 def _since(
     options: ReadOptions,
-    client: Queues,
+    client: QueueClient,
     bounds: Mapping[MessageQueue, Bounds],
     times: Mapping[MessageQueue, int],
     name: str,
@@ -233,7 +233,7 @@ def _since(
 
 
 def _chosen(
-    options: ReadOptions, client: Queues, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
+    options: ReadOptions, client: QueueClient, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
 ) -> dict[MessageQueue, int]:
     """Return the table's entries by queue.
 
@@ -255,7 +255,7 @@ def _chosen(
 
 
 def _given(
-    options: ReadOptions, client: Queues, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
+    options: ReadOptions, client: QueueClient, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
 ) -> Positions:
     """Return the offset of each queue by a table. Queues that it does not name are read completely."""
     given = _chosen(options, client, table, bounds, name=name)

@@ -16,14 +16,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
-from pyromq.spark.monitoring.lag_file import LagFile
+from pyromq.spark.monitoring.lag import LagFile
 from pyromq.spark.read.bounds import plan_ranges
-from pyromq.spark.read.clients import client_of, patiently
-from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange, partition
+from pyromq.spark.read.range_reader import client_of, read_ranges
+from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.read.stream_offset import read_stream_offset
-from pyromq.spark.read.stream_planning import Limits, StreamPlanning
-from pyromq.spark.read.task import read_ranges
+from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.worker_clients import with_retries
 
 logger = logger_of(__name__)
 
@@ -50,7 +50,7 @@ class RocketMQReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         client = client_of(options)  # an unreachable name server is an error at once, not after the deadline
-        return _partitions(options, patiently(options, lambda: plan_ranges(options, client)))
+        return _partitions(options, with_retries(options, lambda: plan_ranges(options, client)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the partition's messages as Arrow batches. Spark passes no partition if there is nothing to read."""
@@ -71,14 +71,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._early: list[pa.RecordBatch] = []
 
     def initialOffset(self) -> dict[str, Any]:
-        return patiently(self._options, self._planning.first).as_json()
+        return with_retries(self._options, self._planning.first).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        patiently(self._options, self._planning.end_here)
+        with_retries(self._options, self._planning.end_here)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         reached = read_stream_offset(start)
-        end = patiently(self._options, partial(self._planning.next, reached, self._limits(limit)))
+        end = with_retries(self._options, partial(self._planning.next, reached, self._limits(limit)))
         last = self._planning.ends_here and end == reached
         self._planning.publish(reached, last=last)
         if self._lag_file is not None:
@@ -99,12 +99,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks' ranges. A small micro-batch is read here, and its rows go to Spark with its one task."""
         begin, stop = read_stream_offset(start), read_stream_offset(end)
-        ranges = patiently(self._options, partial(self._planning.ranges, begin, stop))
+        ranges = with_retries(self._options, partial(self._planning.ranges, begin, stop))
         batches = read_early(self._options, self._columns, ranges)
         if batches is None:
             return _partitions(self._options, ranges)
         self._early = batches
-        self.__class__ = _HandingOver  # until `getCache`
+        self.__class__ = _ReaderWithRows  # until `getCache`
         return [RangePartition([each for each in ranges if len(each)])]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -131,13 +131,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         times = client_of(options).store_times
         return LagFile(Path(options.lag_prometheus), options.group, store_times=times, clock=SystemClock())
 
-    def _limits(self, limit: ReadLimit) -> Limits:
+    def _limits(self, limit: ReadLimit) -> MicroBatchLimits:
         if isinstance(limit, ReadAllAvailable):
-            return Limits()
-        return Limits(self._options.max_rows, self._options.max_bytes, self._options.min_rows)
+            return MicroBatchLimits()
+        return MicroBatchLimits(self._options.max_rows, self._options.max_bytes, self._options.min_rows)
 
 
-class _HandingOver(RocketMQStreamReader, _SimpleStreamReaderWrapper):
+class _ReaderWithRows(RocketMQStreamReader, _SimpleStreamReaderWrapper):
     """A stream's reader while PySpark fetches the rows of a micro-batch that the driver has read.
 
     Spark's block manager keeps the rows, and the task that reads them needs no Python. If they are lost, the task reads

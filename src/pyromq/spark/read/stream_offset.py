@@ -15,6 +15,7 @@ begins even if there is nothing to read. No Spark and no client here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class QueryStart:
     """Time at which a query began, and the brokers that were registered then."""
 
     ms: int
@@ -53,7 +54,7 @@ class StreamOffset:
 
     positions: dict[MessageQueue, int]
     marks: dict[TopicAtBroker, Mark] = field(default_factory=dict)
-    began: Began | None = None
+    began: QueryStart | None = None
     begins: dict[MessageQueue, int] = field(default_factory=dict)
     is_new: bool = False
 
@@ -78,20 +79,26 @@ class StreamOffset:
         return found | ({"new": True} if self.is_new else {})
 
 
-def read_stream_offset(json: Mapping[str, Any]) -> StreamOffset:
+def read_stream_offset(found: Mapping[str, Any]) -> StreamOffset:
     """Parse the offset in a checkpoint. Raises `UsageError` for another version or another source."""
-    if json.get("v") != VERSION:
+    if found.get("v") != VERSION:
         raise UsageError(
-            f"the checkpoint's offset {dict(json)!r} is not of version {VERSION} of this source; "
+            f"the checkpoint's offset {dict(found)!r} is not of version {VERSION} of this source; "
             "give the query a new checkpoint location"
         )
     marks = {
         (topic, broker): Mark(values["queue"], values["offset"], values["stored"], values["made"])
-        for topic, brokers in json.get("id", {}).items()
+        for topic, brokers in found.get("id", {}).items()
         for broker, values in brokers.items()
     }
-    began = Began(json["began"]["ms"], tuple(json["began"]["brokers"])) if "began" in json else None
-    return StreamOffset(_offsets(json["t"]), marks, began, _offsets(json.get("from", {})), json.get("new", False))
+    began = QueryStart(found["began"]["ms"], tuple(found["began"]["brokers"])) if "began" in found else None
+    return StreamOffset(_offsets(found["t"]), marks, began, _offsets(found.get("from", {})), found.get("new", False))
+
+
+def reported_offset(given: Any) -> StreamOffset | None:
+    """Parse an offset in Spark's progress report, a text or an object; None for null or for another source."""
+    found = json.loads(given) if isinstance(given, str) else given
+    return read_stream_offset(found) if isinstance(found, dict) and "t" in found else None
 
 
 def _table(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:

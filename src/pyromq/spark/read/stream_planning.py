@@ -17,7 +17,7 @@ from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import (
     Bounds,
     Positions,
-    Queues,
+    QueueClient,
     beginnings,
     check_registered,
     deletion,
@@ -25,17 +25,17 @@ from pyromq.spark.read.bounds import (
     queue_name,
     report_loss,
 )
-from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange, share
-from pyromq.spark.read.stream_offset import NO_MESSAGE, Began, Mark, StreamOffset, TopicAtBroker
+from pyromq.spark.read.read_options import ReadOptions
+from pyromq.spark.read.stream_offset import NO_MESSAGE, Mark, QueryStart, StreamOffset, TopicAtBroker
 
 logger = logger_of(__name__)
 
 SAMPLE = 32  # messages whose mean size is taken for the whole backlog
 
 
-class Broker(Queues, Protocol):
-    """The client calls that a stream needs, besides those of `Queues`."""
+class StreamClient(QueueClient, Protocol):
+    """The client calls that a stream needs, besides those of `QueueClient`."""
 
     def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]: ...
 
@@ -47,7 +47,7 @@ class Broker(Queues, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MicroBatchLimits:
     """Limits of one micro-batch; None: no limit. A micro-batch waits for `min_rows` messages."""
 
     max_rows: int | None = None
@@ -58,7 +58,7 @@ class Limits:
 class StreamPlanning:
     """Plans the micro-batches of one run of a query."""
 
-    def __init__(self, options: ReadOptions, client: Broker, clock: Clock) -> None:
+    def __init__(self, options: ReadOptions, client: StreamClient, clock: Clock) -> None:
         self._options = options
         self._client = client
         self._clock = clock
@@ -76,7 +76,7 @@ class StreamPlanning:
     def first(self) -> StreamOffset:
         """Return the first offset of a query without a checkpoint; equal for every call of a run."""
         if self._first is None:
-            began = Began(self._clock.now_ms(), tuple(self._client.brokers()))
+            began = QueryStart(self._clock.now_ms(), tuple(self._client.brokers()))
             bounds = self._client.live_bounds(queue_bounds(self._options, self._client))
             positions = beginnings(self._options, self._client, bounds, default="latest")
             self._first = StreamOffset(
@@ -88,7 +88,7 @@ class StreamPlanning:
         """End this run at the present ends of the queues (Trigger.AvailableNow)."""
         self._ends_here = True
 
-    def next(self, start: StreamOffset, limits: Limits) -> StreamOffset:
+    def next(self, start: StreamOffset, limits: MicroBatchLimits) -> StreamOffset:
         """Return the end of the next micro-batch; an equal offset if there is nothing to do.
 
         Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics, and `Unavailable` if the
@@ -102,7 +102,7 @@ class StreamPlanning:
                 raise
             raise Unavailable(f"a topic was deleted during planning: {error}") from error
 
-    def _next(self, start: StreamOffset, limits: Limits) -> StreamOffset:
+    def _next(self, start: StreamOffset, limits: MicroBatchLimits) -> StreamOffset:
         bounds = queue_bounds(self._options, self._client, start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}
@@ -292,7 +292,7 @@ class StreamPlanning:
         by_time = options.starting_ms is not None or options.starting_times is not None
         return not by_time and options.starting_offsets in (None, "latest")
 
-    def _begin_later(self, queue: MessageQueue, bounds: Bounds, began: Began) -> int:
+    def _begin_later(self, queue: MessageQueue, bounds: Bounds, began: QueryStart) -> int:
         """Return the first offset of a queue whose broker was not registered when the query began.
 
         It is the offset where the query would have begun then.
@@ -304,7 +304,7 @@ class StreamPlanning:
             return bounds[0]  # the table names other queues: the query waited for the brokers in it
         return beginnings(options, self._client, {queue: bounds}, default="latest")[queue]
 
-    def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limits: Limits) -> Positions:
+    def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limits: MicroBatchLimits) -> Positions:
         ends = {queue: bounds[queue][1] for queue in begin}
         if self._target is not None:
             target = self._target
@@ -322,7 +322,9 @@ class StreamPlanning:
     def _waited_enough(self) -> bool:
         return self._clock.monotonic() - self._waiting_since >= self._options.max_delay_ms / 1000
 
-    def _most_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int], limits: Limits) -> int | None:
+    def _most_rows(
+        self, begin: Positions, backlogs: Mapping[MessageQueue, int], limits: MicroBatchLimits
+    ) -> int | None:
         """Return the limit in rows. A limit in bytes is divided by the mean size of messages of the longest backlog."""
         if limits.max_bytes is None or not any(backlogs.values()):
             return limits.max_rows

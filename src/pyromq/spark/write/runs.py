@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyromq.client.producer.queue_selection import queue_for_key
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.write.columns import Messages
-from pyromq.spark.write.members import Members
+from pyromq.spark.write.batch_members import BatchMembers
+from pyromq.spark.write.message_columns import MessageColumns
 
 MOST_BUFFERED = 8  # times `run_bytes` that open runs of a task may hold; then the largest is sent before it is full
 KNOWN_KEYS = 10_000  # sharding keys whose queue is cached
@@ -52,7 +52,7 @@ class _Topic:
     def pass_turn(self) -> None:
         self._turn += 1
 
-    def named_queues(self, messages: Messages) -> list[MessageQueue | None] | None:
+    def named_queues(self, messages: MessageColumns) -> list[MessageQueue | None] | None:
         """Return the queue of each message by its id or sharding key, None for a message without both.
 
         Return None if no message has either. Raises `UsageError` for a queue that does not exist.
@@ -103,7 +103,7 @@ class OpenRuns:
         self._runs: dict[MessageQueue, _Run] = {}
         self._size = 0
 
-    def add(self, topic: str | None, messages: Messages) -> None:
+    def add(self, topic: str | None, messages: MessageColumns) -> None:
         """Add messages to the runs of their queues. Without `topic`, the messages' own topics count.
 
         Raises `UsageError` for a queue that does not exist.
@@ -116,7 +116,7 @@ class OpenRuns:
             mask = pc.equal(messages.topics, name).to_numpy(zero_copy_only=False)
             self._add_to(self._topic(name), messages if mask.all() else messages.where(mask))
 
-    def queue_of(self, topic: str, messages: Messages) -> MessageQueue:
+    def queue_of(self, topic: str, messages: MessageColumns) -> MessageQueue:
         """Return the queue of a single message."""
         named = self._topic(topic).named_queues(messages)
         return (named and named[0]) or self._topic(topic).next
@@ -131,7 +131,7 @@ class OpenRuns:
             self._topics[name] = _Topic(name, self._queues_of(name))
         return self._topics[name]
 
-    def _add_to(self, topic: _Topic, messages: Messages) -> None:
+    def _add_to(self, topic: _Topic, messages: MessageColumns) -> None:
         named = topic.named_queues(messages)
         if named is None:
             self._fill(topic, None, messages.members)
@@ -144,7 +144,7 @@ class OpenRuns:
             members = messages.members if len(different) == 1 else messages.members.take(chosen)
             self._fill(topic, queue, members)
 
-    def _fill(self, topic: _Topic, only: MessageQueue | None, members: Members) -> None:
+    def _fill(self, topic: _Topic, only: MessageQueue | None, members: BatchMembers) -> None:
         """Add members to runs of queue `only`; None: to the next queue, which changes with each full run."""
         ends = members.ends
         first, count = 0, len(members)

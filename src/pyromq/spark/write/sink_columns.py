@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES
 from pyromq.spark.declared_options import nearest
-from pyromq.spark.write.options import DROP, EXACTLY_ONCE, FAIL, SinkOptions
+from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, FAIL, SinkOptions
 
 BORN = "BORN_TIMESTAMP"  # property for column bornTimestamp, in ms: all messages of a run have one born time
 

@@ -6,8 +6,6 @@ writer on the driver is a new object for every call, so all its state is in the 
 
 from __future__ import annotations
 
-import atexit
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,17 +21,10 @@ from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import BatchDecided, MQError, Unavailable, UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.batch_content import Decided, StreamBatch, check_repeated, planned_batch
-from pyromq.spark.connection_options import ConnectionOptions
-from pyromq.spark.read.clients import RESTART_SECONDS, patiently
-from pyromq.spark.worker_memory import keep_memory
-from pyromq.spark.write.options import DROP, EXACTLY_ONCE, IDEMPOTENT, SinkOptions
-from pyromq.spark.write.task import Report, SinkTask, TaskName
-
-_Key = tuple[int, str, str, str | None, int, int, ConnectionOptions]
-
-# A client is here by the ledger it was asked for, and by the one it has found: driver and tasks share it.
-_clients: dict[_Key, BatchTransactions] = {}
+from pyromq.spark.batch_content import DecidedWrite, StreamBatch, check_repeated, planned_batch
+from pyromq.spark.worker_clients import RESTART_SECONDS, kept_client, with_retries
+from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, IDEMPOTENT, SinkOptions
+from pyromq.spark.write.sink_task import SinkTask, TaskName, TaskReport
 
 logger = logger_of(__name__)
 
@@ -45,7 +36,7 @@ SLOWLY_VISIBLE = 10_000  # messages per second that any broker makes visible; me
 class Written(WriterCommitMessage):
     """Carries a task's report to the driver."""
 
-    report: Report
+    report: TaskReport
 
 
 class RocketMQWriter(DataSourceArrowWriter):
@@ -79,7 +70,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         self._planned = _planned_batch(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        stream = _stream_batch()
+        stream = StreamBatch.of_task(_task())
         if stream is None:
             raise UsageError("Spark does not say which query and batch this is; the sink needs PySpark 4.1 or later")
         name = _task_name(f"spark-query:{stream.query}:{stream.batch}", self._planned)
@@ -98,17 +89,17 @@ def check_reachable(options: SinkOptions, *, wait_seconds: float) -> str | None:
     Spark plans each micro-batch, so a stream waits `wait_seconds` for servers that restart. Return the ledger broker
     for exactly once: tasks and driver must use the same one.
     """
-    client = patiently(options, lambda: sink_client(options), most_seconds=wait_seconds)
+    client = with_retries(options, lambda: sink_client(options), most_seconds=wait_seconds)
     for topic in filter(None, (options.topic, options.dead_letter_topic)):
-        patiently(options, partial(client.queues, topic), most_seconds=wait_seconds, planned=wait_seconds > 0)
+        with_retries(options, partial(client.queues, topic), most_seconds=wait_seconds, planned=wait_seconds > 0)
     return client.ledger if options.delivery == EXACTLY_ONCE else None
 
 
-def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[Report]:
+def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
     return [message.report for message in messages if isinstance(message, Written)]
 
 
-def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[TaskReport]) -> None:
     """Commit a write. Except with exactly once, its messages are visible already.
 
     Raises the brokers' errors, and `BatchDecided` if a write with other rows is decided under the name.
@@ -123,7 +114,7 @@ def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[R
         logger.warning("%s: rows too large: %d dropped, %d dead letters", write, dropped, dead_letters)
 
 
-def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[TaskReport]) -> None:
     write, stream, results = reports[0].write, reports[0].stream, _results(reports)
     # If a task found the write decided, this commit only completes the earlier one.
     whole = not any(report.skipped for report in reports)
@@ -131,7 +122,7 @@ def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[Report])
         logger.info("%s: there are no rows, and nothing is decided", write)
         return
     content = None if stream is None else stream.content(options.checkpoint, options.query_name)
-    client = patiently(options, lambda: sink_client(options, ledger), planned=True)
+    client = with_retries(options, lambda: sink_client(options, ledger), planned=True)
     outcome = client.commit(write, results if whole else [], content=content)
     logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
     if outcome.tokens != {result.token for result in results}:
@@ -141,7 +132,7 @@ def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[Report])
                 " again: the decided write is then compared with its rows"
             )
         rows = None if options.too_large == DROP else sum(report.given for report in reports)
-        check_repeated(Decided(write, outcome.content, outcome.messages), content=content, rows=rows)
+        check_repeated(DecidedWrite(write, outcome.content, outcome.messages), content=content, rows=rows)
     if options.wait_visible and not outcome.visible:
         wait_until_visible(options, client, outcome)
 
@@ -154,7 +145,7 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
     write = outcome.transaction
     give_up = time.monotonic() + options.deadline_ms / 1000 + outcome.messages / SLOWLY_VISIBLE
     pause = FIRST_LOOK_SECONDS
-    while (found := patiently(options, partial(client.lookup, write))) is not None and not found.visible:
+    while (found := with_retries(options, partial(client.lookup, write))) is not None and not found.visible:
         if time.monotonic() >= give_up:
             raise Unavailable(
                 f"{write}: its {outcome.messages} messages are stored and count, but are not all visible yet; brokers "
@@ -164,7 +155,7 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
         pause = min(2 * pause, LAST_LOOK_SECONDS)
 
 
-def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Report]) -> None:
+def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[TaskReport]) -> None:
     """Roll back what the tasks sent, unless the write is decided. Never raises an `MQError`."""
     if options.delivery != EXACTLY_ONCE or not reports:
         if reports:
@@ -178,7 +169,7 @@ def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[Re
         logger.warning("%s is not rolled back, brokers do it after a timeout: %s", reports[0].write, error)
 
 
-def _results(reports: Iterable[Report]) -> list[AttemptResult]:
+def _results(reports: Iterable[TaskReport]) -> list[AttemptResult]:
     return [report.result for report in reports if report.result is not None]
 
 
@@ -189,24 +180,16 @@ def _planned_batch(options: SinkOptions) -> tuple[int, str] | None:
 
 def _task_name(write: str, planned: tuple[int, str] | None) -> TaskName:
     """Return the task's name. It includes the content of the micro-batch if known: idempotent ids then differ by it."""
-    stream = _stream_batch()
+    stream = StreamBatch.of_task(_task())
     if planned is not None and stream is not None and stream.batch == planned[0]:
         write = f"{write}:{planned[1]}"
     return TaskName(write, _task().partitionId(), stream)
 
 
-def _stream_batch() -> StreamBatch | None:
-    """Return the micro-batch that this task belongs to, also within `foreachBatch`; None outside of streams."""
-    context = _task()
-    query = context.getLocalProperty("sql.streaming.queryId")
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    if query is None or batch is None:
-        return None
-    return StreamBatch(query, int(batch), context.getLocalProperty("spark.sql.streaming.checkpointLocation"))
-
-
-def _run_task(options: SinkOptions, ledger: str | None, name: TaskName, batches: Iterator[pa.RecordBatch]) -> Report:
-    client = patiently(options, lambda: sink_client(options, ledger), planned=True)
+def _run_task(
+    options: SinkOptions, ledger: str | None, name: TaskName, batches: Iterator[pa.RecordBatch]
+) -> TaskReport:
+    client = with_retries(options, lambda: sink_client(options, ledger), planned=True)
     return SinkTask(client, options, name).write(batches)
 
 
@@ -222,30 +205,23 @@ def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransac
     Raises `NoNameServer` at once if no name server is reachable, `UsageError` for a ledger that does not exist.
     """
     wanted = ledger or options.ledger
-    if (found := _clients.get(_key(options, wanted))) is not None:
-        return found
-    client = BatchTransactions(
-        options.group,
-        options.namesrv,
-        ledger=wanted,
-        timeout=options.deadline_ms / 1000,
-        in_flight=options.in_flight,
-        config=ProducerConfig(connections=options.connecting.connections(), namespace=options.connecting.namespace),
-    )
-    client.start()
-    keep_memory()  # not `speedups.keep_memory`, which is for batches of 1 MiB: those of Arrow are larger
-    _clients[_key(options, wanted)] = _clients[_key(options, client.ledger)] = client
-    return client
+
+    def open_client() -> BatchTransactions:
+        client = BatchTransactions(
+            options.group,
+            options.namesrv,
+            ledger=wanted,
+            timeout=options.deadline_ms / 1000,
+            in_flight=options.in_flight,
+            config=ProducerConfig(connections=options.connecting.connections(), namespace=options.connecting.namespace),
+        )
+        client.start()
+        return client
+
+    client = kept_client(_key(options, wanted), open_client)
+    return kept_client(_key(options, client.ledger), lambda: client)  # driver and tasks share it
 
 
-def _key(options: SinkOptions, ledger: str | None) -> _Key:
-    process = os.getpid()
+def _key(options: SinkOptions, ledger: str | None) -> tuple[object, ...]:
     sending = options.deadline_ms, options.in_flight
-    return process, options.namesrv, options.group, ledger, *sending, options.connecting
-
-
-@atexit.register
-def _close_clients() -> None:
-    for (pid, *_), client in _clients.items():
-        if pid == os.getpid():
-            client.close()
+    return BatchTransactions, options.namesrv, options.group, ledger, *sending, options.connecting

@@ -17,12 +17,12 @@ from typing import Any
 from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
+from pyromq.spark.batch_content import HEADING
 from pyromq.spark.read.bounds import beginnings
-from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 
 GROUP = "pyromq-spark-checkpoint"
-HEADING = 2  # lines before the sources'
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ import pytest
 
 COST = """
 import gc, time
-from pyromq.spark.worker_memory import keep_memory
+from pyromq.spark.worker_clients import _keep_memory
 
 def cycle():
     gone = []
     gone.append(gone)
 
 kept = [[each] for each in range(100_000)]
-keep_memory()
+_keep_memory()
 before = gc.get_stats()[2]["collected"]
 cycle()
 gc.collect()
@@ -25,7 +25,7 @@ print(gc.get_freeze_count() >= 100_000, gc.get_stats()[2]["collected"] - before 
 FAULTS = """
 import resource, sys
 from pyromq.spark.write.writer import sink_client
-from pyromq.spark.write.options import sink_options
+from pyromq.spark.write.sink_options import sink_options
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

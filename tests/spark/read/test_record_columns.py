@@ -13,7 +13,7 @@ from pyromq.compression import compress
 from pyromq.errors import StoreCorrupt, UndecodableBody
 from pyromq.message import StoredMessage, SysFlag, decode_properties
 from pyromq.record import encode
-from pyromq.spark.read.columns import ARROW_TYPES, Reading, arrow_schema, count_records, to_batch, to_batches
+from pyromq.spark.read.record_columns import ARROW_TYPES, RowFormat, arrow_schema, count_records, to_batch, to_batches
 
 ALL = list(ARROW_TYPES)
 
@@ -23,7 +23,7 @@ def record(body=b"body", text="", **fields):
 
 
 def rows(raw, columns=ALL, **options):
-    return to_batch(raw, "broker-a", columns, Reading(**options)).to_pylist()
+    return to_batch(raw, "broker-a", columns, RowFormat(**options)).to_pylist()
 
 
 def test_every_field_of_a_record_is_in_its_column():
@@ -119,7 +119,7 @@ def test_it_may_be_had_as_it_is_stored_or_be_an_error():
 
 def test_bodies_that_are_large_together_are_shared_out():
     raw = b"".join(record(compress(bytes([n]) * 1000), sys_flag=SysFlag.COMPRESSED, queue_id=n) for n in range(10))
-    reading = Reading(most_batch_bytes=2500)
+    reading = RowFormat(most_batch_bytes=2500)
     batches = list(to_batches(raw, "broker-a", ["queueId", "body"], reading))
     found = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["queueId"], row["body"]) for row in found] == [(n, bytes([n]) * 1000) for n in range(10)]

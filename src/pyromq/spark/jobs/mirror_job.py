@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyromq.client.blocking.admin import Admin
-from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
@@ -17,18 +16,18 @@ from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import (
     COPIES,
     ORIGIN,
+    copied_columns,
     open_session,
     open_stream,
     origin_of,
     own_properties,
     read_copies,
     source_options,
-    with_property,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
 from pyromq.spark.read.bounds import check_registered
-from pyromq.spark.read.clients import patiently
-from pyromq.spark.read.options import STREAM, read_options
+from pyromq.spark.read.read_options import STREAM, read_options
+from pyromq.spark.worker_clients import queue_reader, with_retries
 
 READER = "pyromq-spark-mirror"
 SCHEMA = "topic string, brokerName string, queueId int, group string, stored long"
@@ -59,12 +58,7 @@ def copies(messages: DataFrame, settings: Mirror) -> DataFrame:
     home = F.coalesce(~origin.startswith(f"{settings.to_cluster}:"), F.lit(True))
     return messages.where(home).select(
         (F.lit(settings.to_topic) if settings.to_topic else F.col("topic")).alias("topic"),
-        F.col("body"),
-        F.col("tags"),
-        F.array_join("keys", " ").alias("keys"),
-        with_property(own_properties(), ORIGIN, origin_of(settings.cluster)).alias("properties"),
-        F.col("bornTimestamp"),
-        F.col("flag"),
+        *copied_columns(origin_of(settings.cluster), own_properties()),
         F.col("queueId"),
     )
 
@@ -83,9 +77,7 @@ def carry_over(
     copy = settings.to_topic or topic
     stored = _stored(settings, topic, groups, brokers)
     connecting, _ = split(pairs(settings.to_option))
-    with QueueReader(
-        READER, settings.to_namesrv, connections=connecting.connections(), namespace=connecting.namespace
-    ) as reader:
+    with queue_reader(READER, settings.to_namesrv, connecting) as reader:
         ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
         waiting = _first_waiting(spark, settings, copy, stored)
         for group in sorted({group for *_, group, _ in stored}):
@@ -103,12 +95,12 @@ def _stored(
     found = []
     namesrv = settings.session.namesrv
     connecting, _ = split(pairs(settings.stream.option))
-    connections, names = connecting.connections(), namespace_of(connecting.namespace, namesrv)
-    with Admin(namesrv, connections=connections) as admin:
+    names = namespace_of(connecting.namespace, namesrv)
+    with Admin(namesrv, connections=connecting.connections()) as admin:
         known = {names.unwrap(group.name) for group in admin.groups()}
-    with QueueReader(READER, namesrv, connections=connections, namespace=names.name) as reader:
+    with queue_reader(READER, namesrv, connecting) as reader:
         options = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
-        patiently(options, lambda: check_registered(options, reader, brokers, "the mirror has copied its messages"))
+        with_retries(options, lambda: check_registered(options, reader, brokers, "the mirror has copied its messages"))
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)

@@ -12,9 +12,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
-from pyromq.spark.jobs.settings import Metrics, Summary
-from pyromq.spark.jobs.times import spark_interval
-from pyromq.spark.monitoring.lag import labels
+from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
+from pyromq.spark.monitoring.lag import labels, replace_text
 
 FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p99_ms")
 
@@ -100,6 +99,4 @@ def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
         lines += [f"# TYPE pyromq_window_{name} gauge"]
         for (topic, tag), row in sorted(latest.items()):
             lines.append(f"pyromq_window_{name}{labels(topic=topic, tag=tag)} {row[name]}")
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text("\n".join(lines) + "\n")
-    draft.replace(path)
+    replace_text(path, "\n".join(lines) + "\n")

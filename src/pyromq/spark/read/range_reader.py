@@ -17,10 +17,10 @@ from pyromq.filter.tags import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.record import queue_offset_of, unpack_size
 from pyromq.spark.read.bounds import deletion, queue_name, report_loss
-from pyromq.spark.read.clients import client_of, patiently
-from pyromq.spark.read.columns import Reading, check_bodies, count_records, to_batches
-from pyromq.spark.read.options import ReadOptions
 from pyromq.spark.read.plan import QueueRange
+from pyromq.spark.read.read_options import ReadOptions
+from pyromq.spark.read.record_columns import RowFormat, check_bodies, count_records, to_batches
+from pyromq.spark.worker_clients import kept_client, queue_reader, with_retries
 
 T = TypeVar("T")
 
@@ -29,20 +29,34 @@ BUNDLE_RANGES = 16  # ranges pulled together: each response may have `pullBytes`
 MAX_REPAIRS = 100  # pulls of one offset while the broker repairs damaged entries; then messages count as lost
 
 
+def client_of(options: ReadOptions) -> QueueReader:
+    """Return this process's client for these options. Raises `NoNameServer` at once if no name server is reachable."""
+
+    def open_client() -> QueueReader:
+        client = queue_reader(
+            options.group, options.namesrv, options.connecting, timeout=options.pull_timeout_ms / 1000
+        )
+        client.start()
+        return client
+
+    key = QueueReader, options.namesrv, options.group, options.pull_timeout_ms, options.connecting
+    return kept_client(key, open_client)
+
+
 def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of the ranges, in order of the ranges and of offsets.
 
     Raises `DataLoss` with failOnDataLoss if messages were deleted, and `Unavailable` if a broker does not answer until
     `deadlineMs`.
     """
-    reading = Reading(
+    reading = RowFormat(
         options.system_properties,
         parse_tags(options.tag_filter).tags,
         most_body_bytes=options.max_body_bytes,
         undecodable=options.undecodable,
         names=namespace_of(options.connecting.namespace, options.namesrv),
     )
-    client = patiently(options, lambda: client_of(options))
+    client = with_retries(options, lambda: client_of(options))
     for broker_name, raw in _ahead(_joined(options, _pulls(options, client, ranges))):
         if options.verify_crc:
             check_bodies(raw)
@@ -131,11 +145,11 @@ def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRan
                 raise
             return [None if each[0][:2] in deleted else pull([each])[0] for each in wanted]
 
-    found = patiently(options, pull_existing, planned=True)
+    found = with_retries(options, pull_existing, planned=True)
     for _ in range(MAX_REPAIRS):
         if not any(each is not None and _is_being_repaired(each) for each in found):
             break
-        found = patiently(options, pull_existing, planned=True)
+        found = with_retries(options, pull_existing, planned=True)
     return found
 
 
@@ -171,7 +185,7 @@ def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue,
     """Return whether a missing message was filtered. For deleted messages brokers give the same response."""
     if not options.is_filtered:
         return False
-    return patiently(options, partial(client.store_time_at, queue, offset), planned=True) is not None
+    return with_retries(options, partial(client.store_time_at, queue, offset), planned=True) is not None
 
 
 def _before(found: PullResult, end: int) -> bytes:

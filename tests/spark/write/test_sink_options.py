@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import UsageError
-from pyromq.spark.write.options import sink_documentation, sink_options
+from pyromq.spark.write.sink_options import sink_documentation, sink_options
 
 
 def test_names_are_taken_in_any_case_and_values_by_their_units():

@@ -14,7 +14,15 @@ from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
 from pyromq.spark.jobs.runner import Tell
-from pyromq.spark.jobs.session import ORIGIN, open_session, origin_of, own_properties, with_property, write_options
+from pyromq.spark.jobs.session import (
+    copied_columns,
+    open_session,
+    origin_of,
+    own_properties,
+    stored_between,
+    with_property,
+    write_options,
+)
 from pyromq.spark.jobs.settings import Redrive, Summary, pairs
 
 TIMES = "REDRIVES"  # property: number of redrives of a message
@@ -67,11 +75,7 @@ def _reason() -> Column:
 def _chosen(letters: DataFrame, settings: Redrive) -> DataFrame:
     if settings.reason:
         letters = letters.where(F.lower(_reason()).contains(settings.reason.lower()))
-    if settings.since:
-        letters = letters.where(F.col("storeTimestamp") >= F.lit(settings.since).cast("timestamp"))
-    if settings.until:
-        letters = letters.where(F.col("storeTimestamp") < F.lit(settings.until).cast("timestamp"))
-    return letters
+    return stored_between(letters, settings.since, settings.until)
 
 
 def _times() -> Column:
@@ -87,15 +91,7 @@ def _destination(settings: Redrive) -> Column:
 
 def _messages(letters: DataFrame) -> DataFrame:
     properties = with_property(own_properties(), TIMES, (_times() + 1).cast("string"))
-    return letters.select(
-        F.col("destination").alias("topic"),
-        F.col("body"),
-        F.col("tags"),
-        F.array_join("keys", " ").alias("keys"),
-        with_property(properties, ORIGIN, origin_of("dlq")).alias("properties"),
-        F.col("bornTimestamp"),
-        F.col("flag"),
-    )
+    return letters.select(F.col("destination").alias("topic"), *copied_columns(origin_of("dlq"), properties))
 
 
 def _row(counted: Any) -> dict[str, Any]:

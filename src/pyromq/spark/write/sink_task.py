@@ -19,10 +19,10 @@ from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
 from pyromq.spark.batch_content import StreamBatch
-from pyromq.spark.read.clients import patiently
-from pyromq.spark.write.columns import MessageReader, Messages, Row, dead_letter
-from pyromq.spark.write.options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
+from pyromq.spark.worker_clients import with_retries
+from pyromq.spark.write.message_columns import MessageColumns, MessageReader, SingleMessage, dead_letter
 from pyromq.spark.write.runs import OpenRuns
+from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _PLACES = np.array([12, 8, 4, 0])
@@ -42,7 +42,7 @@ class TaskName:
 
 
 @dataclass(slots=True)
-class Report:
+class TaskReport:
     """What a task has written. `skipped`: nothing, since the write was decided before; `rows` counts its input.
 
     Except with exactly once, `queues` has the offsets of the stored messages.
@@ -71,18 +71,18 @@ class SinkTask:
         self._client = client
         self._options = options
         self._name = name
-        self._report = Report(name.write, name.stream)
+        self._report = TaskReport(name.write, name.stream)
         self._given = 0  # rows
         self._out: Attempt | Stream
         self._runs: OpenRuns
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Report:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         """Send all rows; return when the brokers have stored them.
 
         Raises `IllegalMessage` for a row that cannot be sent, and the errors of sending.
         """
         exactly_once = self._options.delivery == EXACTLY_ONCE
-        if exactly_once and patiently(self._options, lambda: self._client.lookup(self._name.write)) is not None:
+        if exactly_once and with_retries(self._options, lambda: self._client.lookup(self._name.write)) is not None:
             return self._skipped(batches)
         self._out = self._client.attempt(self._name.write) if exactly_once else self._client.stream()
         self._runs = OpenRuns(self._queues, self._out.send_run, run_bytes=self._options.batch_bytes)
@@ -98,13 +98,13 @@ class SinkTask:
         return self._report
 
     def _queues(self, topic: str) -> list[MessageQueue]:
-        return patiently(self._options, lambda: self._client.queues(topic), planned=True)
+        return with_retries(self._options, lambda: self._client.queues(topic), planned=True)
 
-    def _skipped(self, batches: Iterable[pa.RecordBatch]) -> Report:
+    def _skipped(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         """Consume the rows without sending them: Spark's worker requires that all are consumed."""
         rows = self._given + sum(batch.num_rows for batch in batches)
         logger.info("%s is written already; partition %d sends nothing", self._name.write, self._name.partition)
-        return Report(self._name.write, self._name.stream, skipped=True, rows=rows)
+        return TaskReport(self._name.write, self._name.stream, skipped=True, rows=rows)
 
     def _send(self, batches: Iterable[pa.RecordBatch]) -> None:
         reader = MessageReader(self._options, _id_maker(self._options, self._name, self._client.ids), unique_id_of)
@@ -114,7 +114,7 @@ class SinkTask:
                 self._take(reader.read(batch))
         self._runs.flush()
 
-    def _take(self, messages: Messages) -> None:
+    def _take(self, messages: MessageColumns) -> None:
         unusual = messages.too_large | messages.delayed
         for index in np.flatnonzero(unusual).tolist():
             if messages.too_large[index]:
@@ -126,7 +126,7 @@ class SinkTask:
         self._runs.add(self._options.topic, messages)
         self._count(messages)
 
-    def _refuse(self, row: Row, reason: str) -> None:
+    def _refuse(self, row: SingleMessage, reason: str) -> None:
         """Fail, drop the row or send a dead letter, as option onTooLarge says."""
         options = self._options
         if options.too_large == FAIL:
@@ -141,7 +141,7 @@ class SinkTask:
             self._report.dead_letters += 1
         logger.warning("a row for topic %s has %s: %s", row.topic, reason, options.too_large)
 
-    def _send_single(self, message: Messages) -> None:
+    def _send_single(self, message: MessageColumns) -> None:
         """Send a delayed message by itself: runs cannot be delayed."""
         assert isinstance(self._out, Stream)
         row = message.row(0)
@@ -150,7 +150,7 @@ class SinkTask:
         self._out.send_run(queue, row.body, 1, header=header)
         self._count(message)
 
-    def _count(self, messages: Messages) -> None:
+    def _count(self, messages: MessageColumns) -> None:
         self._report.rows += len(messages)
         self._report.bytes += messages.body_bytes
 

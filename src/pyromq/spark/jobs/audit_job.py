@@ -17,8 +17,8 @@ from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import open_session, read_archive, read_copies
 from pyromq.spark.jobs.settings import Audit, Summary, pairs
 from pyromq.spark.read.bounds import check_registered
-from pyromq.spark.read.clients import patiently
-from pyromq.spark.read.options import ReadOptions, read_options
+from pyromq.spark.read.read_options import ReadOptions, read_options
+from pyromq.spark.worker_clients import queue_reader, with_retries
 
 PLACE = ["topic", "brokerName", "queueId"]
 GROUP = "pyromq-spark-audit"
@@ -51,6 +51,10 @@ def _archive(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
             f"topic {missing[0]} is neither in the archive {settings.archive} nor at the brokers of"
             f" {settings.session.namesrv}"
         )
+    return _rows(counted, bounds, settings)
+
+
+def _rows(counted: Mapping[MessageQueue, Any], bounds: Bounds, settings: Audit) -> list[dict[str, Any]]:
     return [
         _row(queue, counted.get(queue), bounds.get(queue, (0, 0)), settings)
         for queue in sorted(counted.keys() | bounds.keys())
@@ -95,9 +99,8 @@ def _bounds(settings: Audit, namesrv: str, topics: list[str], counted: Collectio
         return {}
     given = {"namesrvAddr": namesrv, "subscribe": ",".join(topics)}
     options = read_options(given | pairs(settings.option))
-    how = options.connecting
-    with QueueReader(GROUP, options.namesrv, connections=how.connections(), namespace=how.namespace) as reader:
-        return patiently(options, lambda: _held(options, reader, counted))
+    with queue_reader(GROUP, options.namesrv, options.connecting) as reader:
+        return with_retries(options, lambda: _held(options, reader, counted))
 
 
 def _held(options: ReadOptions, reader: QueueReader, counted: Collection[MessageQueue]) -> Bounds:
@@ -151,8 +154,4 @@ def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
         .collect()
     }
     topics = sorted({queue.topic for queue in counted} or {topic})
-    bounds = _bounds(settings, settings.source_namesrv, topics, counted)
-    return [
-        _row(queue, counted.get(queue), bounds.get(queue, (0, 0)), settings)
-        for queue in sorted(counted.keys() | bounds.keys())
-    ]
+    return _rows(counted, _bounds(settings, settings.source_namesrv, topics, counted), settings)

@@ -23,9 +23,9 @@ from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
 from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, format_address
 from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
+from pyromq.spark.added_properties import TOMBSTONE, TOMBSTONE_BODY
 from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, list_offsets, slices, texts
 from pyromq.spark.read.property_pairs import PropertyPairs
-from pyromq.spark.tombstones import TOMBSTONE, TOMBSTONE_BODY
 
 logger = logger_of(__name__)
 
@@ -72,7 +72,7 @@ UNDECODABLE = "UNDECODABLE"  # in `properties`: why a body is null, or still as 
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RowFormat:
     """How records become rows: the content of `properties`, and how compressed bodies are unpacked."""
 
     system_properties: bool = False
@@ -84,33 +84,33 @@ class Reading:
     names: Namespace = NO_NAMESPACE  # removed from the names of topics
 
 
-EVERYTHING = Reading()
+EVERYTHING = RowFormat()
 
 
-class TooMuch(Exception):
+class BatchTooLarge(Exception):
     """The unpacked bodies of a batch exceed `most_batch_bytes`."""
 
 
 def to_batches(
-    raw: bytes, broker_name: str, columns: Sequence[str], reading: Reading = EVERYTHING
+    raw: bytes, broker_name: str, columns: Sequence[str], reading: RowFormat = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `raw` as one batch, or as several if they are large; raises as `to_batch`."""
     try:
         yield to_batch(raw, broker_name, columns, reading)
-    except TooMuch:
+    except BatchTooLarge:
         starts = _starts(raw)
         middle = int(starts[starts.size // 2])
         yield from to_batches(raw[:middle], broker_name, columns, reading)
         yield from to_batches(raw[middle:], broker_name, columns, reading)
 
 
-def to_batch(raw: bytes, broker_name: str, columns: Sequence[str], reading: Reading = EVERYTHING) -> pa.RecordBatch:
+def to_batch(raw: bytes, broker_name: str, columns: Sequence[str], reading: RowFormat = EVERYTHING) -> pa.RecordBatch:
     """Return the records of `raw` (back to back) with these columns, in order.
 
-    Raises `StoreCorrupt` for bytes that are no records, `TooMuch` for several records whose bodies are too large
-    together, and `UndecodableBody` if `undecodable` is fail.
+    Raises `StoreCorrupt` for bytes that are no records, `BatchTooLarge` for several records with too large
+    bodies together, and `UndecodableBody` if `undecodable` is fail.
     """
-    records = Records(raw, broker_name, reading, unpacks="body" in columns)
+    records = RecordColumns(raw, broker_name, reading, unpacks="body" in columns)
     arrays = [records.column(name) for name in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
     if reading.tags:  # the broker compares only hashes
@@ -122,10 +122,10 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, ARROW_TYPES[name]) for name in columns])
 
 
-class Records:
+class RecordColumns:
     """The records of pulled bytes; `column` computes one column."""
 
-    def __init__(self, raw: bytes, broker_name: str, reading: Reading, *, unpacks: bool) -> None:
+    def __init__(self, raw: bytes, broker_name: str, reading: RowFormat, *, unpacks: bool) -> None:
         self._read(raw)
         if (self._head["sys_flag"] & _IPV6).any():
             self._read(_with_ipv4(raw))
@@ -218,7 +218,7 @@ class Records:
             bodies[row] = body
             left -= len(body or b"")
             if left < 0 and len(self) > 1:
-                raise TooMuch
+                raise BatchTooLarge
         if errors:
             first = min(errors)
             logger.warning("%d bodies cannot be unpacked; the first error: %s", len(errors), errors[first])
@@ -290,20 +290,20 @@ class Records:
         return PropertyPairs(self._bytes, self._properties_at, self._properties_size)
 
 
-_COLUMNS: dict[str, Callable[[Records], pa.Array]] = {
-    "topic": Records.topic_column,
-    "brokerName": Records.broker_column,
+_COLUMNS: dict[str, Callable[[RecordColumns], pa.Array]] = {
+    "topic": RecordColumns.topic_column,
+    "brokerName": RecordColumns.broker_column,
     "queueId": lambda records: records.int_column("queue_id", "i4"),
     "queueOffset": lambda records: records.int_column("queue_offset", "i8"),
-    "msgId": Records.offset_id_column,
+    "msgId": RecordColumns.offset_id_column,
     "uniqKey": lambda records: records.property_of(Property.UNIQUE_KEY),
     "tags": lambda records: records.property_of(Property.TAGS),
-    "keys": Records.keys_column,
-    "body": Records.body_column,
-    "properties": Records.properties_column,
+    "keys": RecordColumns.keys_column,
+    "body": RecordColumns.body_column,
+    "properties": RecordColumns.properties_column,
     "bornTimestamp": lambda records: records.time_column("born_ms"),
     "storeTimestamp": lambda records: records.time_column("store_ms"),
-    "bornHost": Records.born_host_column,
+    "bornHost": RecordColumns.born_host_column,
     "reconsumeTimes": lambda records: records.int_column("reconsume_times", "i4"),
     "sysFlag": lambda records: records.int_column("sys_flag", "i4"),
     "flag": lambda records: records.int_column("flag", "i4"),

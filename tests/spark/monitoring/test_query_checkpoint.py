@@ -8,8 +8,8 @@ import pytest
 from pyromq import Admin, Message, Producer
 from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.monitoring.checkpoint import describe, read_checkpoint, reset_to
-from pyromq.spark.read.stream_offset import Began, StreamOffset
+from pyromq.spark.monitoring.query_checkpoint import describe, read_checkpoint, reset_to
+from pyromq.spark.read.stream_offset import QueryStart, StreamOffset
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_query_is_set_to_an_end(folder, namesrv, place, offsets):
 
 def test_queues_of_a_broker_that_is_away_are_moved_by_a_table_only(folder, namesrv, topic):
     positions = {MessageQueue(topic, name, 0): 3 for name in ("broker-a", "broker-z")}
-    began = Began(1_700_000_000_000, ("broker-a",))
+    began = QueryStart(1_700_000_000_000, ("broker-a",))
     (folder.path / "offsets" / "0").write_text(
         "\n".join(["v1", "{}", json.dumps(StreamOffset(positions, began=began).as_json())])
     )

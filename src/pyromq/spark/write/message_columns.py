@@ -20,9 +20,10 @@ from pyromq.filter.tags import check_tag
 from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, PAIRS, Property
 from pyromq.record import MAX_PROPERTIES_SIZE, MEMBER_BYTES
-from pyromq.spark.tombstones import TOMBSTONE, TOMBSTONE_BODY
-from pyromq.spark.write.members import Ints, Members
-from pyromq.spark.write.options import (
+from pyromq.spark.added_properties import TOMBSTONE, TOMBSTONE_BODY
+from pyromq.spark.write.batch_members import BatchMembers, Ints
+from pyromq.spark.write.sink_columns import BORN, SINK_COLUMNS, check_name
+from pyromq.spark.write.sink_options import (
     DROP,
     QUEUE_ID,
     SHARDING_KEY,
@@ -30,7 +31,6 @@ from pyromq.spark.write.options import (
     SinkOptions,
     check_writable,
 )
-from pyromq.spark.write.sink_columns import BORN, SINK_COLUMNS, check_name
 
 logger = logger_of(__name__)
 
@@ -48,7 +48,7 @@ Truths = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SingleMessage:
     """One message: for rows that are not sent in a run."""
 
     topic: str
@@ -57,7 +57,7 @@ class Row:
     flag: int = 0
 
 
-class Messages:
+class MessageColumns:
     """The messages of some rows, in order. Columns that are missing, or unused by the options, are None."""
 
     def __init__(self, columns: Mapping[str, pa.Array], texts: pa.Array, options: SinkOptions) -> None:
@@ -75,9 +75,9 @@ class Messages:
         return len(self.bodies)
 
     @cached_property
-    def members(self) -> Members:
+    def members(self) -> BatchMembers:
         """The encoded messages."""
-        return Members(self._flags, self.bodies, self.texts)
+        return BatchMembers(self._flags, self.bodies, self.texts)
 
     @cached_property
     def sizes(self) -> Ints:
@@ -104,16 +104,18 @@ class Messages:
             return _truths(pc.not_equal(pc.fill_null(self._columns["delayLevel"], 0), 0))
         return np.zeros(len(self), np.bool_)
 
-    def row(self, index: int) -> Row:
+    def row(self, index: int) -> SingleMessage:
         """Return one message."""
         topic = self._options.topic or self._columns["topic"][index].as_py()
         text = self.texts[index].as_py().decode()
-        return Row(topic, self.bodies[index].as_py(), text, int(self._flags[index]))
+        return SingleMessage(topic, self.bodies[index].as_py(), text, int(self._flags[index]))
 
-    def where(self, kept: Truths) -> Messages:
+    def where(self, kept: Truths) -> MessageColumns:
         """Return the messages for which `kept` is true, in order."""
         mask = pa.array(kept)
-        return Messages({n: c.filter(mask) for n, c in self._columns.items()}, self.texts.filter(mask), self._options)
+        return MessageColumns(
+            {n: c.filter(mask) for n, c in self._columns.items()}, self.texts.filter(mask), self._options
+        )
 
     def refusal(self, index: int) -> str:
         """Return the sizes and the limit of a too large message."""
@@ -147,7 +149,7 @@ class MessageReader:
         self._new_ids = new_ids
         self._id_of = id_of
 
-    def read(self, batch: pa.RecordBatch) -> Messages:
+    def read(self, batch: pa.RecordBatch) -> MessageColumns:
         """Return the rows as messages. Raises `IllegalMessage` naming the column and value that cannot be sent."""
         if self._options.extra_columns == DROP:
             batch = batch.select([name for name in batch.schema.names if name in SINK_COLUMNS])
@@ -170,7 +172,7 @@ class MessageReader:
         if is_null.true_count:
             pieces.append(pc.if_else(is_null, f"{PAIRS}{TOMBSTONE}{NAME_VALUE}true", ""))
         texts = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, "")
-        return Messages(columns, texts.cast(pa.binary()), self._options)
+        return MessageColumns(columns, texts.cast(pa.binary()), self._options)
 
     def _check_rows(self, columns: Mapping[str, pa.Array]) -> None:
         if self._options.topic is None and columns["topic"].null_count:
@@ -221,7 +223,7 @@ def _check_tags(tags: pa.Array) -> None:
             raise IllegalMessage(f"column tags in a row: {error}; option verifyTags=false writes it") from error
 
 
-def dead_letter(row: Row, reason: str, options: SinkOptions) -> Messages:
+def dead_letter(row: SingleMessage, reason: str, options: SinkOptions) -> MessageColumns:
     """Return the dead letter of a too large row: the beginning of its body, its id, keys and tags."""
     properties = {"TOO_LARGE": reason, "ORIGIN_TOPIC": row.topic, "ORIGIN_BODY_BYTES": str(len(row.body))}
     pairs = [f"{name}{NAME_VALUE}{value}" for name, value in properties.items()]
@@ -232,7 +234,7 @@ def dead_letter(row: Row, reason: str, options: SinkOptions) -> Messages:
         "flag": pa.array([row.flag], pa.int32()),
     }
     text = pa.array([PAIRS.join(pairs + kept).encode()], pa.binary())
-    return Messages(columns, text, _of_column_topic(options))
+    return MessageColumns(columns, text, _of_column_topic(options))
 
 
 def _of_column_topic(options: SinkOptions) -> SinkOptions:

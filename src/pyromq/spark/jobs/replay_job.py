@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 from pyromq.plural import counted
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
-    ORIGIN,
+    copied_columns,
     open_session,
     origin_of,
     own_properties,
     read_archive,
-    with_property,
+    stored_between,
     write_options,
 )
 from pyromq.spark.jobs.settings import Replay, Summary
@@ -47,10 +47,7 @@ def run(settings: Replay, tell: Tell) -> Summary:
 
 def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:
     chosen = archive.where(F.col("topic") == settings.topic)
-    if settings.since:
-        chosen = chosen.where(F.col("storeTimestamp") >= F.lit(settings.since).cast("timestamp"))
-    if settings.until:
-        chosen = chosen.where(F.col("storeTimestamp") < F.lit(settings.until).cast("timestamp"))
+    chosen = stored_between(chosen, settings.since, settings.until)
     if settings.tag:
         chosen = chosen.where(F.col("tags") == settings.tag)
     if settings.key:
@@ -64,14 +61,7 @@ def _in_order(chosen: DataFrame) -> DataFrame:
 
 
 def _messages(chosen: DataFrame, settings: Replay) -> DataFrame:
-    columns = [
-        F.col("body"),
-        F.col("tags"),
-        F.array_join("keys", " ").alias("keys"),
-        with_property(own_properties(), ORIGIN, origin_of(SOURCE)).alias("properties"),
-        F.col("bornTimestamp"),
-        F.col("flag"),
-    ]
+    columns = copied_columns(origin_of(SOURCE), own_properties())
     if settings.same_queues:
         columns.append(F.col("queueId"))
     return chosen.select(*columns)

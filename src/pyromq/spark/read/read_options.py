@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import UsageError
@@ -16,9 +15,10 @@ from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
 from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.declared_options import (
-    checked,
+    checked_by,
     documentation_of,
-    name_servers,
+    name_servers_option,
+    option,
     read_fields,
     unknown_option,
 )
@@ -27,10 +27,6 @@ from pyromq.spark.read.places import OffsetTable
 
 DEFAULT_GROUP = "pyromq-spark"
 BATCH, STREAM = "batch", "stream"  # modes of a read; an option is for one of them or for both
-
-
-def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
-    return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
 
 
 def _topics(name: str, value: str) -> tuple[str, ...]:
@@ -55,21 +51,9 @@ def _columns(name: str, value: str) -> tuple[str, ...]:
     return columns
 
 
-def _group(name: str, value: str) -> str:
-    return checked(name, value.strip(), check_group)
-
-
-def _tags(name: str, value: str) -> str:
-    return checked(name, values.text(name, value), _check_tags)
-
-
 def _check_tags(value: str) -> None:
     subscribed_tags(value)
     check_tag_words(value)
-
-
-def _sql(name: str, value: str) -> str:
-    return checked(name, values.text(name, value), check_sql)
 
 
 def _file(name: str, value: str) -> str:
@@ -90,36 +74,31 @@ def _pattern(name: str, value: str) -> re.Pattern[str]:
 class ReadOptions:
     """Options of a read; the texts are the documentation for users."""
 
-    namesrv: str = _option(
-        "namesrvAddr",
-        name_servers,
-        "127.0.0.1:9876",
-        "name servers, `host:port;host:port`, or the URL of their list; default: the driver's `NAMESRV_ADDR`",
-    )
-    subscribe: tuple[str, ...] = _option("subscribe", _topics, (), "topics to read, separated by commas")
-    subscribe_pattern: re.Pattern[str] | None = _option(
+    namesrv: str = name_servers_option()
+    subscribe: tuple[str, ...] = option("subscribe", _topics, (), "topics to read, separated by commas")
+    subscribe_pattern: re.Pattern[str] | None = option(
         "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
     )
-    assign: dict[str, dict[str, list[int]]] | None = _option(
+    assign: dict[str, dict[str, list[int]]] | None = option(
         "assign", places.assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
     )
-    required_brokers: tuple[str, ...] = _option(
+    required_brokers: tuple[str, ...] = option(
         "requiredBrokers",
         values.names,
         (),
         "brokers, separated by commas, that must be registered: the read waits for them until `deadlineMs`, then fails",
     )
-    retired_brokers: tuple[str, ...] = _option(
+    retired_brokers: tuple[str, ...] = option(
         "retiredBrokers",
         values.names,
         (),
         "brokers, separated by commas, that are out of service for good: a read does not wait for them and skips their"
         " unread messages",
     )
-    columns: tuple[str, ...] = _option(
+    columns: tuple[str, ...] = option(
         "columns", _columns, (), "columns to build, separated by commas, as with `.schema(...)`; default: all"
     )
-    starting_offsets: str | OffsetTable | None = _option(
+    starting_offsets: str | OffsetTable | None = option(
         "startingOffsets",
         places.beginning,
         None,
@@ -127,88 +106,88 @@ class ReadOptions:
         "offsets of `group`, else earliest), "
         '`{"orders":{"broker-a":{"0":23}}}` (-2 earliest, -1 latest; others earliest)',
     )
-    starting_ms: int | None = _option(
+    starting_ms: int | None = option(
         "startingTimestamp",
         places.time,
         None,
         "begin with messages stored at this time or later; ms since 1970, or `2026-01-31T12:00:00Z` (with a zone)",
     )
-    starting_times: OffsetTable | None = _option(
+    starting_times: OffsetTable | None = option(
         "startingOffsetsByTimestamp",
         places.time_table,
         None,
         'begin each queue with messages stored at its time or later; ms: `{"orders":{"broker-a":{"0":1700000000000}}}`',
     )
-    starting_missing: str = _option(
+    starting_missing: str = option(
         "startingOffsetsByTimestampStrategy",
         values.words("latest", "error"),
         "latest",
         "when a queue has no message since the time: `latest` begins at its end, `error` fails",
     )
-    ending_offsets: str | OffsetTable = _option(
+    ending_offsets: str | OffsetTable = option(
         "endingOffsets",
         places.ending,
         "latest",
         'where each queue ends, exclusive: `latest` or `{"orders":{"broker-a":{"0":23}}}`',
         only=BATCH,
     )
-    ending_ms: int | None = _option(
+    ending_ms: int | None = option(
         "endingTimestamp", places.time, None, "end before messages stored at this time or later", only=BATCH
     )
-    ending_times: OffsetTable | None = _option(
+    ending_times: OffsetTable | None = option(
         "endingOffsetsByTimestamp",
         places.time_table,
         None,
         "end each queue before messages stored at its time or later; ms",
         only=BATCH,
     )
-    fail_on_data_loss: bool = _option(
+    fail_on_data_loss: bool = option(
         "failOnDataLoss", values.truth, True, "fail if requested offsets do not exist; else read the rest"
     )
-    new_queues: str = _option(
+    new_queues: str = option(
         "newQueues",
         values.words("earliest", "latest"),
         "earliest",
         "where queues begin that are created while a stream runs",
         only=STREAM,
     )
-    max_rows: int | None = _option(
+    max_rows: int | None = option(
         "maxOffsetsPerTrigger", values.number(1), None, "most offsets of a micro-batch, divided by backlog", only=STREAM
     )
-    max_bytes: int | None = _option(
+    max_bytes: int | None = option(
         "maxBytesPerTrigger",
         values.size(1),
         None,
         "most bytes of a micro-batch, by the mean size of messages",
         only=STREAM,
     )
-    min_rows: int | None = _option(
+    min_rows: int | None = option(
         "minOffsetsPerTrigger", values.number(1), None, "wait for this number of offsets", only=STREAM
     )
-    max_delay_ms: int = _option(
+    max_delay_ms: int = option(
         "maxTriggerDelay",
         values.milliseconds(0),
         900_000,
         "longest wait of `minOffsetsPerTrigger`; `15m`, `5s`, `500ms`",
         only=STREAM,
     )
-    tag_filter: str = _option("tagFilter", _tags, "*", "only messages with these tags: `a || b`")
-    sql_filter: str | None = _option(
-        "sqlFilter", _sql, None, "only messages whose properties match: `price > 5 AND region = 'EU'`"
+    tag_filter: str = option("tagFilter", checked_by(_check_tags), "*", "only messages with these tags: `a || b`")
+    sql_filter: str | None = option(
+        "sqlFilter", checked_by(check_sql), None, "only messages whose properties match: `price > 5 AND region = 'EU'`"
     )
-    min_partitions: int | None = _option(
+    min_partitions: int | None = option(
         "minPartitions", values.number(1), None, "split queues into at least this number of tasks"
     )
-    max_partitions: int | None = _option(
+    max_partitions: int | None = option(
         "maxPartitions",
         values.number(1),
         None,
         "pack queues into at most this number of tasks; default: the CPUs of the driver",
     )
-    max_records: int | None = _option(
+    max_records: int | None = option(
         "maxRecordsPerPartition", values.number(1), None, "split queues so that no task has more offsets than this"
     )
-    early_rows: int = _option(
+    early_rows: int = option(
         "maxRowsOnDriver",
         values.number(0),
         1_000,
@@ -216,56 +195,58 @@ class ReadOptions:
         "tasks; `0`: tasks read, as with `minPartitions` and `maxRecordsPerPartition`",
         only=STREAM,
     )
-    pull_batch: int = _option(
+    pull_batch: int = option(
         "pullBatchSize", values.number(1), 16_384, "messages requested by one pull; the broker has limits, too"
     )
-    pull_bytes: int = _option(
+    pull_bytes: int = option(
         "pullBytes",
         values.size(1),
         2 << 20,
         "bytes requested by one pull; brokers other than pyromq return 32 messages or 256 KiB",
     )
-    pull_timeout_ms: int = _option("pullTimeoutMs", values.number(1), 5_000, "timeout of one request")
-    arrow_rows: int = _option("arrowBatchRows", values.number(1), 16_384, "rows of an Arrow batch")
-    arrow_bytes: int = _option(
+    pull_timeout_ms: int = option("pullTimeoutMs", values.number(1), 5_000, "timeout of one request")
+    arrow_rows: int = option("arrowBatchRows", values.number(1), 16_384, "rows of an Arrow batch")
+    arrow_bytes: int = option(
         "arrowBatchBytes", values.size(1), 2 << 20, "bytes of records after which a batch is closed early"
     )
-    verify_crc: bool = _option("verifyCrc", values.truth, False, "compare every body with its stored checksum")
-    max_body_bytes: int = _option(
+    verify_crc: bool = option("verifyCrc", values.truth, False, "compare every body with its stored checksum")
+    max_body_bytes: int = option(
         "maxBodyBytes",
         values.size(1, 1 << 30),
         MAX_BODY_BYTES,
         "limit of an unpacked body; a compressed megabyte can become a gigabyte",
     )
-    undecodable: str = _option(
+    undecodable: str = option(
         "onUndecodable",
         values.words("null", "raw", "fail"),
         "null",
         "the body of a message that cannot be unpacked, or exceeds `maxBodyBytes`: null, or the bytes as stored; "
         "`UNDECODABLE` in `properties` has the reason; `fail` ends the query",
     )
-    system_properties: bool = _option(
+    system_properties: bool = option(
         "systemProperties", values.truth, False, "include RocketMQ's own properties in `properties`"
     )
-    deadline_ms: int = _option(
+    deadline_ms: int = option(
         "deadlineMs", values.number(1), 60_000, "time for which a task or the driver retries to reach a broker"
     )
-    group: str = _option("group", _group, DEFAULT_GROUP, "the group name at brokers, and for the offsets of a stream")
-    commit_offsets: bool | None = _option(
+    group: str = option(
+        "group", checked_by(check_group), DEFAULT_GROUP, "the group name at brokers, and for the offsets of a stream"
+    )
+    commit_offsets: bool | None = option(
         "commitOffsets",
         values.truth,
         None,
         "store a stream's offsets at the brokers, so that tools show its lag; default: if `group` is given",
         only=STREAM,
     )
-    commit_interval_ms: int = _option(
+    commit_interval_ms: int = option(
         "commitInterval",
         values.milliseconds(0),
         5_000,
         "shortest time between two commits of offsets; `5s`, `500ms`",
         only=STREAM,
     )
-    lag_prometheus: str | None = _option(
+    lag_prometheus: str | None = option(
         "lagPrometheus",
         _file,
         None,
@@ -355,7 +336,7 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
 
 
 def _unknown(name: str) -> str:
-    from pyromq.spark.write.options import SinkOptions
+    from pyromq.spark.write.sink_options import SinkOptions
 
     return unknown_option(name, ReadOptions, SinkOptions, writes=False)
 

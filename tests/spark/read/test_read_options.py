@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
-from pyromq.spark.read.options import ReadOptions, documentation, read_options
-from pyromq.spark.write.options import sink_options
+from pyromq.spark.read.read_options import ReadOptions, documentation, read_options
+from pyromq.spark.write.sink_options import sink_options
 
 
 def test_names_are_read_in_any_case_as_spark_hands_them_over():

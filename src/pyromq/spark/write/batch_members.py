@@ -19,7 +19,7 @@ if TYPE_CHECKING or speedups.is_active:
 Ints = npt.NDArray[np.int64]
 
 
-class Members:
+class BatchMembers:
     """The encoded messages of some rows. `bodies` and `texts` have no null, and no text exceeds a record's limit."""
 
     def __init__(self, flags: Ints, bodies: pa.BinaryArray, texts: pa.BinaryArray) -> None:
@@ -43,10 +43,10 @@ class Members:
             return write_members(self._flags, self._body_buffers, self._text_buffers, first, last)
         return self._content[self.ends[first] : self.ends[last]]
 
-    def take(self, numbers: Ints) -> Members:
+    def take(self, numbers: Ints) -> BatchMembers:
         """Return the members with these numbers."""
         chosen = pa.array(numbers)
-        return Members(self._flags[numbers].astype(np.int64), self._bodies.take(chosen), self._texts.take(chosen))
+        return BatchMembers(self._flags[numbers].astype(np.int64), self._bodies.take(chosen), self._texts.take(chosen))
 
     @cached_property
     def _body_buffers(self) -> tuple[Any, Any]:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import decode_properties
 from pyromq.record import decode_batch
-from pyromq.spark.write.columns import MessageReader, dead_letter
-from pyromq.spark.write.options import sink_options
+from pyromq.spark.write.message_columns import MessageReader, dead_letter
 from pyromq.spark.write.sink_columns import check_columns
+from pyromq.spark.write.sink_options import sink_options
 
 
 def read(columns, **given):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyromq import speedups
 from pyromq.record import BatchMember, encode_batch
-from pyromq.spark.write.members import Members
+from pyromq.spark.write.batch_members import BatchMembers
 
 rows = st.lists(
     st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(min_size=1, max_size=60), st.text("aü\x01\x02", max_size=9)),
@@ -24,7 +24,7 @@ def members_of(given_rows, before=0):
     """Return members whose arrays are parts of longer ones."""
     bodies = pa.array([b"no"] * before + [body for _, body, _ in given_rows], pa.binary())[before:]
     texts = pa.array([b"neither"] * before + [text.encode() for _, _, text in given_rows], pa.binary())[before:]
-    return Members(np.array([flag for flag, _, _ in given_rows], np.int64), bodies, texts)
+    return BatchMembers(np.array([flag for flag, _, _ in given_rows], np.int64), bodies, texts)
 
 
 @given(rows, st.integers(0, 3), st.data())

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pyromq.errors import UsageError
 from pyromq.names import NOT_FOR_CLIENTS, check_producer_group, check_topic
 from pyromq.spark import option_values as values
 from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.declared_options import (
-    checked,
+    checked_by,
     documentation_of,
-    name_servers,
+    name_servers_option,
+    option,
     read_fields,
     unknown_option,
 )
@@ -24,23 +24,11 @@ QUEUE_ID, SHARDING_KEY = "queueId", "shardingKey"
 MAX_MESSAGE_BYTES = 15 << 20  # the highest limit that a broker accepts in its settings
 
 
-def _option(name: str, read: Callable[[str, str], Any], default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": None})
-
-
 def check_writable(topic: str) -> None:
     """Raise `UsageError` for an illegal topic name, and for topics that only brokers write to."""
     check_topic(topic)
     if topic in NOT_FOR_CLIENTS:
         raise UsageError("only brokers write to this topic")
-
-
-def _topic(name: str, value: str) -> str:
-    return checked(name, value.strip(), check_writable)
-
-
-def _group(name: str, value: str) -> str:
-    return checked(name, value.strip(), check_producer_group)
 
 
 def _job(name: str, value: str) -> str:
@@ -53,95 +41,92 @@ def _job(name: str, value: str) -> str:
 class SinkOptions:
     """Options of a write; the texts are the documentation for users."""
 
-    namesrv: str = _option(
-        "namesrvAddr",
-        name_servers,
-        "127.0.0.1:9876",
-        "name servers, `host:port;host:port`, or the URL of their list; default: the driver's `NAMESRV_ADDR`",
+    namesrv: str = name_servers_option()
+    topic: str | None = option(
+        "topic", checked_by(check_writable), None, "the topic of all rows; default: that in column `topic`"
     )
-    topic: str | None = _option("topic", _topic, None, "the topic of all rows; default: that in column `topic`")
-    delivery: str = _option(
+    delivery: str = option(
         "delivery",
         values.words(AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE),
         AT_LEAST_ONCE,
         "`atLeastOnce`; `idempotent`: repeated rows have equal message ids; `exactlyOnce`: visible once, by a batch "
         "transaction (pyromq brokers only)",
     )
-    order_by: str | None = _option(
+    order_by: str | None = option(
         "orderBy",
         values.words(QUEUE_ID, SHARDING_KEY),
         None,
         "the column that chooses the queue: `queueId` or `shardingKey`; default: the one that is not null, `queueId` "
         "first",
     )
-    extra_columns: str = _option(
+    extra_columns: str = option(
         "extraColumns",
         values.words(FAIL, "properties", DROP),
         FAIL,
         "columns that the sink does not know: `fail` at planning, send them as `properties`, or `drop` them",
     )
-    null_body: str = _option(
+    null_body: str = option(
         "nullBody",
         values.words(FAIL, DROP, TOMBSTONES),
         FAIL,
         "rows with a null body: `fail`, `drop` them, or write a `tombstone`: a zero byte with property `TOMBSTONE` = "
         "`true`",
     )
-    verify_tags: bool = _option(
+    verify_tags: bool = option(
         "verifyTags",
         values.truth,
         True,
         "refuse tags that no subscription matches (with `||`, or blanks around them); `false` for copies of messages",
     )
-    delay_levels: int = _option(
+    delay_levels: int = option(
         "delayLevels",
         values.number(1, 1000),
         18,
         "number of the brokers' delay levels (`messageDelayLevel`), the limit of column `delayLevel`",
     )
-    too_large: str = _option(
+    too_large: str = option(
         "onTooLarge",
         values.words(FAIL, DROP, DEAD_LETTER),
         FAIL,
         "rows that exceed the brokers' limits: `fail`, `drop` them, or send the beginning to `deadLetterTopic` "
         "(`dlq`); both are counted and logged",
     )
-    dead_letter_topic: str | None = _option(
-        "deadLetterTopic", _topic, None, "topic for too large rows, with bodies cut at 64 KiB"
+    dead_letter_topic: str | None = option(
+        "deadLetterTopic", checked_by(check_writable), None, "topic for too large rows, with bodies cut at 64 KiB"
     )
-    max_message_bytes: int = _option(
+    max_message_bytes: int = option(
         "maxMessageBytes",
         values.size(1024, MAX_MESSAGE_BYTES),
         4 << 20,
         "the brokers' limit for one message: body and properties of a row",
     )
-    batch_bytes: int = _option(
+    batch_bytes: int = option(
         "sendBatchBytes", values.size(1024, MAX_MESSAGE_BYTES), 1 << 20, "bytes of rows for one queue in one request"
     )
-    in_flight: int = _option("inflight", values.number(1, 1024), 4, "concurrent requests of a task")
-    deadline_ms: int = _option(
+    in_flight: int = option("inflight", values.number(1, 1024), 4, "concurrent requests of a task")
+    deadline_ms: int = option(
         "deadlineMs", values.milliseconds(1), 60_000, "time for one request with all retries; `60s`, `5m`"
     )
-    job_id: str | None = _option(
+    job_id: str | None = option(
         "jobId",
         _job,
         None,
         "name of a batch job, so that a repetition has no effect: the transaction's name with `exactlyOnce`, part of "
         "message ids with `idempotent`; streams use their query's id",
     )
-    wait_visible: bool = _option(
+    wait_visible: bool = option(
         "waitVisible",
         values.truth,
         True,
         "a write with `exactlyOnce` returns when all of its rows are visible; `false`: when they are committed",
     )
-    ledger: str | None = _option(
+    ledger: str | None = option(
         "ledger",
         values.text,
         None,
         "the broker that stores commits, for `exactlyOnce`; default: the first by name",
     )
-    group: str = _option("group", _group, "pyromq-spark-sink", "the producer group at brokers")
+    group: str = option("group", checked_by(check_producer_group), "pyromq-spark-sink", "the producer group at brokers")
     connecting: ConnectionOptions = BY_ENVIRONMENT
     checkpoint: str | None = None  # of a stream; Spark adds both to the options
     query_name: str | None = None
@@ -165,7 +150,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _unknown(name: str) -> str:
-    from pyromq.spark.read.options import ReadOptions
+    from pyromq.spark.read.read_options import ReadOptions
 
     return unknown_option(name, SinkOptions, ReadOptions, writes=True)
 

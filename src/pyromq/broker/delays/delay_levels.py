@@ -1,8 +1,7 @@
-"""Messages that wait: parked in the schedule topic, a queue per delay level, and delivered from there when due.
+"""Delay levels: delayed messages are stored in the schedule topic, a queue per level, and delivered when due.
 
-Every level is a queue in order of arrival and of due time, since all its messages wait equally long. Its entries hold
-the due time where others hold the hash of the tags. How far each level is delivered is in `config/delayOffset.json`.
-`deliver` says when it wants to run next; `alarm` rings when this has changed.
+All messages of a level wait equally long, so arrival order is due-time order. The queue's entries hold the due time in
+place of the tag hash. `config/delayOffset.json` holds the next queue offset to deliver of each level.
 Source: RocketMQ 4.9.8, ScheduleMessageService and CommitLog.asyncPutMessage.
 """
 
@@ -34,15 +33,15 @@ from pyromq.store.message_store import MessageStore, QueueEntry
 
 logger = logger_of(__name__)
 
-_LOOKED_AHEAD = 200  # parked messages: so many in a row may have been left out when they should have been delivered
+_LOOKED_AHEAD = 200  # longest run of undeliverable messages that recovery looks past
 _MARK = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
 
-CONSUMER = "SCHEDULE_CONSUMER"  # under this name statistics count what is read from the levels
-BATCH_MESSAGES = 100  # delivered by one write, after which others get their turn; it takes about 2 ms
+CONSUMER = "SCHEDULE_CONSUMER"  # group name under which statistics count reads of the levels
+BATCH_MESSAGES = 100  # delivered by one write: blocks the event loop for about 2 ms
 BATCH_BYTES = 1 << 20
-LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
-SET_BACK_MS = 1_000  # by less a clock is corrected every day
-REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
+LONGEST_WAIT = 1.0  # seconds until the clock is read again: it may have been set
+SET_BACK_MS = 1_000  # smaller backward steps of the clock are daily corrections and ignored
+REFRESH_BYTES = 64 << 20  # log bytes after which progress is saved though unchanged: recovery reads at most this much
 _NO_LIMIT = 1 << 62
 
 
@@ -51,7 +50,7 @@ class _Level:
     """One level: `offset` is the queue offset of the next message to deliver.
 
     After the clock was set back, entries before `held_before` are due at `held_until` (monotonic) at the latest.
-    Those from `set_back_at` on came after it was: their times are the log's, which do not go back.
+    Entries from `set_back_at` on arrived later. Their times come from the log, whose store times never decrease.
     """
 
     queue_id: int
@@ -64,9 +63,10 @@ class _Level:
 
 
 class DelayLevels:
-    """The levels of one broker. `load` after the store is open, before anything else.
+    """The delay levels of one broker. `load` must be called after the store is opened and before any other method.
 
-    `queue_for` says which queue of a topic a message for a queue goes to, as the topic is by then.
+    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then.
+    `alarm` rings when `deliver` must run earlier than it returned.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class DelayLevels:
         self._clock = clock
         self._levels = [self._level(number, delay_ms) for number, delay_ms in enumerate(store.config.delay_levels_ms)]
         self._ahead_ms = self._clock_ahead_ms()
-        self._turn = 0  # the level that is looked at next, so that a full one does not keep the others waiting
+        self._turn = 0  # the level to check next: round robin, so that a full level does not block the others
         self._saved = DelayOffsetTable()
         self._flushed = FlushedProgress[DelayOffsetTable](store)
 
     def load(self) -> None:
-        """Read the offsets from disk, and find in the log what was delivered since.
+        """Read the offsets from disk, and find in the log the messages delivered since.
 
-        Offsets outside of their queues are put right.
+        Offsets outside of their queues are moved to the nearest bound. Raises `StoreCorrupt`.
         """
         stored = self._file.read(partial(decode_body, DelayOffsetTable, bounds=FILE)) or DelayOffsetTable()
-        # A shorter table may have come: what waits in the queues of the old one is delivered all the same.
+        # The configured levels may be fewer than before: the queues of removed levels are delivered too.
         last = max(self._store.queue_ids(SCHEDULE_TOPIC), default=-1)
         self._levels += [self._level(number, _NO_LIMIT) for number in range(len(self._levels), last + 1)]
         for level in self._levels:
@@ -115,22 +115,22 @@ class DelayLevels:
         return _Level(queue_id, delay_ms, Fetching(self._cold_reads, self.alarm))
 
     def _find_delivered(self) -> None:
-        """Take up what was delivered after the last note: a crash came before the next one."""
+        """Advance the offsets past messages that were delivered after the last save, before a crash."""
         waiting = {level.queue_id: level.offset for level in self._levels if level.offset < self._bounds(level)[1]}
         firsts = (self._entry(self._levels[queue_id], offset) for queue_id, offset in waiting.items())
         first = min((entry.log_offset for entry in firsts if entry is not None), default=0)
         found = delivered_since(self._store, waiting, max(self._saved.log_end or 0, first))
         for queue_id, offset in found.items():
             if offset > self._levels[queue_id].offset:
-                logger.info("level %d is delivered up to %d, as the log tells", queue_id + 1, offset)
+                logger.info("delay level %d: the log shows messages up to offset %d delivered", queue_id + 1, offset)
                 self._levels[queue_id].offset = offset
 
     def offsets(self) -> dict[int, int]:
-        """Return by level the queue offset of the next message to deliver, as request 45 answers and the file holds."""
+        """Return by level the queue offset of the next message to deliver, as in request 45 and the file."""
         return {level.queue_id + 1: level.offset for level in self._levels if level.offset}
 
     def divert(self, message: StoredMessage, properties: Mapping[str, str]) -> bool:
-        """Make a message that is about to be appended wait if its properties ask for it; tell whether they do.
+        """Turn a message with a delay level, before its append, into one of the schedule topic; else return False.
 
         Raises `MessageRefused` for a delay level that is no number.
         """
@@ -149,15 +149,15 @@ class DelayLevels:
         message.queue_id = level - 1
         self._notice_set_back()
         if self._levels[level - 1].offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
-            self.alarm.ring_within(0)  # the first one of its level; behind others it is due after them
+            self.alarm.ring_within(0)  # the level was empty: its next due time changes
         return True
 
     @readable()
     def deliver(self) -> float | None:
-        """Deliver a batch of the next level that is due; return in how many seconds there is more to do.
+        """Deliver a batch of the next level that is due; return the seconds until the next call, None if all is empty.
 
-        None: nothing waits. Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; then what could
-        not be stored, or read, is delivered next time.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read. Messages not delivered then are delivered
+        by a later call.
         """
         waits = []
         self._notice_set_back()
@@ -165,7 +165,7 @@ class DelayLevels:
             level = self._levels[self._turn]
             self._turn = (self._turn + 1) % len(self._levels)
             begin, end = self._bounds(level)
-            level.offset = max(level.offset, begin)  # what was before is not in the log any more
+            level.offset = max(level.offset, begin)  # retention deleted the earlier entries
             if level.offset >= end:
                 continue
             wait = LONGEST_WAIT if self._lacks(level, 1) else self._wait_seconds(level, level.offset)
@@ -176,9 +176,9 @@ class DelayLevels:
         return min(waits, default=None)
 
     def _lacks(self, level: _Level, count: int) -> bool:
-        """Whether the next so many messages have to come from the disk; one is looked at to tell when it is due.
+        """Return whether the next `count` messages are not resident; start loading them, the alarm rings afterwards.
 
-        They are loaded, and the alarm rings then.
+        With a `count` of 1 only the queue entry is needed, which holds the due time.
         """
         if level.fetching.is_under_way:
             return True
@@ -187,7 +187,7 @@ class DelayLevels:
         return (bool(unread) or count > 1) and level.fetching.lacks(unread)
 
     def _notice_set_back(self) -> None:
-        """Note which messages came before the clock was set back: all there are when that is seen."""
+        """If the clock was set back since the last call, mark all present messages as stored before that."""
         before, self._ahead_ms = self._ahead_ms, self._clock_ahead_ms()
         if self._ahead_ms < before - SET_BACK_MS:
             for level in self._levels:
@@ -197,11 +197,13 @@ class DelayLevels:
         return self._clock.now_ms() - self._clock.monotonic() * 1000
 
     def _wait_seconds(self, level: _Level, offset: int) -> float:
-        """Return in how many seconds the message at a queue offset is due; 0 or less: it is.
+        """Return the seconds until the message at a queue offset is due; 0 or less if it is due.
 
-        A message due later than its level's delay from now was stored before the clock was set back. By more than that
-        delay: it is due. Source: ScheduleMessageService.correctDeliverTimestamp. By less, or if it came afterwards, it
-        waits that delay at most: never too short, and not the hours by which the clock was wrong.
+        A due time later than the level's delay from now means that the clock was set back after the message was stored.
+        If it was set back by more than that delay, the message is due.
+        Source: ScheduleMessageService.correctDeliverTimestamp.
+        Otherwise, or if the message arrived after that, it waits the level's delay at most: never too short, and
+        without the hours by which the clock was wrong.
         """
         entry = self._entry(level, offset)
         wait = 0.0 if entry is None else (entry.tags_code - self._clock.now_ms()) / 1000
@@ -228,25 +230,30 @@ class DelayLevels:
         level.offset = offset
 
     def _put(self, level: _Level, messages: list[StoredMessage], offsets: list[int]) -> None:
-        """Deliver them; those that fit nowhere are left out. Raises `StoreNotWritable`, the level at its message."""
+        """Deliver messages; refused ones are skipped. Raises `StoreNotWritable`: the level stays at that message."""
         for offset, error in zip(offsets, self._put_message.put_each(messages), strict=True):
             level.offset = offset
             if isinstance(error, MessageRefused):
-                logger.warning("level %d, message %d is left out: %s", level.queue_id + 1, offset, error)
+                logger.warning("delay level %d: message at offset %d is skipped: %s", level.queue_id + 1, offset, error)
             elif error is not None:
                 raise error
         self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, len(messages), sum(message.size for message in messages))
 
     def _read(self, level: _Level, offset: int) -> StoredMessage | None:
-        """Return the message as it goes to its real queue; None, and a line in the log, where there is none to go."""
+        """Return the message for its real queue; log and return None if it is lost or names no valid queue."""
         parked = self._store.message(SCHEDULE_TOPIC, level.queue_id, offset)
         if parked is None:
-            logger.warning("level %d, message %d is not in the log any more", level.queue_id + 1, offset)
+            logger.warning(
+                "delay level %d: message at offset %d is skipped: the log no longer has it", level.queue_id + 1, offset
+            )
             return None
         topic = parked.properties.get(Property.REAL_TOPIC)
         queue_id = parked.properties.get(Property.REAL_QUEUE_ID, "")
         if not topic or topic == HALF_TOPIC or not queue_id.isdecimal():
-            logger.error("level %d, message %d is left out: topic %r", level.queue_id + 1, offset, topic)
+            logger.error(
+                "delay level %d: message at offset %d is skipped: it is for topic %r, queue %r",
+                *(level.queue_id + 1, offset, topic, queue_id),
+            )
             return None
         return StoredMessage(
             topic,
@@ -272,7 +279,7 @@ class DelayLevels:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the first record not known to be delivered by what is on disk: no older one is needed."""
+        """Log offset of the oldest undelivered record by the saved progress: retention must keep the log from there."""
         needed = self._store.max_log_offset
         for level in self._levels:
             begin, _ = self._bounds(level)
@@ -282,9 +289,9 @@ class DelayLevels:
         return needed
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return what writes the progress that may be written by now, in any thread; None if there is nothing new.
+        """Return a function, for any thread, that saves the progress whose log is on disk; None if nothing is new.
 
-        Messages delivered must be on disk before the offset behind them is: a power cut may repeat them, not lose them.
+        Delivered messages reach the disk before the offset after them: a power loss may repeat, never lose them.
         """
         ready = self._flushed.take()
         self._flushed.hold(self._progress())
@@ -296,14 +303,14 @@ class DelayLevels:
         return DelayOffsetTable(self.offsets(), self._store.max_log_offset)
 
     def _is_news(self, progress: DelayOffsetTable) -> bool:
-        """Whether it differs from what is on disk, or spares a start after a crash reading much of the log."""
+        """Return whether `progress` differs from the saved one, or shortens the log that recovery must read."""
         if progress.offsets != self._saved.offsets:
             return True
         waits = any(level.offset < self._bounds(level)[1] for level in self._levels)
         return waits and (progress.log_end or 0) - (self._saved.log_end or 0) > REFRESH_BYTES
 
     def persist(self) -> None:
-        """Write the progress to disk. Called when the store is closed: all is flushed."""
+        """Save the progress. Called after the store is closed: all of the log is on disk."""
         if (progress := self._progress()).offsets != self._saved.offsets:
             self._save(progress)
 
@@ -321,7 +328,7 @@ def _asked_level(properties: Mapping[str, str]) -> int:
 
 
 class _Likeness(NamedTuple):
-    """What a parked message and its copy have in common."""
+    """The fields that a parked message and its delivered copy share."""
 
     topic: str
     queue_id: str
@@ -334,17 +341,17 @@ class _Likeness(NamedTuple):
 
 
 class _Pending:
-    """The parked messages of one level, from the first that is not noted as delivered."""
+    """The parked messages of one level, from the first one after the saved progress."""
 
     def __init__(self, store: MessageStore, queue_id: int, offset: int) -> None:
-        self.offset = offset  # of the next one to deliver, as far as seen
+        self.offset = offset  # queue offset of the next message to deliver
         self._store = store
         self._queue_id = queue_id
         self._read_to = offset
         self._ahead: deque[tuple[int, _Likeness]] = deque()
 
     def take(self, copy: _Likeness) -> None:
-        """Note one as delivered, and those before it, which were left out."""
+        """Advance past the parked message of a delivered copy, and past the skipped ones before it."""
         self._read()
         for place, (offset, likeness) in enumerate(self._ahead):
             if likeness == copy:
@@ -366,9 +373,9 @@ class _Pending:
 
 
 def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: int) -> dict[int, int]:
-    """Return by level's queue id the queue offset of the next message to deliver.
+    """Return by queue id of the level the queue offset of the next message to deliver.
 
-    `noted`: those offsets as they were when the log ended at `log_offset`, of the levels where messages wait.
+    `noted` holds those offsets, of non-empty levels, as of when the log ended at `log_offset`.
     """
     pending = {queue_id: _Pending(store, queue_id, offset) for queue_id, offset in noted.items()}
     if pending:
@@ -385,15 +392,15 @@ def _take(pending: Mapping[int, _Pending], message: StoredMessage) -> None:
     properties = message.properties
     level = properties.get(Property.DELAY, "")
     likeness = _likeness(message)
-    went_there = message.topic == likeness.topic  # and not always to its queue: the topic may have lost that
-    if message.sys_flag & SysFlag.HALF:  # a client sent it marked so: no level delivers such a message
+    went_there = message.topic == likeness.topic  # the queue may differ: the topic may have fewer queues now
+    if message.sys_flag & SysFlag.HALF:  # set by a client: no level delivers such a message
         return
     if went_there and level.isdecimal() and (waiting := pending.get(int(level) - 1)) is not None:
         waiting.take(likeness)
 
 
 def _may_be_copy(record: memoryview) -> bool:
-    """Whether a record names a real topic. Called for every one that was stored since the note."""
+    """Return whether a record names a real topic. Called for every record stored since the last save."""
     return _MARK in bytes(record[texts_at(record)[1] :])
 
 

@@ -1,1 +1,1 @@
-"""Messages that wait: for a delay level, or for a time of their own."""
+"""Delayed messages: by delay level, or with a delivery time of their own."""

@@ -1,9 +1,9 @@
-"""The messages that wait for their time, filed by hour.
+"""Index of the scheduled messages: a bucket per hour, files and a checkpoint.
 
-Each is filed when it is in the log. After a crash those since the last checkpoint are filed again, from the timer
-topic; cancels are part of it, so both keep their order, and what the log shows delivered since then is noted. It
-knows nothing of the time: what is due when is `timers`' matter.
-Source: RocketMQ 5.3.3, TimerMessageStore, for what the records mean; files and recovery are our own.
+A message is filed after its append to the timer topic. Recovery files the messages and cancels since the last
+checkpoint again, in the order of the timer topic, and finishes those that the log shows delivered. This module reads no
+clock: due times are the matter of `timer_scheduler`.
+Source: RocketMQ 5.3.3, TimerMessageStore, for the meaning of records; files and recovery are ours.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ else:
     from pyromq.store.timers.timer_bucket import HOUR_MS
     from pyromq.store.timers.timer_files import TimerFiles
 
-    FILED_AT_ONCE = 256  # messages: doing the same for many at a time takes two thirds as long
+    FILED_AT_ONCE = 256  # messages: filing them together takes two thirds of the time
 
     class TimerIntake:
-        """Holds some messages, in order of arrival; whoever adds the last that it has room for lets them be filed.
+        """Messages not filed yet, in order of arrival; when `add` returns False the caller must have them filed.
 
-        `refusal` says why no more can be filed, None while they can. Who delivers is told of a message that is due
-        before `urgent_ms`.
+        `refusal` is the reason why scheduled messages are refused now, or None. A message due before `urgent_ms` must
+        ring the scheduler's alarm.
         """
 
         def __init__(self) -> None:
@@ -55,13 +55,13 @@ else:
         def __len__(self) -> int:
             return len(self._parked)
 
-        def add(self, queue_offset: int, log_offset: int, size: int, ticket: ScheduledMessage) -> bool:
-            """Take a message that is in the timer topic now; False if there is no room for another."""
-            self._parked.append((queue_offset, log_offset, size, ticket))
+        def add(self, queue_offset: int, log_offset: int, size: int, scheduled: ScheduledMessage) -> bool:
+            """Add a message appended to the timer topic; return False if there is no room for another."""
+            self._parked.append((queue_offset, log_offset, size, scheduled))
             return len(self._parked) < FILED_AT_ONCE
 
         def goes_on(self, queue_offset: int) -> bool:
-            """Whether the messages follow each other in the timer topic, from that queue offset on."""
+            """Return whether the messages have consecutive queue offsets that begin at `queue_offset`."""
             parked = self._parked
             return parked[0][0] == queue_offset and parked[-1][0] == queue_offset + len(parked) - 1
 
@@ -69,7 +69,7 @@ else:
             self._parked = []
 
         def file(self, files: TimerFiles, *, near: int, unread: set[int]) -> None:
-            """Put all into the buckets of their hours; add those up to hour `near` to `unread`."""
+            """Move all messages into the buckets of their hours; add hours up to `near` to `unread`."""
             parked, self._parked = self._parked, []
             find_bucket, topic_hash = files.buckets.get, _topic_hash
             for queue_offset, log_offset, size, (_, due_ms, key_hash, topic) in parked:
@@ -79,7 +79,7 @@ else:
                 files.changed[bucket] = None
                 if hour <= near:
                     unread.add(hour)
-            files.count(Counter([ticket[3] for _, _, _, ticket in parked]))
+            files.count(Counter([scheduled[3] for _, _, _, scheduled in parked]))
 
     @lru_cache(maxsize=8192)
     def _topic_hash(topic: str) -> int:
@@ -90,78 +90,82 @@ __all__ = ["TimerIntake"]
 
 logger = logger_of(__name__)
 
-# Together this takes about a third of a millisecond, after which others may get their turn.
+Delivered = tuple[TimerBucket, int, str]  # bucket, number in it, topic
+
+# Each of these slices blocks the event loop for about a third of a millisecond.
 CHECKED_RECORDS = 400
-NOTE_EFFORT = 100  # one that was delivered takes as long as so many others
-
-Delivered = tuple[TimerBucket, int, str]  # its number in the bucket, and its topic
-
-# Each of these takes about a third of a millisecond, after which others may get their turn.
 FOLLOWED_RECORDS = 100
 WRITTEN_RECORDS = 250
 
-READ_RECORDS = 100  # of the timer topic at once: each is compared with its entry after a crash, and few are read twice
-CANCEL_EFFORT = 50  # of following: a message that is cancelled takes as long as so many that are filed
+NOTE_EFFORT = 100  # checked records that cost as much as one delivered record
+CANCEL_EFFORT = 50  # followed records that cost as much as one cancel
+READ_RECORDS = 100  # read from the timer topic at once: few are read twice when a slice ends
 
-FOLLOWED_MEANWHILE = 4  # records, for each new one: so following comes to an end, however many come
-UNWRITTEN_BYTES = 32 << 20  # what may be in memory only, over all buckets
-QUIET = 10_000  # messages between two checkpoints: up to so many, records are copied at once
-COPY_BYTES = 256 << 20  # of log, after which they are copied however many come
-REFRESH_BYTES = 64 << 20  # how much of the log may have to be looked through after a crash, when nothing else changes
+FOLLOWED_MEANWHILE = 4  # records followed for each new one, so that following catches up under load
+UNWRITTEN_BYTES = 32 << 20  # of all buckets together: more in memory starts a round of writing
+QUIET = 10_000  # with fewer new messages since the last checkpoint, records are copied from the log at once
+COPY_BYTES = 256 << 20  # of log kept for uncopied records, after which they are copied under any load
+REFRESH_BYTES = 64 << 20  # log bytes between checkpoints without changes: recovery reads at most this much
 
 
 class TimerIndex:
-    """One writer. `near` is the last hour whose due times somebody keeps; `unread` the hours of which some are new."""
+    """The scheduled messages of one broker.
+
+    `near` is the last hour whose due times the scheduler keeps in memory. `unread` are the hours up to it that have due
+    times which the scheduler has not read.
+    """
 
     def __init__(self, store: MessageStore, folder: Path) -> None:
         self.near = -1
         self.unread: set[int] = set()
-        self.intake = TimerIntake()  # what is not filed yet
-        self._followed = TimerIntake()  # the same of what came before
+        self.intake = TimerIntake()  # new messages, not filed yet
+        self._followed = TimerIntake()  # messages read from the timer topic, not filed yet
         self._store = store
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # by hour, counted from 1970
         self.moved = 0  # queue offset, in the timer topic, of the next message to file
-        self._cancelling: Iterator[int] | None = None  # at `moved`, in the middle of a cancel: what is left of it
-        self._unchecked: Iterator[Delivered | None] | None = None  # after a crash: what left since the checkpoint
+        self._cancelling: Iterator[int] | None = None  # the rest of the cancel at queue offset `moved`
+        self._unchecked: Iterator[Delivered | None] | None = None  # recovery: messages delivered since the checkpoint
         self._kept = KeptHours()
         self._loaded = False
-        self._news = False  # since the last snapshot
+        self._news = False  # changes since the last snapshot
         self._flushed = FlushedProgress[Snapshot](store)
-        self._latest = self._files.saved  # of the snapshots
+        self._latest = self._files.saved  # checkpoint of the last snapshot
         self._is_writing = False
-        self._moved_before = 0  # at the last checkpoint
+        self._moved_before = 0  # `moved` at the last checkpoint
 
     @property
     def pending(self) -> dict[str, int]:
-        """How many messages wait, by topic."""
+        """Number of scheduled messages by topic."""
         self.file_recent()
         return dict(self._files.pending)
 
     # -- filing
 
     def load(self) -> None:
-        """Find what is filed; `follow` brings it up to date. Raises `StoreCorrupt`."""
+        """Load the checkpoint; `follow` then reads the log since. Raises `StoreCorrupt`."""
         known = self._files.load()
         self._latest = saved = self._files.saved
         store = self._store
         first, end = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
         self.moved = min(max(saved.moved, first), end)
         if known and self.moved != saved.moved:
-            logger.error("timers are filed up to %d; the log has those from %d to %d", saved.moved, first, end)
+            logger.error(
+                "scheduled messages are filed up to queue offset %d; the log has offsets %d to %d",
+                *(saved.moved, first, end),
+            )
         start = max(saved.log_end, store.min_log_offset)
         if (self.buckets or self.moved < end) and start < store.max_log_offset:
             self._unchecked = delivered_timers(store.records_from(start), store.max_log_offset, self.buckets)
         self._moved_before = self.moved
         self._loaded = True
 
-    def parked(self, message: StoredMessage, ticket: ScheduledMessage) -> None:
-        """Take a message that is in the timer topic now. Called for every one, so many are filed in one go."""
-        if not self.intake.add(message.queue_offset, message.log_offset, message.size, ticket):
+    def parked(self, message: StoredMessage, scheduled: ScheduledMessage) -> None:
+        """Take a message that was appended to the timer topic. Called for each, so filing waits for many."""
+        if not self.intake.add(message.queue_offset, message.log_offset, message.size, scheduled):
             self.file_recent()
 
     def file_recent(self) -> None:
-        """File what was taken."""
         intake = self.intake
         count = len(intake)
         if not count:
@@ -170,7 +174,7 @@ class TimerIndex:
             self._file(intake)
             self.moved += count
             self._news = True
-        else:  # they are filed when those before them are
+        else:  # earlier messages are not filed yet: these are read from the timer topic in order
             intake.clear()
             self._move(FOLLOWED_MEANWHILE * count)
 
@@ -178,16 +182,16 @@ class TimerIndex:
         intake.file(self._files, near=self.near, unread=self.unread)
 
     def follow(self) -> bool:
-        """Do some of what is left to do after a crash; True if nothing is."""
+        """Do a slice of recovery; return True if it is complete."""
         return self._move(FOLLOWED_RECORDS) and self._check()
 
     def catch_up(self) -> Iterator[None]:
-        """Do all that is left to do, with others between. For questions; usually there is nothing."""
+        """Complete the recovery, yielding between slices. For queries; usually there is nothing to do."""
         while not self.follow():
             yield
 
     def _move(self, effort: int) -> bool:
-        """File messages from the timer topic, with the effort that so many take; True if none is left."""
+        """File about `effort` records from the timer topic; return True if none is left."""
         self.file_recent()
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.moved < end:
@@ -198,7 +202,7 @@ class TimerIndex:
         return self.moved >= end
 
     def _move_some(self, effort: int, end: int) -> int:
-        """Do so with the next few records; return the effort that is left."""
+        """File the next few records; return the remaining effort."""
         records = self._store.records(TIMER_TOPIC, 0, self.moved, min(effort, READ_RECORDS))
         if not records:
             self.moved = end
@@ -215,29 +219,29 @@ class TimerIndex:
     def _take(self, record: memoryview | None, queue_offset: int) -> None:
         try:
             if record is None:
-                raise ValueError("it is not in the log any more")
+                raise ValueError("the log no longer has it")
             log_offset, due_ms, topic, unique_key, is_cancel = read_parked(record)
             topic_name = topic.decode()
         except ValueError as error:
-            logger.warning("timer %d is left out: %s", queue_offset, error)
+            logger.warning("scheduled message at queue offset %d is skipped: %s", queue_offset, error)
             return
         if is_cancel:
             self._file(self._followed)
             self._cancelling = self._cancel(topic_name, due_ms, unique_key)
             return
-        ticket = b"", due_ms, crc32(unique_key), topic_name
-        if not self._followed.add(queue_offset, log_offset, len(record), ticket):
+        scheduled = b"", due_ms, crc32(unique_key), topic_name
+        if not self._followed.add(queue_offset, log_offset, len(record), scheduled):
             self._file(self._followed)
 
     def _cancel(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[int]:
-        """Let the messages that a cancel means wait no more; yield the effort of each step."""
+        """Finish the messages that a cancel names; yield the effort of each step."""
         for found in self.waiting(topic, due_ms, unique_key):
             if found is not None:
                 self._files.finish(*found, topic)
             yield FOLLOWED_RECORDS if found is None else CANCEL_EFFORT
 
     def _cancel_some(self, effort: int) -> int:
-        """Go on with what is being cancelled, if anything is; return the effort that is left."""
+        """Continue the current cancel, if any; return the remaining effort."""
         cancelling, self._cancelling = self._cancelling, None
         for spent in cancelling or ():
             effort -= spent
@@ -247,7 +251,7 @@ class TimerIndex:
         return effort
 
     def _check(self) -> bool:
-        """Note some of what the log shows delivered since the checkpoint; True if that is all."""
+        """Finish some messages that the log shows delivered since the checkpoint; return True if none is left."""
         for found in self._unchecked or ():
             if found is None:
                 return False
@@ -256,12 +260,12 @@ class TimerIndex:
         self._unchecked = None
         return True
 
-    # -- what is filed
+    # -- filed messages
 
     def waiting(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[tuple[TimerBucket, int] | None]:
-        """Yield the messages that wait for that time under that key: several, if sending one was repeated.
+        """Yield the scheduled messages with that due time and key: several if the send was retried.
 
-        Yields None where others may have a turn.
+        Yields None between slices.
         """
         bucket = self.buckets.get(due_ms // HOUR_MS)
         if bucket is None:
@@ -279,22 +283,22 @@ class TimerIndex:
         try:
             properties = self.message(bucket, number).properties
         except StoreCorrupt as error:
-            logger.warning("timer %d of those due in hour %d cannot be cancelled: %s", number, bucket.hour, error)
+            logger.warning("%s: scheduled message %d cannot be cancelled: %s", bucket.files[0].path, number, error)
             return False
         key = properties.get(Property.UNIQUE_KEY, "")
         return key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic
 
     def holds(self, bucket: TimerBucket) -> bool:
-        """Whether the bucket is still there: one of which all have left is dropped, and its files are."""
+        """Return whether the bucket is still in use: a finished one is dropped and its files are deleted."""
         return self.buckets.get(bucket.hour) is bucket
 
     def open(self, due_ms: int, number: int, *, wait: bool = True) -> tuple[TimerBucket, StoredMessage] | None:
-        """Return bucket and message of what waits for that time; None for one that does not wait any more.
+        """Return bucket and message; None if the message is delivered or cancelled.
 
         Raises as `message` does.
         """
         bucket = self.buckets.get(due_ms // HOUR_MS)
-        # Another bucket may have taken the hour since, with other messages under the same numbers.
+        # Another bucket may have replaced the hour's, with other messages under the same numbers.
         if bucket is None or number >= bucket.count or bucket.is_finished(number):
             return None
         entry = bucket.entry(number, wait=wait)
@@ -302,20 +306,20 @@ class TimerIndex:
         return (bucket, self._message(bucket, number, entry, wait=wait)) if is_meant else None
 
     def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
-        """Return when a message is due whose entry is damaged; the end of its hour if its record is gone."""
+        """Return the due time (ms) of a message with a damaged entry; the end of its hour without its record."""
         try:
             due = self.message(bucket, number).properties.get(Property.TIMER_OUT_MS, "")
         except StoreCorrupt as error:
-            logger.warning("timer %d of those due in hour %d: %s", number, bucket.hour, error)
+            logger.warning("%s: scheduled message %d: %s", bucket.files[0].path, number, error)
             due = ""
         latest = (bucket.hour + 1) * HOUR_MS - 1
         return int(due) if due.isdecimal() and int(due) <= latest else latest
 
     def message(self, bucket: TimerBucket, number: int, *, wait: bool = True) -> StoredMessage:
-        """Return a message as it is parked: from the bucket's file, from the log where that does not have it whole.
+        """Return a parked message: from the bucket's file, or from the log if the file has no sound record.
 
-        Raises `StoreCorrupt`, naming file and byte, where it can be had nowhere, and `NotInMemory` where that would
-        have to come from the disk, unless it may `wait` for that.
+        Raises `StoreCorrupt`, naming file and byte, if neither has one. With `wait` False it raises `NotInMemory` if
+        the record is not resident.
         """
         return self._message(bucket, number, bucket.entry(number, wait=wait), wait=wait)
 
@@ -332,16 +336,16 @@ class TimerIndex:
             if fits(message, entry):
                 if faults:
                     place = bucket.place_of(entry)
-                    logger.warning("%s: the record is damaged (%s); that of the log is taken", place, faults[0])
+                    logger.warning("%s: the record is damaged (%s); the log's record is used", place, faults[0])
                 return message
             misfit = misfit or message
-        if misfit is not None:  # most probably it is the entry that is damaged
+        if misfit is not None:  # probably the entry is damaged
             logger.warning("%s byte %d: %s", bucket.files[0].path, number * ENTRY_BYTES, MISFIT)
             return misfit
         why = "; ".join(faults) or "it was not copied"
         raise StoreCorrupt(
-            f"{bucket.place_of(entry)}: the record is damaged, and the log does not have it any more ({why}); restore"
-            " the file from a backup"
+            f"{bucket.place_of(entry)}: the record is damaged, and the log no longer has it ({why}); restore the file"
+            " from a backup"
         )
 
     def _record_in_log(self, entry: TimerEntry, *, wait: bool) -> Buffer | None:
@@ -350,12 +354,12 @@ class TimerIndex:
         return self._store.record_at(entry.log_offset)
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
-        """Note that a message does not wait any more."""
+        """Mark a message as delivered or cancelled."""
         self._files.finish(bucket, number, topic)
         self._news = True
 
     def rest(self, bucket: TimerBucket) -> None:
-        """Let go of a bucket that was asked about, if its time is far. Of a few it is remembered what was read."""
+        """Release a bucket after a query, if its hour is far. The last few keep their contents in memory."""
         if not self.holds(bucket):
             bucket.release()
         elif bucket.hour > self.near:
@@ -364,10 +368,10 @@ class TimerIndex:
     # -- on disk
 
     def write(self, *, wait: bool = True) -> bool:
-        """Write some of what there is to write now; True if nothing is left.
+        """Write a slice of the pending bytes; return True if none are left.
 
-        While the disk refuses, what is accepted already stays in memory and in the log, and no more comes. Raises
-        `NotInMemory` where records to copy have to come from the disk, unless it may `wait` for that.
+        While the disk refuses writes, accepted messages stay in memory and in the log, and new ones are refused. With
+        `wait` False it raises `NotInMemory` if records to copy are not resident.
         """
         self.file_recent()
         if not self._is_writing:
@@ -379,31 +383,31 @@ class TimerIndex:
                 return False
         except StoreNotWritable as error:
             if self.intake.refusal is None:
-                logger.warning("%s; no more messages with a time of delivery are taken", error)
+                logger.warning("%s; messages with a delivery time are refused until it can", error)
             self.intake.refusal = str(error)
             return True
         self.intake.refusal = None
         self._is_writing = False
         if self._flushed.is_empty:
             self._flushed.hold(self._taken())
-            if not self._files.is_written:  # what came meanwhile belongs to the snapshot
+            if not self._files.is_written:  # the snapshot covers messages that arrived meanwhile
                 self._begin_round(copy=False)
         return not self._is_writing
 
     def _begin_round(self, *, copy: bool) -> None:
-        if self._flushed.is_empty:  # else it speaks of them
-            # Of hours before those in memory nothing more will come, unless the clock is set back: then a new bucket.
+        if self._flushed.is_empty:  # a held snapshot names the buckets
+            # Hours before `near` get no more messages. If the clock is set back, a new bucket is made.
             self._files.drop_finished(self.near)
         self._files.begin_round(copy=copy)
         self._is_writing = True
 
     def _from_log(self, log_offsets: list[int], sizes: list[int], *, wait: bool) -> list[Buffer]:
-        """Return records to copy; zeros, which nobody takes for one, for what the log has lost."""
+        """Return records to copy; zeros, which never pass for a record, for records that the log no longer has."""
         copies = self._store.copies_of(log_offsets, sizes, wait=wait)
         return [found or bytes(size) for found, size in zip(copies, sizes, strict=True)]
 
     def _taken(self) -> Snapshot:
-        """Return the snapshot of this moment."""
+        """Return a snapshot of the present state."""
         now = self._store.max_log_offset
         end = now if self._unchecked is None else self._files.saved.log_end
         self._news = False
@@ -417,7 +421,7 @@ class TimerIndex:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the first record that a restart would need: retention must not go beyond it."""
+        """Log offset of the first record that a restart needs: retention must keep the log from there."""
         saved = self._files.saved
         is_unsaved = self._has_news or saved is not self._latest or self._unchecked is not None
         return saved.needed_from if is_unsaved or saved.uncopied else self._store.max_log_offset
@@ -429,9 +433,9 @@ class TimerIndex:
         return self._news or unmoved or (stale and bool(self.buckets))
 
     def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
-        """Return what saves the last snapshot, in any thread, once the log it speaks of is on disk; else None.
+        """Return a function, for any thread, that saves the held snapshot if its log is on disk; else None.
 
-        Without a snapshot `write` has to take one first, where there is news: `on_wanted` is called.
+        Without a held snapshot but with changes, `on_wanted` is called: `write` must take one first.
         """
         if self._is_writing:
             return None
@@ -445,13 +449,13 @@ class TimerIndex:
         return None if snapshot is None else partial(self._files.save, snapshot, self._files.unsynced())
 
     def _is_time_to_copy(self) -> bool:
-        """Whether there is something to copy, and either little else to do or much of the log kept for it."""
+        """Return whether records must be copied now: the broker is quiet, or they keep much of the log."""
         came, self._moved_before = self.moved - self._moved_before, self.moved
         needed = self._files.needed_from
         return needed is not None and (came <= QUIET or self._store.max_log_offset - needed > COPY_BYTES)
 
     def persist(self) -> None:
-        """Save everything. Called when the store is closed: all of it is on disk. Raises `StoreNotWritable`."""
+        """Save everything. Called after the store is closed: the log is on disk. Raises `StoreNotWritable`."""
         if not self._loaded:
             return
         self.file_recent()
@@ -465,7 +469,7 @@ class TimerIndex:
 def delivered_timers(
     records: Iterable[tuple[int, memoryview]], end: int, buckets: Mapping[int, TimerBucket]
 ) -> Iterator[Delivered | None]:
-    """Yield what these records, by log offset, show delivered before `end`; None where others may have a turn."""
+    """Yield the messages that these records, by log offset, show delivered before `end`; None between slices."""
     effort = 0
     for at, record in records:
         effort += 1

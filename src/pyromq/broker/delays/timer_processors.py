@@ -1,4 +1,4 @@
-"""Answers what is asked about messages that wait for their time: cancel one, count, list.
+"""Answers requests about scheduled messages: cancel, count, list.
 
 Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimerMetrics; the list is ours.
 """
@@ -31,16 +31,14 @@ from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 logger = logger_of(__name__)
 
 MOST_LISTED = 1_000  # on one page
-LOOKED_THROUGH = 20_000  # entries for one page, about 10 ms in all; but a bucket is never left in the middle
-TOPICS_AT_ONCE = 1_000  # between two looks at the clock, as the next
-MESSAGES_AT_ONCE = 10
+LOOKED_THROUGH = 20_000  # entries searched for one page, about 10 ms; a bucket is always searched whole
+TOPICS_AT_ONCE = 1_000  # counted before the clock is read
+MESSAGES_AT_ONCE = 10  # listed before the clock is read
 
 Places = list[tuple[int, int]]  # due times (ms), and numbers in the bucket
 
 
 class RecallMessageProcessor:
-    """Cancels."""
-
     def __init__(self, state: SharedState) -> None:
         self._confirmation = state.confirmation
         self._slow_replies = state.slow_replies
@@ -51,7 +49,7 @@ class RecallMessageProcessor:
 
     @answers(RecallMessage)
     def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
-        """Cancel a message that waits; confirmed as a send would be, it is never delivered."""
+        """Cancel a scheduled message; confirmed like a send. The message is never delivered after the reply."""
         return self._slow_replies.give(self._cancelled(header, call), call)
 
     def _cancelled(self, header: RecallMessage, call: Call) -> SlowReply:
@@ -62,10 +60,10 @@ class RecallMessageProcessor:
         safe = self._confirmation.when_safe(reply)
         if isinstance(safe, Future):
             yield safe
-        return reply  # its code says by now whether that is known to be on disk
+        return reply  # by now its code says whether the cancel is known to be on disk
 
     def _handle(self, header: RecallMessage) -> RecallHandle:
-        """Check a request in upstream's order, and return what its handle says."""
+        """Check a request in upstream's order, and return its decoded handle."""
         config = self._config
         if not config.recall:
             raise NoPermission("recall failed, operation is forbidden (broker setting recallMessageEnable)")
@@ -86,7 +84,7 @@ class RecallMessageProcessor:
 
 
 class TimerListProcessor:
-    """Counts and lists, a few milliseconds at a time: messages come and leave meanwhile."""
+    """Counts and lists scheduled messages, in slices: messages may come and leave between them."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class TimerListProcessor:
 
     @answers(CountTimers)
     def count(self, header: CountTimers, call: Call) -> Reply | Future[Reply]:
-        """How many messages wait, by topic."""
+        """Return the number of scheduled messages by topic."""
         return self._slow_replies.give(self._counted(), call)
 
     def _counted(self) -> SlowReply:
@@ -120,7 +118,7 @@ class TimerListProcessor:
 
     @answers(ListTimers)
     def list(self, header: ListTimers, call: Call) -> Reply | Future[Reply]:
-        """A page of the messages of a topic that wait, in order of delivery."""
+        """Return a page of a topic's scheduled messages, in order of delivery."""
         return self._slow_replies.give(self._listed(header), call)
 
     def _listed(self, header: ListTimers) -> SlowReply:
@@ -157,7 +155,7 @@ class TimerListProcessor:
     def _places(
         self, bucket: TimerBucket, topic: str, after: tuple[int, int], *, most: int
     ) -> Generator[None, None, Places]:
-        """Return due times and numbers of the first of a topic behind that place, in order; look through all for it."""
+        """Return due times and numbers of the topic's first `most` messages after a place, in order of delivery."""
         first: Places = []
         for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
             first = nsmallest(most, chain(first, (each for each in places if each > after)))
@@ -167,7 +165,7 @@ class TimerListProcessor:
         return first
 
     def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> Working[TimerEntry | None]:
-        """Return what is told of a message; None for one of another topic, a damaged one, or one that is gone."""
+        """Return the list entry of a message; None if it is of another topic, damaged or finished."""
         for _ in range(MOST_ROUNDS):
             try:
                 return self._entry(bucket, number, topic, wait=False)
@@ -182,7 +180,7 @@ class TimerListProcessor:
         try:
             message = self._index.message(bucket, number, wait=wait)
         except StoreCorrupt as error:
-            logger.warning("timer %d of those due in hour %d is not listed: %s", number, bucket.hour, error)
+            logger.warning("%s: scheduled message %d is not listed: %s", bucket.files[0].path, number, error)
             return None
         properties = message.properties
         if properties.get(Property.REAL_TOPIC) != topic:

@@ -1,10 +1,9 @@
-"""What the records of waiting messages say, and how they are made: parked ones, cancels, and the ones delivered.
+"""Records of scheduled messages: parked messages, cancels, and delivered messages.
 
-A parked record is the message as it was sent, in the timer topic, with these properties behind its own:
-TIMER_OUT_MS, when it is due; REAL_TOPIC and REAL_QID, where it goes. A cancel is one with TIMER_DEL_UNIQKEY,
-`TOPIC+KEY`, directly before them: no client's property stands there, since the broker adds CLUSTER to each message
-sent. The record of a message delivered names the log offset of its parked record, as its
-complement (-1 for 0), where others hold that of a half message: no client can write there.
+A parked record is the message as sent, in the timer topic, followed by these properties: TIMER_OUT_MS, its due time;
+REAL_TOPIC and REAL_QID, its destination. A cancel has TIMER_DEL_UNIQKEY, `TOPIC+KEY`, directly before them. No client
+can put a property there, since the broker adds CLUSTER to each sent message. A delivered record holds the complement of
+its parked record's log offset (-1 for 0) in the field for the half message's offset, which no client can write.
 Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 """
 
@@ -25,8 +24,8 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode, log_offset_of, prepared_offset_of, texts_at
 from pyromq.remoting.recall_handle import RecallHandle
 
-_MOST_DIGITS = 40  # of what is still called a number
-LATEST_MS = 1 << 45  # no message is due later: in the year 3084
+_MOST_DIGITS = 40  # a longer delivery time is refused as no number
+LATEST_MS = 1 << 45  # later than any due time: the year 3084
 RECALL_TAG = "_RECALL_TAG_"
 
 _WITHOUT_TRANSACTION = ~SysFlag.ROLLBACK
@@ -43,20 +42,19 @@ _PAIRS = PAIRS.encode()
 _UNITS = dict(zip(TIMER_PROPERTIES, (1000, 1, 1), strict=True))
 
 
-# What is known of a message when it is parked: the handle that cancels it (b"" without a unique key), when it is due
-# (ms), CRC-32 of its unique key, topic. A plain tuple, as the next: one is made for every message.
+# Recall handle (b"" without a unique key), due time (ms), CRC-32 of the unique key, topic. Both types are plain tuples
+# because one is made for every message.
 ScheduledMessage = tuple[bytes, int, int, str]
 
-# What the record of a waiting message, or of a cancel, says: log offset, due time (ms), topic, unique key (b"" without
-# one), and whether it is a cancel.
+# Content of a parked record or a cancel: log offset, due time (ms), topic, unique key (b"" without one), is a cancel.
 Parked = tuple[int, int, bytes, bytes, bool]
 
 
 def asked_due_ms(text: str, now_ms: int) -> int | None:
-    """Return when a message with these properties wants to be delivered, ms since 1970; None where it does not say.
+    """Return the delivery time (ms since 1970) that these properties ask for; None without one.
 
-    A copy of a message that has waited already does not want to again. Raises `MessageRefused` for what is no number,
-    and for a cancel in the form that RocketMQ 5 stores.
+    A delivered copy of a scheduled message asks for none. Raises `MessageRefused` for a time that is no number, and for
+    a cancel in RocketMQ 5's form.
     """
     place = text.find(_DELIVER)
     if place >= 0 and text.count("TIMER_") == 1:  # nearly always; searched, not parsed
@@ -83,7 +81,7 @@ def asked_due_ms(text: str, now_ms: int) -> int | None:
 
 
 def park(message: StoredMessage, due_ms: int) -> None:
-    """Make a message that is about to be appended one that waits."""
+    """Turn a message, before its append, into a parked one."""
     text = message.property_text
     joint = "" if not text or text[-1] == PAIRS else PAIRS
     message.property_text = (
@@ -95,7 +93,7 @@ def park(message: StoredMessage, due_ms: int) -> None:
 
 
 def unique_key_of(text: str) -> str:
-    """Return the unique key among properties as text; "" without one."""
+    """Return the unique key in a property text; "" without one."""
     place = text.rfind(_KEY)
     if place >= 0 and (key := text[place + _KEY_LENGTH :].partition(PAIRS)[0]):  # nearly always; searched, not parsed
         return key
@@ -103,7 +101,7 @@ def unique_key_of(text: str) -> str:
 
 
 def cancel_of(handle: RecallHandle, *, now_ms: int, born_address: bytes) -> StoredMessage:
-    """Return the record that cancels."""
+    """Return the cancel record for a recall handle."""
     properties = {
         Property.TAGS: RECALL_TAG,
         Property.UNIQUE_KEY: handle.unique_key,
@@ -117,9 +115,9 @@ def cancel_of(handle: RecallHandle, *, now_ms: int, born_address: bytes) -> Stor
 
 
 def read_parked(record: memoryview) -> Parked:
-    """Read what is needed to file a record of the timer topic. Called for every one.
+    """Read a parked record, or a cancel. Called for every record read from the timer topic.
 
-    Raises `ValueError` for one that does not say when it is due.
+    Raises `ValueError` for a record without a valid due time.
     """
     content = bytes(record)
     begin = texts_at(content)[1] - 1
@@ -135,13 +133,13 @@ def read_parked(record: memoryview) -> Parked:
         return _parse_parked(content)
     key_at += len(_KEY_BYTES)
     key, topic = content[key_at : content.index(_PAIRS, key_at)], ours[1][len(_TOPIC) :]
-    if not key:  # an earlier pair may name it
+    if not key:  # an earlier pair may hold the key
         return _parse_parked(content)
     return log_offset_of(content), due_ms, topic, key, content.endswith(_CANCELS % (topic, key), begin, place)
 
 
 def _parse_parked(content: bytes) -> Parked:
-    """Read what is needed to file a record of the timer topic, whatever its form."""
+    """Read a parked record of any form by decoding all of it."""
     message = decode(content)
     properties = message.properties
     due = properties.get(Property.TIMER_OUT_MS, "")
@@ -157,17 +155,17 @@ def _parse_parked(content: bytes) -> Parked:
 
 
 def delivered_from(record: memoryview) -> int | None:
-    """Return the log offset of the parked record that this one was delivered from; None for other records."""
+    """Return the log offset of the parked record of a delivered record; None for other records."""
     origin = prepared_offset_of(record)
     return ~origin if origin < 0 else None
 
 
 def delivery_of(message: StoredMessage) -> StoredMessage:
-    """Make a parked message what goes to its real queue. Raises `MessageRefused` for one that does not say where."""
+    """Turn a parked message into one for its real queue. Raises `MessageRefused` if it names none."""
     properties = message.properties
     queue_id = properties.get(Property.REAL_QUEUE_ID, "")
     if Property.REAL_TOPIC not in properties or not queue_id.isdecimal():
-        raise MessageRefused("the record does not say where to go")
+        raise MessageRefused("the record names no topic and queue")
     message.topic = properties[Property.REAL_TOPIC]
     message.queue_id = int(queue_id)
     message.prepared_offset = ~message.log_offset

@@ -1,8 +1,8 @@
-"""Messages that wait for a time of their own: parked in the timer topic, delivered when due.
+"""Scheduler of messages with a delivery time: parked in the timer topic, delivered when due.
 
-A parked message is in the commit log, and confirmed, like any other. What leaves does so in order of due time, then
-of arrival, and never before its time by the machine's clock. Where messages wait is `filed_timers`' matter; here are
-the due times near now. `step` says when it wants to run next; `alarm` rings when it has to earlier.
+A parked message is stored in the commit log and confirmed like any other. Messages are delivered in order of due time,
+then of arrival, never before their time by the machine's clock. `TimerIndex` stores them; this module keeps the next
+due times in memory.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logger_of(__name__)
 
-LONGEST_WAIT = 1.0  # seconds until the clock is looked at again: somebody may have set it
-LIST_MS = 100  # how long a due time that is near may stay unread, unless it has come
-SLICE_SECONDS = 0.001  # of writing, of filing, of reading due times, in one step
-WRITE_PAUSE_SECONDS = 0.004  # between two slices of writing: accepting comes first
-AHEAD_MS = 120_000  # how long before its hour a bucket's due times are read
-ENOUGH_IN_MEMORY = 100_000  # due times, before those of a later overdue hour are read
+LONGEST_WAIT = 1.0  # seconds until the clock is read again: it may have been set
+LIST_MS = 100  # longest time before a new near due time is read, unless it is due
+SLICE_SECONDS = 0.001  # in one step, for each of writing, filing and reading due times
+WRITE_PAUSE_SECONDS = 0.004  # between two slices of writing: sends come first
+AHEAD_MS = 120_000  # a bucket's due times are read this long before its hour
+ENOUGH_IN_MEMORY = 100_000  # due times: with more, later overdue hours are not read yet
 
-DELIVERED_MESSAGES = 50  # by one write: about a millisecond
+DELIVERED_MESSAGES = 50  # by one write: blocks the event loop for about a millisecond
 DELIVERED_BYTES = 512 << 10
-READ_ENTRIES = 250  # a third of a millisecond
+READ_ENTRIES = 250  # due times read at once: a third of a millisecond
 
 
 class _Delivery(NamedTuple):
-    """One message on its way out."""
+    """A message about to be delivered."""
 
     time: DueTime
     bucket: TimerBucket
@@ -63,7 +63,10 @@ class _Delivery(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """What leaves by one write; what cannot yet, and all behind it; what has to come from the disk for that."""
+    """Messages delivered by one write.
+
+    `lacking` has the due times from the first record that is not resident on; `unread` the pages to load for them.
+    """
 
     deliveries: list[_Delivery] = field(default_factory=list)
     lacking: list[DueTime] = field(default_factory=list)
@@ -86,9 +89,10 @@ class _Batch:
 
 
 class TimerScheduler:
-    """The waiting messages of one broker. `load` after the store is open, before anything else.
+    """The scheduled messages of one broker. `load` must be called after the store is opened, before other methods.
 
-    `queue_for` says which queue of a topic a message for a queue goes to, as the topic is by then.
+    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then.
+    `alarm` rings when `step` must run earlier than it returned.
     """
 
     def __init__(
@@ -116,13 +120,13 @@ class TimerScheduler:
         self.parked = put_message.parked = self.index.parked
         self.persist = self.index.persist
 
-    # -- taking in
+    # -- scheduling
 
     def divert(self, message: StoredMessage) -> ScheduledMessage | None:
-        """Make a message that is about to be appended wait if its properties ask for it; None: it does not wait.
+        """Turn a message with a future delivery time, before its append, into one of the timer topic; else return None.
 
-        One whose time has come does not. When it is appended, `parked` should be told, in order. Raises
-        `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while nothing can be filed.
+        After the append `parked` must be called, in order. Raises `MessageRefused` for a time that is no number or too
+        far away, `StoreNotWritable` while the timer files cannot be written.
         """
         now, text = self._clock.now_ms(), message.property_text
         due = asked_due_ms(text, now)
@@ -132,7 +136,7 @@ class TimerScheduler:
         if due - now > limit * 1000:
             raise MessageRefused(
                 f"the message would wait {-(-(due - now) // 1000)} s; the limit is {limit} s, broker setting"
-                " timerMaxDelaySec"
+                " timerMaxDelaySec: choose an earlier delivery time"
             )
         if self.intake.refusal is not None:
             raise StoreNotWritable(self.intake.refusal)
@@ -143,14 +147,14 @@ class TimerScheduler:
         return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
 
     def hurry(self, due_ms: int, now_ms: int) -> None:
-        """Have the alarm ring in time for a message that is due before the others."""
+        """Have the alarm ring in time for a message that is due before all others."""
         self.intake.urgent_ms = min(due_ms, now_ms + LIST_MS)
         self.alarm.ring_within((self.intake.urgent_ms - now_ms) / 1000)
 
     def cancel(self, handle: RecallHandle, *, born_address: bytes) -> Iterator[None]:
-        """Cancel what waits for the handle's time under its key; the record that says so is stored by the end.
+        """Cancel the scheduled messages with the handle's due time and key, by appending a cancel record.
 
-        Yields where others may have a turn. Raises `RecallRefused` where nothing waits there, `StoreNotWritable`.
+        Yields between slices. Raises `RecallRefused` if there is no such message, `StoreNotWritable`.
         """
         yield from self.index.catch_up()
         for found in self.index.waiting(handle.topic, handle.due_ms, handle.unique_key.encode()):
@@ -162,29 +166,29 @@ class TimerScheduler:
                 f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was delivered,"
                 " or cancelled before"
             )
-        # No turn of others is between: it waits, and `step` delivers nothing before it has followed.
+        # No slice ends in between: the message is still scheduled, and `step` delivers nothing before it has followed.
         self._put_message.put_record(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
         yield from self.index.catch_up()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return what writes progress that may be written by now, in any thread; None if there is nothing new."""
+        """Return a function, for any thread, that saves the progress whose log is on disk; None if nothing is new."""
         return self.index.unsaved(lambda: self.alarm.ring_within(0))
 
     # -- delivering
 
     @readable()
     def step(self) -> float | None:
-        """Read ahead, deliver and write for up to three milliseconds; return in how many seconds there is more to do.
+        """Read ahead, deliver and write for up to 3 ms; return the seconds until the next call, None if all is empty.
 
-        None: nothing waits. Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; then what could
-        not be stored, or read, is delivered next time.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read. Messages not delivered then are delivered
+        by a later call.
         """
         now = self._clock.now_ms()
         index = self.index
         self.intake.urgent_ms = LATEST_MS
         self._look_ahead(now)
         is_written = self._write()
-        if not self._for_a_slice(index.follow):  # what is still to be filed may be due before all others
+        if not self._for_a_slice(index.follow):  # a message still to be filed may be due before all others
             return 0.0
         is_at_work = self._work_off(now)
         if is_at_work and not self._to_deliver.is_under_way:
@@ -197,7 +201,7 @@ class TimerScheduler:
         return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
 
     def _for_a_slice(self, piece: Callable[[], bool]) -> bool:
-        """Do pieces of some work for a while; True if all of it is done."""
+        """Call `piece` until it returns True or the slice is over; return whether it returned True."""
         end = self._clock.monotonic() + SLICE_SECONDS
         while not piece():
             if self._clock.monotonic() >= end:
@@ -205,7 +209,7 @@ class TimerScheduler:
         return True
 
     def _write(self) -> bool:
-        """Write some of what there is to write; True if nothing is left."""
+        """Write a slice; return True if nothing is left."""
         fetching = self._to_write
         if fetching.is_under_way:
             return False
@@ -221,7 +225,7 @@ class TimerScheduler:
         return done
 
     def _work_off(self, now_ms: int) -> bool:
-        """Read due times, deliver what is due; False if there is nothing left to do of that now."""
+        """Read due times and deliver due messages; return False if nothing is left to do now."""
         fetching = self._to_deliver
         if fetching.is_under_way:
             return True
@@ -234,7 +238,7 @@ class TimerScheduler:
         return delivered or bool(self.index.unread)
 
     def _look_ahead(self, now_ms: int) -> None:
-        """Let the buckets whose hour comes closer be read; none is let go when the clock is set back."""
+        """Mark the buckets whose hour is near as to be read; a clock set back unmarks none."""
         index = self.index
         hour = (now_ms + AHEAD_MS) // HOUR_MS
         if hour > index.near:
@@ -244,7 +248,7 @@ class TimerScheduler:
     def _read_ahead(self, now_ms: int) -> int:
         """Read some due times; return the time (ms) before which all are in memory.
 
-        After a long stop the overdue hours are read one by one, as they are delivered.
+        After a long downtime the overdue hours are read one by one, as they are delivered.
         """
         unread = self.index.unread
         if not unread:
@@ -257,25 +261,25 @@ class TimerScheduler:
         return min(unread, default=self.index.near + 1) * HOUR_MS
 
     def _list(self, bucket: TimerBucket) -> bool:
-        """Read due times of one bucket; True if none is left."""
+        """Read due times of one bucket; return True if none is left."""
         if not bucket.learn_finished():
             return False
         found = [
-            # Of another hour: only damage says so.
+            # A due time of another hour is damage.
             (due_ms if due_ms // HOUR_MS == bucket.hour else self.index.due_of_damaged(bucket, number), number)
             for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.is_in_vain)
         ]
-        for due_ms, number in found:  # all or none: they are read again where one cannot be
+        for due_ms, number in found:  # only after all were read: on a failure all are read again
             self._times.add(due_ms, number)
         self._to_deliver.went_on()
         bucket.listed = min(bucket.listed + READ_ENTRIES, bucket.count)
         return bucket.listed == bucket.count
 
     def _deliver(self, until_ms: int) -> bool:
-        """Deliver a batch of what is due by then; False if nothing is.
+        """Deliver a batch of the messages due by then; return False if none is due.
 
-        Raises `NotInMemory` when it has come to one that has to come from the disk, `OSError` at one that cannot be
-        read. Whatever is raised: what was opened before is delivered, and all others are delivered later.
+        Raises `NotInMemory` at a record that is not resident, `OSError` at one that cannot be read. In both cases the
+        messages before it are delivered, and the others stay scheduled.
         """
         batch = _Batch()
         try:
@@ -293,7 +297,7 @@ class TimerScheduler:
         return batch.taken > 0
 
     def _take(self, batch: _Batch, until_ms: int) -> None:
-        """Open what is due by then, as much as goes by one write. Where that fails nothing is taken from there on."""
+        """Open the messages due by then, up to one batch. After a failure no later message is taken."""
         wait = self._to_deliver.is_in_vain
         while not batch.is_full:
             time = self._times.first()
@@ -304,11 +308,11 @@ class TimerScheduler:
             except NotInMemory as lack:
                 batch.lacks(time, lack.unread)
             except OSError:
-                if batch.lacking:  # those come first; then it is met again
+                if batch.lacking:  # earlier messages come first; the error recurs after them
                     break
                 raise
             else:
-                if batch.lacking:  # order is kept
+                if batch.lacking:  # keeps the order
                     batch.lacking.append(time)
                 elif delivery is not None:
                     batch.add(delivery)
@@ -316,7 +320,7 @@ class TimerScheduler:
             batch.taken += 1
 
     def _open(self, time: DueTime, *, wait: bool) -> _Delivery | None:
-        """Return the message of a due time; None, and a line in the log if it is broken, where there is none to go."""
+        """Return the message of a due time; None if it is finished; log and return None if it is damaged."""
         try:
             found = self.index.open(*time, wait=wait)
             if found is None:
@@ -326,11 +330,11 @@ class TimerScheduler:
             message.queue_id = self._queue_for(message.topic, message.queue_id)
             return _Delivery(time, bucket, message)
         except (StoreCorrupt, MessageRefused) as error:
-            logger.warning("timer %d of those due at %d is left out: %s", time.number, time.due_ms, error)
+            logger.warning("scheduled message %d due at %d is skipped: %s", time.number, time.due_ms, error)
             return None
 
     def _append(self, deliveries: list[_Delivery]) -> None:
-        """Store messages; none of those that are is left in the list. Raises `StoreNotWritable`."""
+        """Store messages and remove the stored ones from the list. Raises `StoreNotWritable`."""
         if not deliveries:
             return
         errors = self._put_message.put_each([delivery.message for delivery in deliveries])
@@ -338,7 +342,9 @@ class TimerScheduler:
         try:
             for delivery, error in zip(deliveries, errors, strict=True):
                 if isinstance(error, MessageRefused):
-                    logger.warning("timer at %d is left out: %s", ~delivery.message.prepared_offset, error)
+                    logger.warning(
+                        "scheduled message at log offset %d is skipped: %s", ~delivery.message.prepared_offset, error
+                    )
                 elif error is not None:
                     raise error
                 self.index.finish(delivery.bucket, delivery.time.number, delivery.message.topic)

@@ -435,8 +435,8 @@ def test_a_broken_record_is_left_out_and_named(alone, clock, caplog):
     with caplog.at_level(logging.WARNING):
         work(alone)
     assert delivered(alone) == [b"hello"]
-    assert "scheduled message 0 due at" in caplog.text
-    assert "scheduled message 1 due at" in caplog.text
+    assert "scheduled message at queue offset 0" in caplog.text
+    assert "scheduled message at queue offset 1" in caplog.text
 
 
 def damage(alone):

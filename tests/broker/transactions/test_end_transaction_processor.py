@@ -142,7 +142,7 @@ async def test_an_open_decision_changes_nothing(broker, producer):
         ({"log_offset": 3}, "Find prepared transaction message failed"),
         ({"log_offset": 1 << 40}, "Find prepared transaction message failed"),
         ({"log_offset": -1}, "Find prepared transaction message failed"),
-        ({"topic": "payments"}, "the half message at 0 is for topic orders, not payments"),
+        ({"topic": "payments"}, "the half message at log offset 0 is for topic orders, not payments"),
     ],
 )
 async def test_a_decision_must_name_the_message_rightly(producer, changes, text):
@@ -163,7 +163,7 @@ async def test_the_topic_may_be_named_without_its_namespace(producer, topic, nam
 async def test_only_half_messages_can_be_decided_on(producer):
     plain = await producer.caller.send("orders", properties="PGROUP\x01p", queue_id=0)
     response = await producer.end(plain, COMMIT, code=1)
-    assert response.remark == "the message at 0 is no half message; its topic is orders"
+    assert response.remark == "the message at log offset 0 is no half message; its topic is orders"
 
 
 async def test_a_commit_that_cannot_be_stored_can_be_repeated(broker, producer, monkeypatch):

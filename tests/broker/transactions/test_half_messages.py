@@ -183,7 +183,7 @@ async def test_no_more_messages_may_be_undecided_than_the_setting_says(config, c
         producer = await transactions_of(broker)
         first, *_ = [await producer.send() for _ in range(3)]
         refused = await producer.send(code=2)
-        assert "3 messages of transactions wait" in refused.remark and "maxHalfMessages" in refused.remark
+        assert "3 half messages of this broker" in refused.remark and "maxHalfMessages" in refused.remark
         await producer.rounds()  # copies count once
         assert len(broker.half_messages.undecided()) == 3
         await producer.end(first, COMMIT)

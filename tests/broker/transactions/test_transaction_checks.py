@@ -293,7 +293,10 @@ async def test_who_decides_on_a_message_whose_latest_copy_was_damaged_is_told_it
     await producer.rounds(1)
     assert broker.half_messages.undecided() == []
     response = await producer.end(sent, decision, code=1)
-    assert response.remark == f"the half message at {log_offset(sent)} is decided already, was given up, or is lost"
+    assert (
+        response.remark
+        == f"the half message at log offset {log_offset(sent)} is decided already, was given up, or is lost"
+    )
     assert await producer.visible() == []
 
 

@@ -1,1 +1,1 @@
-"""Messages that wait for their producer's decision, as RocketMQ has them."""
+"""RocketMQ's transactions: half messages, their decisions and checks."""

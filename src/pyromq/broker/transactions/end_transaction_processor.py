@@ -1,7 +1,7 @@
-"""Answers producers' decisions on their half messages, and administrators who list them or have one checked again.
+"""Answers producers' decisions on half messages, and administrators' requests to list or check them again.
 
-Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage; unlike there a
-decision takes effect once, and the list is ours.
+Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage. Unlike there, a
+decision takes effect once. The list is ours.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-REMEMBERED = 10_000  # latest decisions, so that a repeated one gets the answer of the first
+REMEMBERED = 10_000  # latest decisions, so that a repeated request gets the same reply
 MOST_LISTED = 200  # on one page
 
 
 class EndTransactionProcessor:
-    """Commits and rolls back."""
+    """Commits and rolls back half messages."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class EndTransactionProcessor:
         self._cold_reads = cold_reads
         self._slow_replies = slow_replies
         self._permissions = permissions
-        self._decided: dict[HalfIdentity | int, int] = {}  # which half message -> decision
+        self._decided: dict[HalfIdentity | int, int] = {}  # decision by half message
 
     @answers(EndTransaction)
     def end(self, header: EndTransaction, call: Call) -> Answered | Future[Answered]:
-        """Make the message visible, or never; other decisions leave it open, and its producer is asked later."""
+        """Commit or roll back a half message; any other decision leaves it undecided, to be checked later."""
         if header.decision not in (SysFlag.COMMIT, SysFlag.ROLLBACK):
             return Reply()
         if not call.flag & ONE_WAY:
@@ -80,7 +80,7 @@ class EndTransactionProcessor:
             self._check_repeated(header, record)
         else:
             self._decide(header, record, half)
-        # A repeated decision is no safer than the first one, which may still be on its way to the disk.
+        # A repeated decision is confirmed like the first one, which may not be on disk yet.
         return Reply() if call.flag & ONE_WAY else self._confirmation.when_safe(Reply())
 
     def _decide(self, header: EndTransaction, record: StoredMessage, half: Half) -> None:
@@ -93,25 +93,31 @@ class EndTransactionProcessor:
             del self._decided[next(iter(self._decided))]
 
     def _prepared(self, header: EndTransaction) -> StoredMessage:
-        """Return the half message that the header names in several ways, which must agree."""
+        """Return the half message at the header's log offset. Raises `BrokerError` unless all fields agree with it."""
         record = self._store.message_at(header.log_offset)
         if record is None:
             raise BrokerError("Find prepared transaction message failed")
         if record.topic != HALF_TOPIC:
-            raise BrokerError(f"the message at {header.log_offset} is no half message; its topic is {record.topic}")
+            raise BrokerError(
+                f"the message at log offset {header.log_offset} is no half message; its topic is {record.topic}"
+            )
         if record.properties.get(Property.PRODUCER_GROUP) != header.producer_group:
             raise BrokerError("The producer group wrong")
         if record.queue_offset != header.half_queue_offset:
             raise BrokerError("The transaction state table offset wrong")
         meant = record.properties.get(Property.REAL_TOPIC, "")
         if header.topic and header.topic != meant and not meant.endswith(f"%{header.topic}"):
-            raise BrokerError(f"the half message at {header.log_offset} is for topic {meant}, not {header.topic}")
+            raise BrokerError(
+                f"the half message at log offset {header.log_offset} is for topic {meant}, not {header.topic}"
+            )
         return record
 
     def _check_repeated(self, header: EndTransaction, record: StoredMessage) -> None:
-        """Raise `BrokerError` unless it was decided like this: the first decision counts."""
+        """Raise `BrokerError` unless the first decision, which counts, was the same."""
         if self._decided.get(_key(record)) != header.decision:
-            raise BrokerError(f"the half message at {header.log_offset} is decided already, was given up, or is lost")
+            raise BrokerError(
+                f"the half message at log offset {header.log_offset} is decided already, was given up, or is lost"
+            )
 
     def _commit(self, half: Half, record: StoredMessage) -> None:
         topic, queue_id = real_queue(record)
@@ -127,12 +133,12 @@ class EndTransactionProcessor:
             record.reconsume_times,
             half.log_offset,
         )
-        self._put_message.delay(message, record.properties)  # a delay begins with the commit
+        self._put_message.delay(message, record.properties)  # the delay begins at the commit
         self._half_messages.settle(half, message)
 
     @answers(ResumeHalfMessage)
     def resume(self, header: ResumeHalfMessage, call: Call) -> Answered | Future[Answered]:
-        """Let a half message that was given up be checked again, as often as a new one."""
+        """Reset the checks of a half message, or store one that was given up as undecided again."""
         self._confirmation.refuse_if_overloaded()
         log_offset = parse_offset_id(header.message_id or "").log_offset
         self._cold_reads.need_record(log_offset)
@@ -146,15 +152,15 @@ class EndTransactionProcessor:
         elif record.topic == TRANSACTION_GIVE_UP_TOPIC:
             self._put_message.put(copy)
         else:
-            raise BrokerError(f"message {header.message_id} is no half message that waits or was given up")
+            raise BrokerError(f"message {header.message_id} is not a half message that is undecided or was given up")
         logger.info("half message %s is checked again for %s", header.message_id, call.peer.address)
         return self._confirmation.when_safe(Reply())
 
     @answers(ListHalfMessages)
     def list(self, header: ListHalfMessages, call: Call) -> Reply | Future[Reply]:
-        """A page of undecided half messages, oldest first; one that is checked meanwhile comes again, at the end.
+        """Return a page of undecided half messages, oldest first. One checked meanwhile is listed again at the end.
 
-        Those for topics on which the asking account has no right are left out.
+        Messages for topics on which the caller's account has no right are omitted.
         """
         return self._slow_replies.give(self._listed(header, call.account), call)
 
@@ -202,5 +208,5 @@ def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:
 
 
 def _key(record: StoredMessage) -> HalfIdentity | int:
-    """By what decisions are remembered: one key for all copies of a half message, if they can be told."""
+    """Return the key of a remembered decision: the same for all copies of a half message, if they are recognisable."""
     return identity_of(record) or record.log_offset

@@ -1,12 +1,12 @@
-"""Half messages: stored where no consumer sees them until their producer decides; the undecided ones as a table.
+"""Half messages: stored where no consumer reads them until their producer decides, and a table of the undecided.
 
-The half topic holds the messages, the op topic the queue offsets of the half messages that are done with; offsets of
-the group CID_RMQ_SYS_TRANS say how far both have been worked through. A half message about to be checked is written
-again behind the others, so that the queue can be worked through although the oldest one stays undecided: the copy takes
-over, and whoever speaks of an earlier copy means the latest.
+The half topic holds the messages. The op topic holds the queue offsets of settled half messages. Offsets of the group
+CID_RMQ_SYS_TRANS say how far both topics are worked through. Each check first appends a copy of the half message, so
+that an undecided message does not block this progress. The copy replaces it; a decision on an earlier copy counts for
+the latest.
 
-Every outcome is appended in one write with its op record: the final message, the copy, the message given up. A crash
-can part them only at the end of the log; `mend` puts that right, so what has been decided is never decided again.
+Each outcome (the final message, the copy, the message given up) is appended in one write with its op record. A crash
+can separate them only at the end of the log. `mend` repairs that, so that no decision takes effect twice.
 Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl and TransactionalMessageBridge.
 """
 
@@ -36,7 +36,7 @@ TRANSACTION_BITS = SysFlag.ROLLBACK
 
 
 class HalfIdentity(NamedTuple):
-    """What all copies of one half message have in common."""
+    """The fields that all copies of one half message share."""
 
     unique_key: str
     born_ms: int
@@ -45,15 +45,15 @@ class HalfIdentity(NamedTuple):
 
 
 class Half(msgspec.Struct, frozen=True, gc=False):
-    """An undecided half message: its latest copy, and what the checks need to know of it."""
+    """An undecided half message, by its latest copy."""
 
     queue_offset: int
     log_offset: int
     group: str
     born_ms: int
-    checks: int  # how often its producer has been asked
-    immune_ms: int | None  # its own time without checks
-    identity: HalfIdentity | None  # None for one without a unique key: its copies cannot be told from others
+    checks: int  # how often its producer was asked
+    immune_ms: int | None  # age before its first check, if the message sets one
+    identity: HalfIdentity | None  # None without a unique key: its copies cannot be recognised
 
 
 class HalfMessages:
@@ -77,12 +77,12 @@ class HalfMessages:
         self._most = most
         self._open: dict[int, Half] = {}
         self._latest: dict[HalfIdentity, int] = {}  # queue offset of the latest copy
-        # Queue offsets of earlier copies of which no op record says that they are done with: the message was sent
-        # twice, or a crash came between a copy and its op record.
+        # Queue offsets of earlier copies without an op record: the message was sent twice, or a crash came between a
+        # copy and its op record.
         self._earlier: dict[HalfIdentity, list[int]] = {}
         self._earlier_count = 0
-        self._seen = 0  # the half queue is taken up to here
-        # Of each op record from `_first_op` on the highest queue offset it names.
+        self._seen = 0  # queue offset of the next half message to read
+        # The highest queue offset in each op record from `_first_op` on.
         self._ops: deque[int] = deque()
         self._first_op = 0
         self._progress = InternalQueueProgress(GROUP, store, offsets)
@@ -93,14 +93,14 @@ class HalfMessages:
     # -- opening
 
     def load(self) -> None:
-        """Find the undecided half messages: read both queues from where they have been worked through to."""
+        """Read both queues from the stored progress on, to find the undecided half messages."""
         done = self._load_ops()
         self._seen = self._progress.stored(HALF_TOPIC)
         self._follow(done)
         self._progress.saved = self._worked_through()
 
     def mend(self) -> None:
-        """Settle what a crash left half settled. Called once, after `load`, when records can be appended."""
+        """Append the op records that a crash lost. Called once, after `load`, when records can be appended."""
         for half in list(self._open.values()):
             if self._is_committed(half):
                 self.settle(half)
@@ -119,11 +119,11 @@ class HalfMessages:
         return done
 
     def _is_committed(self, half: Half) -> bool:
-        """Whether the final message is the last of its queue: the crash came before the op record."""
+        """Return whether the final message is the last of its queue: a crash lost its op record."""
         record = self._store.message_at(half.log_offset)
         if record is None or not names_real_queue(record):
             return False
-        waiting = [(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)]  # a delayed one is there
+        waiting = [(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)]  # it may be delayed
         lasts = (self._read(*queue, last=True) for queue in (real_queue(record), *waiting))
         return any(
             last is not None
@@ -141,11 +141,11 @@ class HalfMessages:
         return list(self._open)
 
     def at(self, queue_offset: int) -> Half | None:
-        """Return the undecided half message with that queue offset; None if it is decided, or has a later copy."""
+        """Return the undecided half message at a queue offset; None if it is decided or has a later copy."""
         return self._open.get(queue_offset)
 
     def find(self, record: StoredMessage) -> Half | None:
-        """Return the undecided half message that `record`, from the half topic, is a copy of; None if decided."""
+        """Return the undecided half message of which `record`, of the half topic, is a copy; None if decided."""
         self._follow()
         half = self._open.get(record.queue_offset)
         if half is None and (identity := identity_of(record)) is not None:
@@ -153,7 +153,7 @@ class HalfMessages:
         return half
 
     def _follow(self, done: set[int] | frozenset[int] = frozenset()) -> None:
-        """Take up what was appended to the half queue since the last time, but for those done with."""
+        """Enter the messages appended to the half topic since the last call, except those in `done`."""
         end = self._store.max_offset(HALF_TOPIC, 0)
         while self._seen < end:
             if self._seen not in done and (record := self._read(HALF_TOPIC, 0, self._seen)) is not None:
@@ -178,16 +178,16 @@ class HalfMessages:
     # -- writing
 
     def prepare(self, message: StoredMessage, properties: Mapping[str, str]) -> None:
-        """Turn a message about to be appended into a half one. Raises `LimitReached` where too many are undecided."""
+        """Turn a message, before its append, into a half message. Raises `LimitReached` if too many are undecided."""
         self._check_room()
-        self._topics.for_group_retry(HALF_TOPIC, 1)  # with settings, so that tools can read it
+        self._topics.for_group_retry(HALF_TOPIC, 1)  # tools can read only topics with settings
         kept = {
             **properties,
             Property.REAL_TOPIC: message.topic,
             Property.REAL_QUEUE_ID: str(message.queue_id),
         }
         message.property_text = encode_properties(kept)
-        message.sys_flag &= ~TRANSACTION_BITS  # with them a record would be in no queue
+        message.sys_flag &= ~TRANSACTION_BITS  # a record with these bits gets no queue entry
         message.topic = HALF_TOPIC
         message.queue_id = 0
 
@@ -198,21 +198,21 @@ class HalfMessages:
         self._follow()
         kept = len(self._open) + self._earlier_count
         if kept >= self._most:
-            text = f"{kept} messages of transactions wait for a decision here; decide on some"
+            text = f"{kept} half messages of this broker are undecided; commit or roll back some"
             raise LimitReached("maxHalfMessages", self._most, text)
 
     def settle(self, half: Half, *outcome: StoredMessage) -> None:
-        """Append the outcome, if there is one to see, and that the half message is done with; all or nothing.
+        """Append the outcome, if any, and the op records, all or nothing: the half message is settled.
 
         Raises `MessageRefused`, `StoreNotWritable`.
         """
         done = [*(self._earlier.get(half.identity, ()) if half.identity else ()), half.queue_offset]
         *ops_before, op = [self._op_record(queue_offset) for queue_offset in done]
-        # The earlier copies first: where a crash takes the end, the latest must not be decided without them.
+        # Earlier copies first: if a crash cuts the log, the latest must not be settled without them.
         put = self._put_message
         try:
             put.put_batch(outcome, before=ops_before, behind=[op])
-        except MessageRefused:  # too much for one write, or the outcome fits no record and is refused again
+        except MessageRefused:  # too large for one write, or an outcome too large for a record, which is refused again
             for record in ops_before:
                 put.put_record(record)
             for message in outcome:
@@ -222,7 +222,7 @@ class HalfMessages:
         self._forget(half)
 
     def renew(self, half: Half, record: StoredMessage) -> StoredMessage:
-        """Write the half message `record` again as one that was checked once more; return the copy."""
+        """Append a copy of the half message `record` with one more check; return the copy."""
         copy = half_copy(record, checks=half.checks + 1)
         self.settle(half, copy)
         return copy
@@ -237,7 +237,7 @@ class HalfMessages:
         )
 
     def _read(self, topic: str, queue_id: int, queue_offset: int = 0, *, last: bool = False) -> StoredMessage | None:
-        """Return one message of a queue, at an offset or the last; None if there is none."""
+        """Return the message at an offset of a queue, or the last one; None if there is none."""
         if last:
             queue_offset = self._store.max_offset(topic, queue_id) - 1
         return self._store.message(topic, queue_id, queue_offset)
@@ -246,13 +246,13 @@ class HalfMessages:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the first half message not known to be decided by what is on disk: no older one is needed."""
+        """Log offset of the oldest undecided half message by the saved progress: retention keeps the log from there."""
         return self._progress.log_needed_from(HALF_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
-        """Tell the table of offsets how far both queues are worked through, as far as that is on disk for certain.
+        """Commit the progress in both queues whose log is on disk, as offsets of the group.
 
-        A power cut must not take a decision with it and leave the note that it was made. `closed`: all is on disk.
+        Otherwise a power loss could keep the progress and lose the decisions. `closed`: all of the log is on disk.
         """
         self._progress.save(self._worked_through(), closed=closed)
 
@@ -265,26 +265,26 @@ class HalfMessages:
 
 
 def names_real_queue(record: StoredMessage) -> bool:
-    """Whether a half message says where it is meant for; damaged ones may not."""
+    """Return whether a half message names its destination; a damaged one may not."""
     properties = record.properties
     return Property.REAL_TOPIC in properties and properties.get(Property.REAL_QUEUE_ID, "").isdecimal()
 
 
 def real_queue(record: StoredMessage) -> tuple[str, int]:
-    """Return topic and queue id that a half message is meant for. Raises `MessageRefused` for one that names none."""
+    """Return topic and queue id of a half message's destination. Raises `MessageRefused` if it names none."""
     if not names_real_queue(record):
-        raise MessageRefused(f"the half message at {record.log_offset} has no topic and queue to go to")
+        raise MessageRefused(f"the half message at log offset {record.log_offset} names no topic and queue")
     return record.properties[Property.REAL_TOPIC], int(record.properties[Property.REAL_QUEUE_ID])
 
 
 def identity_of(record: StoredMessage) -> HalfIdentity | None:
-    """Return what the copies of a half message have in common; None for one without a unique key."""
+    """Return the fields that all copies of a half message share; None without a unique key."""
     key = record.properties.get(Property.UNIQUE_KEY)
     return HalfIdentity(key, record.born_ms, record.born_address, record.body_crc) if key else None
 
 
 def half_copy(record: StoredMessage, *, checks: int, topic: str = HALF_TOPIC) -> StoredMessage:
-    """Return a half message to be appended again, as one that was checked so often."""
+    """Return a copy of a half message, to be appended, that counts `checks` checks."""
     properties = {**record.properties, Property.TRANSACTION_CHECK_TIMES: str(checks)}
     return StoredMessage(
         topic,

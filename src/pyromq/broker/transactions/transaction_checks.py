@@ -1,8 +1,8 @@
-"""Asks producers what became of half messages that stay undecided, and gives up on those nobody decides.
+"""Checks undecided half messages with their producers, and gives up those that stay undecided.
 
-A round a minute looks at each message that was undecided when it began. A message is asked about when it is older than
-its time of immunity. Any member of its producer group is asked that may send to its topic, and has read what it was
-asked before. Messages of a group without such members wait for a later round.
+A round, once a minute, covers the messages that are undecided at its start. A message is checked when its age exceeds
+its immunity time. The check goes to a member of its producer group that may send to its topic and has no unsent bytes.
+Messages of a group without such a member wait for a later round.
 Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl.check and AbstractTransactionalMessageCheckListener.
 """
 
@@ -32,18 +32,18 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-SLICE = 50  # messages looked at before others get their turn: about 3 ms,
-SLICE_SECONDS = 0.003  # and no longer where they are large
-READING_SECONDS = 1.0  # for a member to read what it was asked, before it counts as one that does not read
-READING_PAUSE = 0.01  # seconds, while that is waited for
-MOST_TRIED = 32  # members of a group for one message in one round
-LONGEST_WAIT = 1.0  # seconds, for what comes from the disk: the alarm rings when it is there
-LONGEST_MS = 72 * 3_600_000  # undecided for longer: given up (fileReservedTime, when upstream's log has lost it)
-_GONE = "no record begins there any more"
+SLICE = 50  # messages of one step: blocks the event loop for about 3 ms
+SLICE_SECONDS = 0.003  # longest step, if messages are large
+READING_SECONDS = 1.0  # a member that has not read its checks for longer is skipped
+READING_PAUSE = 0.01  # seconds between steps while only members that are still reading are left
+MOST_TRIED = 32  # members of a group tried for one message in one step
+LONGEST_WAIT = 1.0  # seconds to wait for a record to be loaded: the alarm rings earlier
+LONGEST_MS = 72 * 3_600_000  # given up after this: upstream's log has deleted it then (fileReservedTime)
+_GONE = "the log no longer has it"
 
 
 class TransactionChecks:
-    """The rounds of one broker. `step` says when it wants to run next; `alarm` rings when it has to earlier."""
+    """The rounds of one broker. `alarm` rings when `step` must run earlier than it returned."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class TransactionChecks:
         self._permissions = permissions
         self._config = config
         self._clock = clock
-        self._round: deque[int] = deque()  # queue offsets still to look at
+        self._round: deque[int] = deque()  # queue offsets left in this round
         self._next_round = clock.monotonic() + config.transaction_check_interval_ms / 1000
-        self._asked = 0  # where the search for a member begins
-        self._members: dict[str, list[Member]] = {}  # by group, in the present step
-        self._pushed_at: dict[RemotingSession, float] = {}  # when members were last asked, in this round
+        self._asked = 0  # place in a group where the search for a member begins
+        self._members: dict[str, list[Member]] = {}  # by group, during one step
+        self._pushed_at: dict[RemotingSession, float] = {}  # last check sent to a member in this round
 
     @readable()
     def step(self) -> float:
-        """Look at some messages of the round; return in how many seconds there is more to do.
+        """Check a slice of the round; return the seconds until the next call.
 
-        Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; then it goes on with that message.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes at that message.
         """
         if self._fetching.is_under_way:
             return LONGEST_WAIT
@@ -97,7 +97,7 @@ class TransactionChecks:
                     is_waiting = True
                     self._round.rotate(-1)
                     continue
-            self._round.popleft()  # only now: what could not be stored is looked at again
+            self._round.popleft()  # only now: a message whose outcome could not be stored is checked again
             if self._clock.monotonic() >= now + SLICE_SECONDS:
                 break
         if not self._round:
@@ -105,7 +105,7 @@ class TransactionChecks:
         return READING_PAUSE if is_waiting else 0.0
 
     def _try(self, half: Half, act: Callable[[Half], bool]) -> bool:
-        """Do what is due; False where that has to be tried again in this round."""
+        """Run an action; return False if it must be tried again in this round."""
         try:
             return act(half)
         except StoreCorrupt as error:
@@ -115,25 +115,25 @@ class TransactionChecks:
         return True
 
     def _lose(self, half: Half, why: str) -> None:
-        """Settle a message that nobody can decide on any more, as a restart would: else the log is kept for it."""
+        """Settle a message without a readable record, as a restart would: otherwise retention keeps the log for it."""
         self._half_messages.settle(half)
         logger.error("the half message at log offset %d, of group %s, is lost: %s", half.log_offset, half.group, why)
 
     def _due_act(self, half: Half) -> Callable[[Half], bool] | None:
-        """Return what is to be done with a message now, None: nothing."""
+        """Return the action for a message now; None if there is none."""
         age_ms = self._clock.now_ms() - half.born_ms
         immune_ms = self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms
         if half.checks >= self._config.transaction_check_max or age_ms > LONGEST_MS:
             return self._give_up
-        if age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead, its age says nothing
+        if age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead and the age unknown
             member = self._member(half.group)
             return None if member is None else self._ask if member.session.takes_pushes else self._wait
         return None
 
     def _member(self, group: str, topic: str | None = None) -> Member | None:
-        """Return a member that may send to the topic, where one is named; another one each time.
+        """Return a member that may send to `topic`, if given; members take turns.
 
-        One that takes more now, else one that is still reading; None without such.
+        A member that accepts pushes now comes before one that is still reading its last checks. None without either.
         """
         members = self._members.get(group)
         if members is None:
@@ -184,7 +184,7 @@ class TransactionChecks:
         return True
 
     def _give_up(self, half: Half) -> bool:
-        """Put the message where an administrator finds it."""
+        """Move the message to the topic of given-up messages, for administrators."""
         record = self._store.message_at(half.log_offset)
         if record is None:
             self._lose(half, _GONE)
@@ -192,7 +192,7 @@ class TransactionChecks:
         topic = self._topics.for_group_retry(TRANSACTION_GIVE_UP_TOPIC, 1).name
         self._half_messages.settle(half, half_copy(record, checks=half.checks, topic=topic))
         logger.warning(
-            "nobody of group %s decided on the half message born at %d: given up after %d checks, see topic %s",
+            "producer group %s did not decide on the half message born at %d: given up after %d checks, see topic %s",
             half.group,
             half.born_ms,
             half.checks,
